@@ -9,104 +9,62 @@ Importing the package is cheap; torch, transformers and matplotlib are imported 
 
 from typing import TYPE_CHECKING
 
-from attnviz.errors import (
-    ArchitectureError,
-    AttnvizError,
-    CheckpointError,
-    CorpusError,
-    DeviceError,
-    OutputError,
-    ParserError,
-    ProcessError,
-    TextError,
-    UsageError,
-    VerificationError,
-)
+from attnviz import errors
 from attnviz.lazy import lazily
-from attnviz.version import __version__
 
-if TYPE_CHECKING:
-    from attnviz import figures
-    from attnviz.commands.ablate.measure import Ablation, ablate
-    from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
-    from attnviz.commands.compare.measure import Comparison, compare
-    from attnviz.commands.explain.measure import Explanation, explain
-    from attnviz.commands.heads.analysis import Analysis
-    from attnviz.commands.heads.measure import analyze
-    from attnviz.commands.heads.texts.measure import TextsAnalysis, analyze_each
-    from attnviz.commands.models.configurations import Configuration
-    from attnviz.commands.models.measure import model_configurations
-    from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
-    from attnviz.commands.profile.measure import Profile, profile_heads
-    from attnviz.commands.rollout.measure import Rollout, rollout
-    from attnviz.model.head_ids import HeadId
-
-__all__ = [
-    "Ablation",
-    "Analysis",
-    "ArchitectureError",
-    "AttnvizError",
-    "CheckpointError",
-    "Comparison",
-    "Configuration",
-    "CorpusComparison",
-    "CorpusError",
-    "DeviceError",
-    "Explanation",
-    "HeadId",
-    "HeadOutputs",
-    "OutputError",
-    "ParserError",
-    "ProcessError",
-    "Profile",
-    "Rollout",
-    "TextError",
-    "TextsAnalysis",
-    "UsageError",
-    "VerificationError",
-    "__version__",
-    "ablate",
-    "analyze",
-    "analyze_each",
-    "compare",
-    "compare_corpus",
-    "explain",
-    "figures",
-    "head_outputs",
-    "model_configurations",
-    "profile_heads",
-    "rollout",
-]
-
-_MODULES = {
-    "Ablation": "attnviz.commands.ablate.measure",
-    "Analysis": "attnviz.commands.heads.analysis",
-    "Comparison": "attnviz.commands.compare.measure",
-    "Configuration": "attnviz.commands.models.configurations",
-    "Explanation": "attnviz.commands.explain.measure",
-    "CorpusComparison": "attnviz.commands.compare.corpus.measure",
-    "HeadId": "attnviz.model.head_ids",
-    "HeadOutputs": "attnviz.commands.outputs.measure",
-    "Profile": "attnviz.commands.profile.measure",
-    "Rollout": "attnviz.commands.rollout.measure",
-    "TextsAnalysis": "attnviz.commands.heads.texts.measure",
-    "ablate": "attnviz.commands.ablate.measure",
-    "analyze": "attnviz.commands.heads.measure",
-    "analyze_each": "attnviz.commands.heads.texts.measure",
-    "compare": "attnviz.commands.compare.measure",
-    "compare_corpus": "attnviz.commands.compare.corpus.measure",
-    "explain": "attnviz.commands.explain.measure",
-    "figures": "attnviz.figures",
-    "head_outputs": "attnviz.commands.outputs.measure",
-    "model_configurations": "attnviz.commands.models.measure",
-    "profile_heads": "attnviz.commands.profile.measure",
-    "rollout": "attnviz.commands.rollout.measure",
-}
-
-
-if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
-    __getattr__ = lazily(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
+    from attnviz import figures as figures
+    from attnviz.commands.ablate.measure import Ablation as Ablation
+    from attnviz.commands.ablate.measure import ablate as ablate
+    from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
+    from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
+    from attnviz.commands.compare.measure import Comparison as Comparison
+    from attnviz.commands.compare.measure import compare as compare
+    from attnviz.commands.explain.measure import Explanation as Explanation
+    from attnviz.commands.explain.measure import explain as explain
+    from attnviz.commands.heads.analysis import Analysis as Analysis
+    from attnviz.commands.heads.measure import analyze as analyze
+    from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
+    from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
+    from attnviz.commands.models.configurations import Configuration as Configuration
+    from attnviz.commands.models.measure import model_configurations as model_configurations
+    from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
+    from attnviz.commands.outputs.measure import head_outputs as head_outputs
+    from attnviz.commands.profile.measure import Profile as Profile
+    from attnviz.commands.profile.measure import profile_heads as profile_heads
+    from attnviz.commands.rollout.measure import Rollout as Rollout
+    from attnviz.commands.rollout.measure import rollout as rollout
+    from attnviz.errors import ArchitectureError as ArchitectureError
+    from attnviz.errors import AttnvizError as AttnvizError
+    from attnviz.errors import CheckpointError as CheckpointError
+    from attnviz.errors import CorpusError as CorpusError
+    from attnviz.errors import DeviceError as DeviceError
+    from attnviz.errors import OutputError as OutputError
+    from attnviz.errors import ParserError as ParserError
+    from attnviz.errors import ProcessError as ProcessError
+    from attnviz.errors import TextError as TextError
+    from attnviz.errors import UsageError as UsageError
+    from attnviz.errors import VerificationError as VerificationError
+    from attnviz.model.head_ids import HeadId as HeadId
+    from attnviz.version import __version__ as __version__
+else:
+    _NAMES = {
+        "commands.ablate.measure": ("Ablation", "ablate"),
+        "commands.compare.corpus.measure": ("CorpusComparison", "compare_corpus"),
+        "commands.compare.measure": ("Comparison", "compare"),
+        "commands.explain.measure": ("Explanation", "explain"),
+        "commands.heads.analysis": ("Analysis",),
+        "commands.heads.measure": ("analyze",),
+        "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
+        "commands.models.configurations": ("Configuration",),
+        "commands.models.measure": ("model_configurations",),
+        "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
+        "commands.profile.measure": ("Profile", "profile_heads"),
+        "commands.rollout.measure": ("Rollout", "rollout"),
+        "errors": tuple(name for name in vars(errors) if not name.startswith("_")),
+        "figures": ("figures",),
+        "model.head_ids": ("HeadId",),
+        "version": ("__version__",),
+    }
+    _MODULES = {name: f"attnviz.{module}" for module, names in _NAMES.items() for name in names}
+    __getattr__, __dir__, __all__ = lazily(__name__, _MODULES)

@@ -24,14 +24,16 @@ def is_whole(given: object) -> TypeGuard[int]:
     return isinstance(given, Integral) and not isinstance(given, bool)
 
 
-def check_whole(name: str, given: object, least: int = 0) -> None:
-    """Refuse what is no whole number, or too small.
+def check_whole(name: str, given: object, least: int = 0, most: int | None = None) -> None:
+    """Refuse what is no whole number, too small, or too large.
 
     Raises:
         UsageError: with what was found.
     """
     if not is_whole(given) or given < least:
         raise UsageError(f"expected {name} as a whole number from {least} on, found {given!r}.")
+    if most is not None and given > most:
+        raise UsageError(f"expected {name} as a whole number up to {most}, found {given}.")
 
 
 def check_sampling(limit: object, batch_size: object, seed: object) -> None:
@@ -40,22 +42,10 @@ def check_sampling(limit: object, batch_size: object, seed: object) -> None:
     Raises:
         UsageError: with what was found.
     """
-    for name, given, least in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
-        if (name, given) != ("limit", None):
-            check_whole(name, given, least)
-    if seed > LARGEST_SEED:  # type: ignore[operator] # a whole number
-        raise UsageError(f"expected seed as a whole number up to {LARGEST_SEED}, found {seed}.")
-
-
-def check_examples(given: object) -> None:
-    """Refuse a number of examples that is none, or too large.
-
-    Raises:
-        UsageError: with what was found.
-    """
-    check_whole("examples", given)
-    if given > MOST_EXAMPLES:  # type: ignore[operator] # a whole number
-        raise UsageError(f"expected examples as a whole number up to {MOST_EXAMPLES}, found {given}.")
+    if limit is not None:
+        check_whole("limit", limit, 1)
+    check_whole("batch_size", batch_size, 1)
+    check_whole("seed", seed, most=LARGEST_SEED)
 
 
 def check_switch(name: str, given: object) -> None:
@@ -68,12 +58,7 @@ def check_switch(name: str, given: object) -> None:
 
 
 def check_texts(text: object, pair: object, advice: str) -> None:
-    """Refuse what is no text.
-
-    Args:
-        text: to check.
-        pair: a second text, or None.
-        advice: what to do instead, at the end of the message.
+    """Refuse what is no text, or a pair that is neither a text nor None; ``advice`` says what to do instead.
 
     Raises:
         TextError: with the type that was found.

@@ -1,20 +1,8 @@
 """The exceptions that attnviz raises, all of them meant to be read by a person.
 
-    AttnvizError                what the user can mend                       exit 1
-    ├── UsageError              an option has a value that cannot be         exit 2
-    ├── TextError               the text is empty, too long, or not text     exit 1
-    ├── CorpusError             the corpus cannot be read, or is malformed   exit 1
-    ├── CheckpointError         no checkpoint, or not a whole one            exit 1
-    │   └── ArchitectureError   one that the reference does not reproduce    exit 1
-    ├── DeviceError             a device or dtype that is not to be had here exit 1
-    ├── ParserError             the dependency parser cannot be used         exit 1
-    ├── ProcessError            the processes of one run do not meet         exit 1
-    ├── OutputError             the results cannot be written                exit 1
-    └── VerificationError       the heads do not reproduce the model         exit 3
-
 Every message says what was expected, what was found and what to do. Only these are caught at the
 edge (``attnviz.cli.runner.errors_to_exit_codes``); anything else is a bug and keeps its traceback. Exit code 0 is done,
-130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
+1 what the user can mend, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
 

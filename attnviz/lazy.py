@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` (PEP 562) of a package whose public names are imported when first asked for.
+def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The ``__getattr__`` (PEP 562), ``__dir__`` and ``__all__`` of a package that imports its names when asked for.
 
     Args:
         package: its ``__name__``.
         modules: of each name the module that it comes from; a module of the package is its own.
 
     Raises:
-        AttributeError: from the function that is returned, on any other name.
+        AttributeError: from ``__getattr__``, on any other name.
     """
 
     def find(name: str) -> Any:
@@ -26,4 +26,4 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, found)
         return found
 
-    return find
+    return find, lambda: sorted(modules), sorted(modules)

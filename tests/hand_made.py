@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from attnviz.attention.checks import LayerCheck, Verification
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import VerifiedLayer
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.inputs import Options
+from attnviz.commands.heads.analysis import Analysis, Options
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

@@ -328,9 +328,9 @@ def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
 
 def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = sharp_classifier("bert")
-    linearised = decisions._linearised
+    linearised, parts_at = decisions._linearised, decisions.parts_at
     for name, wrong in (
-        ("output_norm", lambda *_: lambda part: 1.1 * part),
+        ("parts_at", lambda *given: ((*of, 1.1 * part) for *of, part in parts_at(*given))),
         ("_linearised", lambda *given: (1.1 * linearised(*given)[0], linearised(*given)[1])),
     ):
         with monkeypatch.context() as patched:

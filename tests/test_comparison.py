@@ -21,7 +21,7 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from attnviz.results.documents import read_captions
-from attnviz.results.result import layout_of
+from attnviz.results.report import layout_of
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.verified import random_patterns

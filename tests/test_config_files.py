@@ -11,8 +11,8 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from attnviz.commands.models import config_files
-from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
+from attnviz.commands.models import configurations
+from attnviz.commands.models.configurations import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model import sources
 
@@ -165,7 +165,7 @@ def test_what_a_paper_describes_can_be_had_without_the_hub(cache, name, released
 
 
 def test_a_hub_that_never_answers_is_given_up(cache, online, monkeypatch):
-    monkeypatch.setattr(config_files, "HUB_DEADLINE", 0.2)
+    monkeypatch.setattr(configurations, "HUB_DEADLINE", 0.2)
     hub_answers(monkeypatch, lambda: time.sleep(3))
     start = time.monotonic()
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(no answer within"):

@@ -23,10 +23,11 @@ from transformers import (
 )
 
 from attnviz.commands.models import measure
-from attnviz.commands.models.config_files import ConfigFile, built_in_configs
 from attnviz.commands.models.configurations import (
     PAPERS,
+    ConfigFile,
     Configuration,
+    built_in_configs,
     paper_configuration,
     paper_configurations,
     parameter_counts,
@@ -264,6 +265,13 @@ def test_a_width_of_heads_of_its_own_is_taken_from_the_config_and_noted(tmp_path
     assert found.d_head == 16
     assert found.origins["d_head"] == "config"
     assert found.notes[0] == "8 heads of 16 are 128 wide, d_model is 64"
+
+
+@pytest.mark.parametrize("model_type", ["bert", "bart"])
+def test_a_width_of_heads_that_the_family_does_not_read_is_not_taken_from_the_config(model_type, tmp_path):
+    found = read(tmp_path, model_type=model_type, hidden_size=64, num_attention_heads=4, head_dim=32, vocab_size=99)
+    assert (found.d_head, found.origins["d_head"]) == (16, "derived")
+    assert not [note for note in found.notes if "wide" in note]
 
 
 def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config_names_them(tmp_path):

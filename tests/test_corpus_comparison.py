@@ -20,12 +20,11 @@ import attnviz
 from attnviz.attention.capture import capture_layers
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
-from attnviz.commands.compare.corpus.noise import dropping_out
+from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.profile.estimates import t_quantile
 from attnviz.corpora import runs
-from attnviz.corpora.batches import SampledAttention, collate, encode
-from attnviz.corpora.bootstrap import REPLICATES, text_weights
+from attnviz.corpora.batches import REPLICATES, SampledAttention, collate, encode, text_weights
 from attnviz.corpora.long_runs import Process
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded
@@ -149,7 +148,7 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
     assert (
         "a marked corner is a head whose clearest role differs (1)"
-        in next(iter(attnviz.results.result.views_of("compare.corpus")[0].plans(turned, _choices()))).caption
+        in next(iter(attnviz.results.report.views_of("compare.corpus")[0].plans(turned, _choices()))).caption
     )
 
 

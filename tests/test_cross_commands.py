@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.attention.generation import TargetTokens
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
 from attnviz.commands.ablate.views import VIEWS as ABLATION_VIEWS
 from attnviz.commands.compare.views import VIEWS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.attention.norms import RMSNorm
 from attnviz.attention.positions import Rotary
+from attnviz.attention.reference import RMSNorm
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.commands.explain import position_share
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
 from attnviz.commands.explain.reference import embedded

@@ -21,7 +21,7 @@ from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.documents import captions_text, json_text, latex_captions_text, read_captions
 from attnviz.results.output_folder import OutputFolder
-from attnviz.results.result import layout_of, report_of
+from attnviz.results.report import layout_of, report_of
 from attnviz.results.view import Choices
 from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.commands.models.report import families_document, families_report
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures import ARCHITECTURES, COMMANDS

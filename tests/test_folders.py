@@ -12,9 +12,9 @@ import pytest
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
-from attnviz.results import documents, folder_lock
+from attnviz.results import documents, output_folder
 from attnviz.results.output_folder import OutputFolder
-from attnviz.results.result import report_of
+from attnviz.results.report import report_of
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
 from tests.hand_made import hand_made
@@ -24,7 +24,8 @@ from tests.test_results import result_of
 KILLED = """
 import os, re, signal, sys
 from pathlib import Path
-from attnviz.results.output_folder import Layout, OutputFolder
+from attnviz.results.output_folder import OutputFolder
+from attnviz.results.report import Layout
 replace, moved = Path.replace, []
 def killed(path, target):
     if len(moved) == int(sys.argv[2]):
@@ -158,7 +159,7 @@ def test_only_what_a_dead_run_has_left_is_cleared(tmp_path: Path):
 
 
 def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(output_folder, "PATIENCE", 0.0)
     message = rf"another run of attnviz \(process {os.getpid()}\) is moving its files there.*nothing was changed"
     with OutputFolder(tmp_path, HEADS) as first, OutputFolder(tmp_path, HEADS) as second:
         second.write("overview.svg", b"second")
@@ -174,14 +175,14 @@ def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: P
 
 
 def test_a_run_goes_on_when_the_other_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    held = folder_lock.lock(tmp_path)
+    held = output_folder.lock(tmp_path)
     waits: list[float] = []
 
     def done_meanwhile(seconds: float) -> None:
         waits.append(seconds)
-        folder_lock.unlock(held)
+        output_folder.unlock(held)
 
-    monkeypatch.setattr(folder_lock.time, "sleep", done_meanwhile)
+    monkeypatch.setattr(output_folder.time, "sleep", done_meanwhile)
     save(tmp_path)
     assert len(waits) == 1
 
@@ -203,9 +204,9 @@ def test_where_folders_cannot_be_locked_runs_go_on_without(
         raise OSError(95, "Operation not supported")
 
     if without == "no fcntl":
-        monkeypatch.setattr(folder_lock, "fcntl", None)
+        monkeypatch.setattr(output_folder, "fcntl", None)
     else:
-        monkeypatch.setattr(folder_lock.fcntl, "flock", refused)
+        monkeypatch.setattr(output_folder.fcntl, "flock", refused)
     with OutputFolder(tmp_path, HEADS) as living:
         save(tmp_path)
         living.write("overview.svg", b"still there")

@@ -31,7 +31,7 @@ from attnviz.patterns.verdicts import (
     SINK_ONLY,
     SINK_SHARE,
 )
-from attnviz.results.result import views_of
+from attnviz.results.report import views_of
 from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank

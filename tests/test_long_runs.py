@@ -1,7 +1,7 @@
 """Long runs: what an unfinished one leaves and whether it is still the same, and which process does what."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from attnviz.corpora.long_runs import (
     this_process,
 )
 from attnviz.corpora.reading import Text
-from attnviz.errors import OutputError, ProcessError
+from attnviz.errors import CorpusError, OutputError, ProcessError
 from attnviz.patterns.syntax import Arc
 
 TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
@@ -29,7 +29,7 @@ TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
 def half_done() -> Measured:
     """Texts 3, 0 and 4 are measured, 1 was left out."""
     measured = Measured()
-    reading = measured.remaining(iter(TEXTS), lambda: True)
+    reading = measured.remaining(iter(TEXTS))
     seen = {text.number: text for text in reading}
     for number in (3, 0, 4):
         measured.note(seen[number], n_tokens=5)
@@ -40,7 +40,7 @@ def half_done() -> Measured:
 def test_what_is_done_is_counted_and_not_read_again():
     measured = half_done()
     assert (measured.texts, measured.tokens, measured.left_out) == (3, 15, 1)
-    assert [text.number for text in measured.remaining(iter(TEXTS), lambda: True)] == [2, 5]
+    assert [text.number for text in measured.remaining(iter(TEXTS))] == [2, 5]
 
 
 def test_the_state_survives_a_file(tmp_path: Path):
@@ -130,11 +130,18 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
 )
 def test_a_change_of_what_is_done_is_noticed(changed: list[Text]):
     with pytest.raises(ChangedCorpusError):
-        list(half_done().remaining(iter(changed), lambda: True))
+        list(half_done().remaining(iter(changed)))
 
 
 def test_a_corpus_that_breaks_off_is_not_a_changed_one():
-    assert [text.number for text in half_done().remaining(iter(TEXTS[:3]), lambda: False)] == [2]
+    def broken_off() -> Iterator[Text]:
+        yield from TEXTS[:3]
+        raise CorpusError("a line that breaks the format")
+
+    reading = half_done().remaining(broken_off())
+    assert next(reading).number == 2
+    with pytest.raises(CorpusError, match="breaks the format"):
+        next(reading)
 
 
 # --- processes

@@ -13,9 +13,9 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.outputs import shares as head_shares
+from attnviz.commands.outputs import residual_stream
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.shares import measure_contributions
+from attnviz.commands.outputs.residual_stream import measure_contributions
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE
@@ -179,7 +179,7 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
-    right = head_shares.layer_contributions
+    right = residual_stream.layer_contributions
 
     def wrong(verified, layer):
         writing = right(verified, layer)
@@ -187,7 +187,7 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
         changed[0] += 1.0
         return replace(writing, **{part: changed})
 
-    monkeypatch.setattr(head_shares, "layer_contributions", wrong)
+    monkeypatch.setattr(residual_stream, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
         measured(kind)
 

@@ -11,10 +11,11 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.results.result import views_of
+from attnviz.results.report import views_of
 from attnviz.results.view import Choices
 from tests.conftest import SENTENCE
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
+from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
 from tests.test_outputs import model_of
 from tests.test_outputs_promoted import sharper_gpt2
@@ -162,6 +163,13 @@ def test_the_map_of_effects_adds_up_to_the_logit(gpt2):
     for head in gpt2.attribution.heads:
         assert effects.values[head.id] == head.predicted
     assert [effects.write(value) for value in (-0.001, -1.5, 2.0, np.nan)] == ["0.00", "−1.50", "2.00", "–"]
+
+
+def test_the_map_of_effects_of_a_model_without_biases_has_no_column_for_them():
+    model = sharp_llama("qwen3")
+    result = attnviz.head_outputs("The cat ran", model, tokenizer=sentencepiece_tokenizer())
+    (effects,) = plan_of(result, "effects").maps
+    assert [name for name, _ in effects.beside] == ["FFN"]
 
 
 def test_a_head_that_writes_nothing_has_a_blank_picture():

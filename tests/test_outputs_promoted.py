@@ -10,12 +10,12 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
 import attnviz
 from attnviz.attention.contributions import LayerContributions
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
-from attnviz.commands.outputs.stream import recording_stream
+from attnviz.commands.outputs.residual_stream import recording_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.words import vocabulary_labels

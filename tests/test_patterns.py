@@ -5,9 +5,10 @@ from math import log
 
 import pytest
 
-from attnviz.commands.heads.analysis import HeadFindings
+from attnviz.commands.heads.findings import HeadFindings
+from attnviz.figures.look import family_of_pattern
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import NAMES, TOP
+from attnviz.patterns.registry import NAMES, PATTERNS, TOP
 from attnviz.patterns.statistics import SCALARS, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 from attnviz.patterns.verdicts import (
@@ -318,3 +319,9 @@ def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: b
     found = judged(relations=[RelationAccuracy("det", 12, 1, accuracy, baselines, resting)])["det"]
     assert found.passed
     assert label_of([found], 20).name == label
+
+
+def test_a_pattern_of_an_unknown_family_is_refused_by_name():
+    assert family_of_pattern(PATTERNS[0]).name == "positional"
+    with pytest.raises(ValueError, match=r"'previous-token' .* 'positionall': expected one of positional, .* FAMILIES"):
+        family_of_pattern(replace(PATTERNS[0], family="positionall"))

@@ -17,8 +17,7 @@ import torch
 from PIL import Image
 
 import attnviz
-from attnviz.results.result import Result
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import Result, TextResult
 from tests.conftest import SENTENCE
 from tests.hand_made import by_design, hand_made
 

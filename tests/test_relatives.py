@@ -26,7 +26,7 @@ from attnviz.cli.program import app
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.explain.position_share import input_parts
 from attnviz.commands.explain.stages import verify_stages
-from attnviz.commands.models.config_files import find_config
+from attnviz.commands.models.configurations import find_config
 from attnviz.commands.models.measure import read_configuration
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
 from attnviz.model.architectures import ARCHITECTURES, architecture_of

@@ -25,7 +25,8 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.figures.look import FORMATS, Look, figure_bytes
 from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
-from attnviz.results.result import Result, layout_of, report_of, views_of
+from attnviz.results.report import layout_of, report_of, views_of
+from attnviz.results.result import Result
 from attnviz.results.view import Choices
 from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS

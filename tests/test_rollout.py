@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.commands.rollout import max_flow, measure
-from attnviz.commands.rollout.attention_rollout import (
+from attnviz.commands.rollout import measure, rollout_and_flow
+from attnviz.commands.rollout.measure import MOST_FLOWS
+from attnviz.commands.rollout.rollout_and_flow import (
+    maximum_flows,
     mixed_with_identity,
     norm_patterns,
     rolled_out,
@@ -21,8 +23,6 @@ from attnviz.commands.rollout.attention_rollout import (
     summed_norms,
     uniform_pattern,
 )
-from attnviz.commands.rollout.max_flow import maximum_flows
-from attnviz.commands.rollout.measure import MOST_FLOWS
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
 from attnviz.model.tokens import merge_pattern
 from tests.models import (
@@ -142,7 +142,7 @@ def test_the_flow_agrees_with_another_library(n_layers: int, causal: bool):
 
 
 def test_a_missing_library_is_one_message(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(max_flow.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(rollout_and_flow.importlib.util, "find_spec", lambda _: None)
     for options in ({"flow": True}, {"all_flows": True}):
         with pytest.raises(AttnvizError, match=r"SciPy, which is not installed; type: pip install 'attnviz\[flow\]'"):
             measured("bert", **options)

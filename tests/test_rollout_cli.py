@@ -118,7 +118,7 @@ def test_bad_input_is_one_message_and_nothing_is_written(run: Any, options: list
 
 
 def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.commands.rollout.max_flow.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.commands.rollout.rollout_and_flow.importlib.util.find_spec", lambda _: None)
     refused(run("--flow"), 1, "is not installed; type: pip install 'attnviz[flow]'")
     assert run("--no-flow").exit_code == 0
 

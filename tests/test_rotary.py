@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnviz.attention.norms import LayerNorm, RMSNorm
 from attnviz.attention.positions import Rotary, default_frequencies, rotated
 from attnviz.attention.reference import (
     HeadParameters,
+    LayerNorm,
     Projection,
+    RMSNorm,
     allowed_positions,
     attention_pattern,
     capped,

@@ -11,8 +11,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 from transformers.activations import ACT2FN
 
 from attnviz.attention import reference as attention
-from attnviz.attention.norms import LayerNorm
-from attnviz.attention.reference import HeadParameters
+from attnviz.attention.reference import HeadParameters, LayerNorm
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters, activation_named
 from attnviz.commands.explain.stages import Probe, StageCheck, VerifiedStages, probes_of, verify_stages

@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import inspect
 import io
 import os
 import subprocess
@@ -11,13 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.cli.runner import collecting
-from attnviz.cli.terminal import progress
-from attnviz.commands.heads.naming import label_and_role
+from attnviz.cli.runner import PRINTED, Run, collecting, command
+from attnviz.cli.terminal import print_results, progress
+from attnviz.commands.heads.findings import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.model.wording import counted, percent, rounded, signed
@@ -36,7 +38,7 @@ def invoke(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
 def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
-    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"])
+    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
     text = plain_text(lambda _: table, 80)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]nsubj" in text
@@ -67,7 +69,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value), number(value), percent(value / 10)) == ("0.00", "0.00", "0.00", "0 %")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
-    head: Any = SimpleNamespace(labelled=SimpleNamespace(shown="local"), role=role)
+    head: Any = SimpleNamespace(shown="local", role=role)
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" 0.00, baseline 0.00")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
@@ -212,6 +214,25 @@ def test_a_closed_standard_output_is_one_message(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["heads.csv", "heads.json"]
 
 
+def test_a_command_that_only_prints_has_the_options_of_the_model_and_tells_of_no_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    @command(shared=PRINTED)
+    def letters(run: Run, text: str) -> None:
+        print_results({"model": run.model, "n": len(text)}, lambda _: f"{len(text)} letters", run.as_json, run.quiet)
+
+    assert [*inspect.signature(letters).parameters] == [*PRINTED[:2], "text", *PRINTED[2:]]
+    options = {"revision": None, "device": "cpu", "dtype": "float32", "quiet": False}
+    letters(text="cat", model="minilm", as_json=False, **options)
+    letters(text="cat", model="minilm", as_json=True, **options)
+    assert capsys.readouterr().out == '3 letters\n{\n "model": "minilm",\n "n": 3\n}\n'
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(typer.Exit) as stopped:
+        letters(text="cat", model="minilm", as_json=False, **options)
+    assert stopped.value.exit_code == 1
+    assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
+
+
 def test_matplotlib_neither_asks_for_a_display_nor_tells_of_its_folder(tmp_path: Path):
     (tmp_path / "file").write_text("")
     code = (
@@ -257,7 +278,7 @@ def test_garbage_is_collected_from_the_first_sign_of_progress(enabled: bool):
 
 
 def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
-    from attnviz.cli.start import _Messages
+    from attnviz.cli import _Messages
 
     stream = (tmp_path / "stderr").open("w")
     messages = _Messages(stream)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz import analyze
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.look import Look

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnviz.errors import VerificationError
 from attnviz.model.architectures.base import LayerModules
@@ -20,14 +21,12 @@ class LayerRecord:
     """What one attention layer of the model took and gave.
 
     Attributes:
-        layer: counted from 0.
         attention_input: [batch, n, d_model]: what W_Q, W_K and W_V are applied to.
         pattern: [batch, n_heads, n, n]: the model's own.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
         residual: [batch, n, d_model]: what the output is added to.
         summed: [batch, n, d_model]: the norm after the attention was given this, their sum.
         normed: [batch, n, d_model]: what this norm gave.
-        norm: the norm itself.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
         source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
             states; None of self-attention.
@@ -46,16 +45,11 @@ class LayerRecord:
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
-    """Run the model once and hand over each layer's record as soon as the layer has run.
+    """Run the model once on what its forward takes and ``visit`` each layer's record as soon as the layer has run.
 
     The model runs in eval mode with its eager attention, since sdpa and flash attention give no
     pattern; a model that was loaded otherwise gets its own settings back afterwards. Nothing is
     kept here: a record's pattern lives as long as ``visit`` keeps it.
-
-    Args:
-        checkpoint: the model.
-        inputs: what its forward takes, on its device.
-        visit: called once a layer, first layer first, during the forward pass.
 
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
@@ -75,7 +69,8 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
-            stack.enter_context(_hooked(layer, modules, norm, visit_next))
+            for handle in _hooks(layer, modules, norm, visit_next):
+                stack.enter_context(handle)
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
@@ -88,11 +83,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
 
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
-    """Refuse cross-attention whose keys and values come from anything but the encoder's own output.
-
-    Raises:
-        VerificationError: naming the layer.
-    """
+    """Refuse cross-attention whose keys and values come from anything but the encoder's own output."""
     if len(encoded) == 1 and torch.equal(record.source, encoded[0]):  # type: ignore[arg-type]
         return
     raise VerificationError(
@@ -102,11 +93,7 @@ def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
-    """Refuse numbers of the model itself that are not finite; its weights are, or it would not have been loaded.
-
-    Raises:
-        VerificationError: naming them.
-    """
+    """A VerificationError for numbers of the model that are not finite; its weights are, or it would not be loaded."""
     if not all_finite(values):
         raise VerificationError(
             f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "
@@ -123,8 +110,9 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
     return sorted(layers, key=turn)
 
 
-@contextmanager
-def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
+def _hooks(
+    layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]
+) -> list[RemovableHandle]:
     seen: dict[str, Tensor] = {}
 
     def before_block(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -159,18 +147,13 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
         )
         seen.clear()
 
-    handles = [
+    return [
         modules.block.register_forward_pre_hook(before_block, with_kwargs=True),
         modules.pattern.register_forward_pre_hook(before_pattern, with_kwargs=True),
         modules.pattern.register_forward_hook(after_pattern),
         modules.output.register_forward_hook(after_output),
         norm.register_forward_hook(after_norm),
     ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from attnviz.attention.capture import LayerRecord, refuse_not_finite
-from attnviz.attention.coarse import fit_scale, row_error
-from attnviz.attention.norms import LayerNorm
-from attnviz.attention.tolerances import Tolerance
+from attnviz.attention.reference import LayerNorm
+from attnviz.attention.tolerances import Tolerance, fit_scale, row_error
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -25,15 +24,13 @@ class LayerCheck:
     """How closely one layer's heads reproduce the model.
 
     Attributes:
-        layer: counted from 0.
-        heads_compared: heads whose pattern was compared.
         pattern_error: largest absolute difference of a weight, over heads, queries and keys.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.
         passed_error: largest difference of what the layer passes on from what it should: of the sum of residual and
             output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
-        scale_error, scale_limit: in half precision, see :class:`attnviz.attention.coarse.ScaleFit`.
+        scale_error, scale_limit: in half precision, see :func:`attnviz.attention.tolerances.fit_scale`.
     """
 
     layer: int
@@ -94,9 +91,7 @@ def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
     return replace(other, **worse, scale_limit=_either(min, one.scale_limit, other.scale_limit))
 
 
-def compare_layer(
-    record: LayerRecord, pattern: Tensor, output: Tensor, checkpoint: Checkpoint, tolerance: Tolerance
-) -> LayerCheck:
+def compare_layer(record: LayerRecord, pattern: Tensor, output: Tensor, checkpoint: Checkpoint) -> LayerCheck:
     """Compare the reference's pattern [batch, n_heads, n, n] and output [batch, n, d_model] with the model's.
 
     What the layer passes on is compared with what follows from the model's own output.
@@ -111,12 +106,11 @@ def compare_layer(
             f"the model of shape {tuple(record.pattern.shape)}."
         )
     scale = float(record.output.abs().max())
-    difference = _largest_difference(output, record.output)
     return replace(
-        compare_patterns(record.layer, pattern, record.pattern, tolerance),
-        output_error=difference / scale if scale > 0 else difference,
+        compare_patterns(record.layer, pattern, record.pattern, checkpoint.tolerance),
+        output_error=_largest_difference(output, record.output) / (scale or 1.0),
         output_scale=scale,
-        passed_error=_passed_error(record, checkpoint),
+        passed_error=max(float(error.max()) for error in _passed_errors(record, checkpoint)),
     )
 
 
@@ -124,9 +118,8 @@ def compare_patterns(layer: int, pattern: Tensor, own: Tensor, tolerance: Tolera
     """Compare the patterns alone, [batch, n_heads, n, n] each, of which the second is the model's own."""
     coarse: dict[str, float] = {}
     if tolerance.row is not None:
-        fit = fit_scale(pattern, own, tolerance.scale)
-        coarse = {"row_error": float(row_error(pattern, own).max())}
-        coarse |= {"scale_error": fit.error, "scale_limit": fit.limit}
+        error, limit = fit_scale(pattern, own, tolerance.scale)
+        coarse = {"row_error": float(row_error(pattern, own).max()), "scale_error": error, "scale_limit": limit}
     return LayerCheck(layer, pattern.shape[1], _largest_difference(pattern, own), 0.0, 0.0, **coarse)
 
 
@@ -153,31 +146,21 @@ def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor,
     """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
 
     Rounding the sum to the number format is no error: in a residual stream far larger than the output it is all of it.
+    Where the model adds and norms as the reference does, all bits agree, and a single 0 stands for each.
     """
-    expected, again = _expected(record, checkpoint)
-    rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
-    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
-    return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)
-
-
-def _expected(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """The sum of residual and output, and the norm of the sum that the model has, [batch, n, d_model] each."""
     norm, added = checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
+    expected = record.residual + added
     if isinstance(norm, LayerNorm):
-        return record.residual + added, layer_norm(
-            record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon
-        )
-    return record.residual + added, norm(record.summed)
-
-
-def _passed_error(record: LayerRecord, checkpoint: Checkpoint) -> float:
-    """The largest of these errors; where the model adds and norms as the reference does, all bits agree."""
-    expected, again = _expected(record, checkpoint)
+        again = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
+    else:
+        again = norm(record.summed)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, again):
-        return 0.0
-    return max(float(error.max()) for error in _passed_errors(record, checkpoint))
+        return expected.new_zeros(1), expected.new_zeros(1)
+    rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
+    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
+    return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)
 
 
 def _share(difference: Tensor, of: Tensor) -> Tensor:
@@ -210,7 +193,6 @@ def locate(
     output: Tensor,
     check: LayerCheck,
     checkpoint: Checkpoint,
-    tolerance: Tolerance,
     labels: Callable[[int], Sequence[str]],
     keys: Callable[[int], Sequence[str]] | None = None,
 ) -> tuple[float, str]:
@@ -218,11 +200,11 @@ def locate(
 
     ``labels`` names the queries of a text in the batch, ``keys`` the keys, where they are others.
     """
-    keys = labels if keys is None else keys
+    keys, tolerance = labels if keys is None else keys, checkpoint.tolerance
     patterns_agree = check.pattern_error <= tolerance.pattern
     if not patterns_agree or not _rows_agree(check, tolerance):
         found = row_error(pattern, record.pattern) if patterns_agree else (pattern - record.pattern).abs()
-        batch, head, query, key = _argmax(found.nan_to_num_(nan=torch.inf))
+        batch, head, query, key = worst_place(found)
         where = (
             f"layer {record.layer}, head {head} ({HeadId(record.layer, head)}), query {query} "
             f"({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r})"
@@ -243,8 +225,8 @@ def locate(
         )
         return float(check.scale_error or 0) / (check.scale_limit or 1), message
     if check.output_error <= tolerance.output:
-        return check.passed_error / tolerance.output, _located_passed(record, checkpoint, tolerance, labels)
-    batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
+        return check.passed_error / tolerance.output, _located_passed(record, checkpoint, labels)
+    batch, query, dimension = worst_place((output - record.output).abs())
     message = (
         f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
         f"differs most at query {query} ({labels(batch)[query]!r}), dimension {dimension}: "
@@ -255,13 +237,11 @@ def locate(
     return check.output_error / tolerance.output, message
 
 
-def _located_passed(
-    record: LayerRecord, checkpoint: Checkpoint, tolerance: Tolerance, labels: Callable[[int], Sequence[str]]
-) -> str:
+def _located_passed(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
     """Where what the layer passes on differs most from what it should."""
     summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _passed_errors(record, checkpoint))
     of_norm = bool(normed.max() > summed.max())
-    batch, query, dimension = _argmax(normed if of_norm else summed)
+    batch, query, dimension = worst_place(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
     what = "the norm after its attention" if of_norm else "the sum of its input and its attention's output"
     expected = "" if of_norm else f", not {record.residual[batch, query, dimension]:.6g} + "
@@ -269,9 +249,11 @@ def _located_passed(
     return (
         f"All patterns and attention outputs agree, but layer {record.layer} does not pass them on: {what} is "
         f"{own:.6g} at query {query} ({labels(batch)[query]!r}), dimension {dimension}{expected} "
-        f"(tolerance {tolerance.output:g} of the largest)."
+        f"(tolerance {checkpoint.tolerance.output:g} of the largest)."
     )
 
 
-def _argmax(values: Tensor) -> tuple[int, ...]:
-    return tuple(int(index) for index in torch.unravel_index(values.argmax(), values.shape))
+def worst_place(differences: Tensor) -> tuple[int, ...]:
+    """Where a difference is largest, or not a number; these are overwritten."""
+    largest = differences.nan_to_num_(nan=torch.inf).argmax()
+    return tuple(int(index) for index in torch.unravel_index(largest, differences.shape))

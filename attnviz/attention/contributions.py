@@ -86,11 +86,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
     """Hold a sum of parts and b_O against the model's own attention output of a layer.
 
-    Args:
-        verified: the heads of one text.
-        layer: counted from 0, among all attention layers.
-        total: the sum, [n, d_model].
-        parts: what was summed, with the verb, for the message: ``... do not sum``.
+    ``total`` is the sum, [n, d_model]; ``parts`` say what was summed, with the verb, for a message: ``... do not sum``.
 
     Returns:
         the largest absolute difference as a share of the layer's largest absolute output, and this output.

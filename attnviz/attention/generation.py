@@ -1,8 +1,11 @@
 """Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attnviz.arguments import check_whole
 from attnviz.attention.capture import eager_and_eval
@@ -52,29 +55,17 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     Raises:
         TextError: the model has no language-modelling head, or writes nothing.
     """
-    head = checkpoint.language_head
-    if head is None:
+    if checkpoint.language_head is None:
         raise TextError(
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
     model: Any = checkpoint.model
-    config, given, ends = checkpoint.config, tokens.model_inputs(checkpoint.device), _end_tokens(checkpoint)
+    config, given = checkpoint.config, tokens.model_inputs(checkpoint.device)
     written = [int(config.decoder_start_token_id)]
     with eager_and_eval(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        source = model.encoder(**given).last_hidden_state
-        for _ in range(min(max_new_tokens, checkpoint.positions)):
-            hidden = model.decoder(
-                input_ids=torch.tensor([written], device=checkpoint.device),
-                encoder_hidden_states=source,
-                encoder_attention_mask=given["attention_mask"],
-                use_cache=False,
-            ).last_hidden_state
-            logits = head(hidden[0, -1]).flatten()
-            if config.pad_token_id is not None and config.pad_token_id not in ends:
-                logits[config.pad_token_id] = -torch.inf
-            written.append(int(logits.argmax()))
-            if written[-1] in ends:
-                break
+        source = {"encoder_hidden_states": model.encoder(**given).last_hidden_state}
+        run = partial(model.decoder, encoder_attention_mask=given["attention_mask"], use_cache=False, **source)
+        _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")
@@ -82,12 +73,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """What a decoder writes after a text, always the most likely next token: so many tokens, or fewer.
-
-    Args:
-        checkpoint: a decoder with its language-modelling head.
-        tokens: the text.
-        count: of tokens to write.
+    """What a decoder with its head writes after a text, always the most likely next token: ``count`` tokens, or fewer.
 
     Returns:
         their ids, without the end token; and whether the model ended the text itself.
@@ -95,27 +81,34 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
     Raises:
         TextError: the model has too few positions, or ends at once.
     """
-    head: Any = checkpoint.language_head
     if len(tokens) + count > checkpoint.positions:
         raise TextError(
             f"the text has {counted(len(tokens), 'token')} and {count} more were asked for, but the model has "
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
-    written, ends, model = list(tokens.ids), _end_tokens(checkpoint), checkpoint.model
+    written, model = list(tokens.ids), checkpoint.model
     with eager_and_eval(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        for _ in range(count):
-            ids = torch.tensor([written], device=checkpoint.device)
-            hidden = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).last_hidden_state
-            following = int(head(hidden[0, -1]).flatten().argmax())
-            if following in ends:
-                break
-            written.append(following)
-    new = written[len(tokens) :]
+        run = partial(model, use_cache=False)
+        ended = _append(checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids)))
+    new = written[len(tokens) : len(written) - ended]
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
-    return new, len(new) < count
+    return new, ended
 
 
-def _end_tokens(checkpoint: Checkpoint) -> set[int]:
-    given = checkpoint.config.eos_token_id
-    return {given} if isinstance(given, int) else set(given or ())
+def _append(
+    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[[Tensor], Any], never: int | None = None
+) -> bool:
+    """Add so many tokens to those written, each the most likely next one, up to the model's end; whether it ended."""
+    head: Any = checkpoint.language_head
+    end = checkpoint.config.eos_token_id
+    ends = {end} if isinstance(end, int) else set(end or ())
+    for _ in range(count):
+        states = run(torch.tensor([written], device=checkpoint.device)).last_hidden_state
+        logits = head(states[0, -1]).flatten()
+        if never is not None and never not in ends:
+            logits[never] = -torch.inf
+        written.append(int(logits.argmax()))
+        if written[-1] in ends:
+            return True
+    return False

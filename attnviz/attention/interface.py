@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import eager_and_eval, refuse_not_finite
-from attnviz.attention.checks import LayerCheck, Verification, compare_patterns, within
+from attnviz.attention.checks import LayerCheck, Verification, compare_patterns, within, worst_place
 from attnviz.attention.verify import VerifiedAttention, VerifiedLayer
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.model.architectures.undeclared import EAGER
@@ -71,12 +71,7 @@ def compare_given_patterns(
     """Run the model twice, untouched and with our function; recompute its patterns and hand them over layer by layer.
 
     That is level 1 of :attr:`attnviz.attention.checks.Verification.level`, with the final states compared besides.
-
-    Args:
-        checkpoint: of a family that is not declared.
-        tokens: one text.
-        visit: called with each layer, first layer first.
-        progress: told of every layer.
+    ``visit`` is called with each layer of a family that is not declared, first layer first.
 
     Raises:
         ArchitectureError: not all layers go through the interface, or one has a window on both sides.
@@ -136,9 +131,7 @@ def _not_through(checkpoint: Checkpoint) -> ArchitectureError:
 
 
 def _differs(checkpoint: Checkpoint, tokens: Tokens, layer: int, pattern: Tensor, own: Tensor) -> VerificationError:
-    difference = (pattern - own).abs().nan_to_num_(nan=torch.inf)
-    place = torch.unravel_index(difference.argmax(), difference.shape)
-    batch, head, query, key = (int(index) for index in place)
+    batch, head, query, key = worst_place((pattern - own).abs())
     return VerificationError(
         f"softmax(scale q k) over the keys that {checkpoint.architecture.name!r} allows is not its attention: "
         f"{HeadId(layer, head)} gives {tokens.labels[query]!r} (#{query}) of {tokens.labels[key]!r} (#{key}) "

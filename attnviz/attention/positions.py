@@ -104,18 +104,12 @@ def longrope_frequencies(frequencies: Tensor, factors: Sequence[float]) -> Tenso
 def position_buckets(
     n_queries: int, n_keys: int, n_buckets: int, max_distance: int, causal: bool, device: torch.device | None = None
 ) -> Tensor:
-    """The bucket of each pair of a query and a key, [n_queries, n_keys].
+    """The bucket of each pair of a query and a key, [n_queries, n_keys], both at positions from 0.
 
-    Args:
-        n_queries: positions of queries, counted from 0.
-        n_keys: of keys, likewise.
-        n_buckets: of the table.
-        max_distance: from which on all distances share a bucket.
-        causal: one set of buckets, for keys at or before the query; else the second half is for those after it.
-        device: to make it on.
+    From ``max_distance`` on all distances share a bucket. Causal is one set of buckets, for keys at or before the
+    query; else the second half is for those after it.
     """
-    positions = (torch.arange(n, device=device) for n in (n_queries, n_keys))
-    queries, keys = positions
+    queries, keys = (torch.arange(n, device=device) for n in (n_queries, n_keys))
     ahead = keys[None, :] - queries[:, None]
     of_side = n_buckets if causal else n_buckets // 2
     distance = (-ahead).clamp(min=0) if causal else ahead.abs()

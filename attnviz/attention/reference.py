@@ -1,4 +1,4 @@
-"""The reference multi-head attention, on plain tensors.
+"""The reference multi-head attention and the norms around it, on plain tensors.
 
 Scaled dot-product attention over several heads (Vaswani et al. 2017, "Attention Is All You Need",
 sections 3.2.1 and 3.2.2), all heads of a layer at once::
@@ -22,8 +22,74 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attention.norms import RMSNorm
 from attnviz.attention.positions import Rotary, rotated
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model], ``epsilon`` added to the variance.
+
+    y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016), over the last axis. The variance is that of
+    the d_model numbers themselves (divided by d_model, not d_model - 1).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
+        return (self.linear_part(x, self.scale(x)) + widened(self.bias)).to(x.dtype)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
+        wide = widened(x)
+        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        return (variance + self.epsilon).sqrt()
+
+    def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
+        """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
+        wide = widened(x)
+        return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """The parameters of a root-mean-square norm: ``weight``, [d_model] or [d_head], and ``epsilon``.
+
+    y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
+    number format, as transformers' models do. With ``one_more`` (Gemma) the weight is that of what is kept plus 1, and
+    is multiplied in float32, too.
+    """
+
+    weight: Tensor
+    epsilon: float
+    one_more: bool = False
+    bias: None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Every vector of x with mean square 1, then weighted; in the dtype of x."""
+        narrow = x.float()
+        normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        if self.one_more:
+            return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        return self.weight * normed.to(x.dtype)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What x is divided by, [.., 1], in float32 at least."""
+        return (widened(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+
+    def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
+        """The norm of x with this scale: linear in x; in float32 at least."""
+        return widened(x) / scale * (widened(self.weight) + self.one_more)
+
+
+Norm = LayerNorm | RMSNorm
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 @dataclass(frozen=True)
@@ -45,15 +111,14 @@ class HeadParameters:
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
         causal: whether a query may attend only to itself and to what precedes it.
-        upcast: whether scores and softmax are computed in float32 (GPT-2's
-            ``reorder_and_upcast_attn``).
+        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
         softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
         window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
         rotary: the rotary positions of queries and keys; None where they have none.
         query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
         cap: what scores are bounded by, see :func:`capped`.
         position_bias: from the numbers of queries and keys to what is added to the scaled scores,
-            [n_heads, n_queries, n_keys] (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1).
+            [n_heads, n_queries, n_keys], see :func:`attnviz.attention.positions.bucketed_bias`.
     """
 
     query: Projection
@@ -79,15 +144,7 @@ class HeadParameters:
 
 
 def project(x: Tensor, projection: Projection) -> Tensor:
-    """Project the layer's input with every head's own matrix.
-
-    Args:
-        x: the input of the attention, [.., n, d_model].
-        projection: weight [n_heads, d_model, d_head] and bias [n_heads, d_head] or None.
-
-    Returns:
-        [.., n_heads, n, d_head].
-    """
+    """Project an input x [.., n, d_model] with every head's own matrix and bias, [.., n_heads, n, d_head]."""
     n_heads, _, d_head = projection.weight.shape
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
     bias = None if projection.bias is None else projection.bias.flatten()
@@ -107,12 +164,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
     """Keys or values of fewer heads, for all query heads: neighbours share one (Ainslie et al. 2023, "GQA", section 2).
 
-    Args:
-        x: [.., n_kv_heads, n, d_head].
-        n_heads: a multiple of n_kv_heads.
-
-    Returns:
-        [.., n_heads, n, d_head]: head h has what the key-value head h // (n_heads / n_kv_heads) has.
+    From [.., n_kv_heads, n, d_head], of which n_heads is a multiple, to [.., n_heads, n, d_head]: head h has what the
+    key-value head h // (n_heads / n_kv_heads) has.
     """
     groups = n_heads // x.shape[-3]
     return x if groups == 1 else x.repeat_interleave(groups, dim=-3)
@@ -126,10 +179,7 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
 def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
     """What scores are the products of: projected, normed a head (Henry et al. 2020), rotated, shared by groups.
 
-    Args:
-        x: what queries are made of, [.., n_queries, d_model].
-        source: what keys are made of, [.., n_keys, d_model].
-        parameters: the layer's parameters.
+    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model].
 
     Returns:
         queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
@@ -150,47 +200,32 @@ def capped(scores: Tensor, cap: float) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scaled dot products of every query with every key.
+    """Scaled dot products of every query with every key, before the mask and the softmax.
 
-    Args:
-        query: [.., n_heads, n_queries, d_head].
-        key: [.., n_heads, n_keys, d_head].
-        scale: 1/sqrt(d_head) in the paper.
-
-    Returns:
-        [.., n_heads, n_queries, n_keys]; before the mask and the softmax.
+    From queries [.., n_heads, n_queries, d_head] and keys [.., n_heads, n_keys, d_head] to
+    [.., n_heads, n_queries, n_keys]; the scale is 1/sqrt(d_head) in the paper.
     """
     return torch.einsum("...qe,...ke->...qk", query, key).mul_(scale)
 
 
 def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Softmax of the scores over the keys that each query may attend to.
+    """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
-    Args:
-        scores: [.., n_heads, n, n]; overwritten, to save the memory of a copy.
-        allowed: boolean, True = may attend, broadcastable to ``scores``. A query that may attend to nothing, padding
-            beyond a window, has all scores alike.
-
-    Returns:
-        [.., n_heads, n, n]; rows sum to 1, and are exactly 0 where not allowed.
+    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
+    query that may attend to nothing, padding beyond a window, has all scores alike. Scores are overwritten, to save the
+    memory of a copy.
     """
     lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
     return torch.softmax(scores.masked_fill_(~allowed, lowest), dim=-1)
 
 
 def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
-    """Weighted sums of the values, concatenated over the heads and multiplied by W_O.
+    """Weighted sums of the values, concatenated over the heads and multiplied by W_O; b_O is added.
 
     Concatenating the heads and multiplying by one [n_heads * d_head, d_model] matrix is the same as
     multiplying each head by its own [d_head, d_model] slice and adding up.
 
-    Args:
-        pattern: [.., n_heads, n, n].
-        value: [.., n_heads, n, d_head].
-        parameters: W_O, [n_heads, d_head, d_model], and b_O, [d_model] or None, are used.
-
-    Returns:
-        [.., n, d_model].
+    From a pattern [.., n_heads, n, n_keys] and values [.., n_heads, n_keys, d_head] to [.., n, d_model].
     """
     weighted = torch.matmul(pattern, value)
     concatenated = weighted.transpose(-3, -2).flatten(-2)
@@ -202,12 +237,8 @@ def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
 
     The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
 
-    Args:
-        value: x W_V + b_V, [.., n_heads, n, d_head].
-        output_weight: W_O, [n_heads, d_head, d_model]; of one head both may lack the axis of heads.
-
-    Returns:
-        [.., n_heads, n, d_model].
+    From the values x W_V + b_V, [.., n_heads, n, d_head], and W_O, [n_heads, d_head, d_model], to
+    [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
     """
     return torch.matmul(value, output_weight)
 
@@ -218,13 +249,8 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
     Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
     Framework for Transformer Circuits": heads are independent and additive).
 
-    Args:
-        pattern: [.., n_heads, n, n].
-        value: [.., n_heads, n, d_head].
-        output_weight: W_O, [n_heads, d_head, d_model]; of one head all three may lack the axis of heads.
-
-    Returns:
-        [.., n_heads, n, d_model].
+    From a pattern [.., n_heads, n, n_keys], values [.., n_heads, n_keys, d_head] and W_O, [n_heads, d_head, d_model],
+    to [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
     """
     return torch.matmul(torch.matmul(pattern, value), output_weight)
 
@@ -256,7 +282,7 @@ def multi_head_attention(
 
     Args:
         x: the input of the attention, [.., n, d_model].
-        parameters: the layer's parameters.
+        parameters: those of the layer.
         allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n_keys].
         source: what keys and values are made of, [.., n_keys, d_model]; None for x itself (self-attention).
 

@@ -1,8 +1,27 @@
-"""How far a correct recomputation may be from the model, by number format."""
+"""How far a correct recomputation may be from the model, by number format, and what half precision can still see.
+
+A weight in half precision is rounded by so much that a wrong scale can hide behind the tolerance of a single weight.
+But rounding moves weights at random, and a wrong scale moves all of them one way. With scores off by a factor of
+1 + b, weights A change by b D to first order, since ln A is the score less a constant of the row::
+
+    D[q, k] = A[q, k] (ln A[q, k] - sum over k' of A[q, k'] ln A[q, k'])
+
+b is fitted by least squares to the difference M - A of the model's weights from the reference's, over all heads,
+queries and keys, each relative to the largest weight of its row. Where the two patterns have nothing to do with each
+other (queries and keys swapped, no scores at all), b is about -1. Its standard error is taken from the residuals, with
+those of a row added up first, since a rounded query moves its whole row (Liang & Zeger 1986), and is no less than
+rounding to the number format gives: where attention is nearly even, that is all there is to see.
+"""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+_ERRORS = 8.0
+"""Standard errors by which a scale has to be off; correct references in trained and in sharpened models stay below."""
+
+_ROUNDINGS = 3.0
 
 
 @dataclass(frozen=True)
@@ -15,7 +34,7 @@ class Tolerance:
         reason: why a correct reference stays below.
         row: largest difference of a weight, as a share of the largest weight of its query; None where ``pattern`` is
             so small that this says no more.
-        scale: smallest error of a layer's scale that is looked for, see :mod:`attnviz.attention.coarse`; None likewise.
+        scale: smallest error of a layer's scale that is looked for; 0 likewise.
     """
 
     pattern: float
@@ -48,3 +67,39 @@ FLOAT32_STEPS = Tolerance(
 def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
     """The tolerance for a model in a number format that computes some of its steps in float32, or none."""
     return FLOAT32_STEPS if float32_steps and dtype == torch.float64 else TOLERANCES[dtype]
+
+
+def row_error(pattern: Tensor, own: Tensor) -> Tensor:
+    """The model's ``own`` weights less those of the reference as shares of its row's largest, [.., n_heads, n, n]."""
+    wide = pattern.float()
+    return (own.float() - wide).abs_() / wide.amax(-1, keepdim=True)
+
+
+def fit_scale(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
+    """The error of a layer's scale, by the model's weights; both patterns are taken for the right one in turn.
+
+    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even. Both are
+    [batch, n_heads, n, n], in half precision; ``floor`` is the smallest error that is looked for.
+
+    Returns:
+        By how much the scale seems off, as a share of it, never negative; and from which value on that is an error,
+        infinite where every row is even or attends to one key alone, so that no scale would change it.
+    """
+    fits = _fit(pattern, own, floor), _fit(own, pattern, floor)
+    return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
+
+
+def _fit(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
+    wide = pattern.float()
+    largest = wide.amax(-1, keepdim=True)
+    logs = wide.clamp_min(torch.finfo(torch.float).tiny).log()
+    change = wide * (logs - (wide * logs).sum(-1, keepdim=True)) / largest
+    difference = (own.float() - wide) / largest
+    information = change.square().sum()
+    if not information > 0:
+        return 0.0, torch.inf
+    error = (difference * change).sum() / information
+    rows = ((difference - error * change) * change).sum(-1)
+    deviation = rows.square().sum().sqrt() / information
+    rounding = torch.finfo(pattern.dtype).eps / information.sqrt()
+    return float(error.abs()), max(floor, _ERRORS * float(deviation), _ROUNDINGS * float(rounding))

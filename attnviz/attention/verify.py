@@ -26,7 +26,6 @@ class VerifiedLayer:
 
     Attributes:
         check: how closely; construction fails where it is not within the tolerance.
-        tolerance: the tolerance that applied.
         pattern: [batch, n_heads, n_queries, n_keys].
     """
 
@@ -109,18 +108,12 @@ def verify_attention(
     progress: Progress | None = None,
     target: Tokens | None = None,
 ) -> VerifiedAttention:
-    """Run the model once; recompute, compare and hand over its attention layer by layer.
+    """Run the model once on a text; recompute, compare and hand over its attention layer by layer.
 
-    For every layer the reference recomputes, from the layer's input and the checkpoint's
-    parameters, the pattern of every head and the attention output after W_O, and compares both
-    with the model's own.
-
-    Args:
-        checkpoint: the model.
-        tokens: one text.
-        visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
-        progress: told of every layer.
-        target: what the decoder of an encoder-decoder reads.
+    For every layer the reference recomputes, from the layer's input and the checkpoint's parameters, the pattern of
+    every head and the attention output after W_O, and compares both with the model's own. ``visit`` is called with each
+    verified layer, first layer first; its pattern is dropped afterwards. ``target`` is what the decoder of an
+    encoder-decoder reads.
 
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
@@ -134,11 +127,11 @@ def verify_attention(
     def compare(record: LayerRecord) -> None:
         queries, keys = _read_by(record.layer, tokens, target)
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source)
-        check = compare_layer(record, pattern, output, checkpoint, tolerance)
+        check = compare_layer(record, pattern, output, checkpoint)
         checks[record.layer] = check
         if not within(check, tolerance):
             labels = (lambda _: queries.labels), (lambda _: keys.labels)
-            mismatches.append(locate(record, pattern, output, check, checkpoint, tolerance, *labels))
+            mismatches.append(locate(record, pattern, output, check, checkpoint, *labels))
         if mismatches:
             return
         kept[record.layer] = record.attention_input, record.output, _fingerprint(pattern), record.source
@@ -177,23 +170,18 @@ def verify_record(
 ) -> VerifiedLayer:
     """Recompute one layer of a batch and compare it with what the model gave.
 
-    Args:
-        checkpoint: the model.
-        record: what the layer took and gave.
-        attention_mask: [batch, n_keys], 1 for a token and 0 for padding.
-        labels: from a text's place in the batch to the names of its tokens, for the message.
-        keys: likewise of what is attended to, where that is another text.
+    ``attention_mask`` is [batch, n_keys], 1 for a token and 0 for padding. ``labels`` lead from a text's place in the
+    batch to the names of its tokens, for the message; ``keys`` likewise, of what is attended to in another text.
 
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
-    tolerance = checkpoint.tolerance
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source, attention_mask)
-    check = compare_layer(record, pattern, output, checkpoint, tolerance)
-    if not within(check, tolerance):
-        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels, keys)
+    check = compare_layer(record, pattern, output, checkpoint)
+    if not within(check, checkpoint.tolerance):
+        _, where = locate(record, pattern, output, check, checkpoint, labels, keys)
         raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
-    return VerifiedLayer(check, tolerance, pattern)
+    return VerifiedLayer(check, checkpoint.tolerance, pattern)
 
 
 def _recompute(

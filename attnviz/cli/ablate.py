@@ -7,8 +7,7 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.folders import is_file
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Run, command, is_file
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
 
@@ -41,8 +40,7 @@ def ablate(
         ),
     ] = None,
     together: Annotated[
-        bool,
-        typer.Option("--together", help="Also remove the selected heads as one set; then no layers and no curve."),
+        bool, typer.Option("--together", help="Also remove the selected heads as one set; then no layers and no curve.")
     ] = False,
     label: Annotated[
         str | None,
@@ -66,10 +64,7 @@ def ablate(
         bool,
         typer.Option(help="Also remove heads together: each layer by two methods, and a growing share of all heads."),
     ] = True,
-    gradient: Annotated[
-        bool,
-        typer.Option(help="Also measure importance by gradients (Michel et al. 2019)."),
-    ] = True,
+    gradient: Annotated[bool, typer.Option(help="Also measure importance by gradients (Michel et al. 2019).")] = True,
     top: Annotated[int, options.top_option("Number of heads in the table and in ablate-heads.")] = 12,
 ) -> None:
     """Remove heads, one at a time or a set, and measure how much the model changes.

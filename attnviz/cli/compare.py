@@ -10,7 +10,6 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
@@ -178,7 +177,7 @@ def _run_over(run: Run, corpus: Path, models: list[str], measure: Callable[..., 
     """Compare over a corpus, from where an earlier run stopped, together with the processes that share the work."""
     run.command, process = "compare.corpus", this_process()
     run.silent = not process.first
-    unfinished = results_folder(run.out, run.command, models, (), [corpus]) / "compare-corpus.unfinished"
+    unfinished = run.results_folder(models, (), [corpus]) / "compare-corpus.unfinished"
     run.keeps(own_file(unfinished, process))
 
     def finish(_: dict[str, Any]) -> tuple[str, ...]:

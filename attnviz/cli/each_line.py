@@ -54,27 +54,21 @@ def analyze_lines(
 ) -> None:
     """Analyse every line; each text is written whole before the next is read, the summary at the end.
 
-    Args:
-        run: of ``heads``.
-        lines: a file, or texts.
-        source: the model.
-        reading: further arguments of :func:`attnviz.analyze_each`.
-        scale: of colours.
-        adds: figures that other options ask for.
-        choices: as for :meth:`Run.execute`.
+    ``reading`` are further arguments of :func:`attnviz.analyze_each`; the others are as for :meth:`Run.execute`.
     """
-    from attnviz.commands.heads.naming import labels_in
+    from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
     from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
-    from attnviz.results.result import checked_views, layout_of
+    from attnviz.results.report import checked_views, layout_of
 
-    if labels := labels_in(choices.get("select", ())):
+    _, labels = ids_and_names(choices.get("select", ()))
+    if labels:
         raise UsageError(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )
     names = _figures_of_each(run, adds)
-    wanted, formats = run.choices(scale, ("shared", "per-head", "log"), choices), run.format_names
+    wanted, formats = run.choices(scale, choices), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(one: "OneText", analysis: "attnviz.Analysis") -> None:

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
-from attnviz.cli.folders import check_out
-from attnviz.cli.options import AsJson, output_option, text_option
-from attnviz.cli.runner import Run, errors_to_exit_codes
+from attnviz.cli.options import output_option, text_option
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
 
 
+@command(shared=("as_json",))
 def models(
+    run: Run,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -29,7 +30,6 @@ def models(
         str | None,
         output_option("--out", "-o", metavar="FOLDER", help="Folder for models.json and models.csv. Default: none."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 
@@ -41,44 +41,43 @@ def models(
         attnviz models minilm bert-large --json
         attnviz models --families
     """
-    with errors_to_exit_codes(Run()) as run:
-        check_out(out)
-        wanted = [decoded("NAME", name) for name in names or []]
-        if families:
-            _list_families(wanted, out, as_json)
-            return
-        from attnviz.commands.models.configurations import Configuration
-        from attnviz.commands.models.measure import model_configurations
-        from attnviz.commands.models.report import LAYOUT, models_document, models_report
-        from attnviz.results.output_folder import OutputFolder
-        from attnviz.version import __version__
+    wanted = [decoded("NAME", name) for name in names or []]
+    if families:
+        _list_families(run, wanted, out)
+        return
+    from attnviz.commands.models.configurations import Configuration
+    from attnviz.commands.models.measure import model_configurations
+    from attnviz.commands.models.report import LAYOUT, models_document, models_report
+    from attnviz.results.output_folder import OutputFolder
+    from attnviz.version import __version__
 
-        listed, failed = list[Configuration](), list[CheckpointError]()
-        with progress(quiet=False) as tell:
-            for done, name in enumerate(dict.fromkeys(wanted)):
-                tell("reading", done, len(wanted))
-                try:
-                    listed += model_configurations([name])
-                except CheckpointError as error:
-                    failed.append(error)
-            if not wanted:
-                listed = model_configurations((), lambda done, total: tell("reading", done, total))
-        for each in failed if listed else failed[:-1]:
-            say(str(each))
-        if not listed:
-            raise failed[-1]
-        document = models_document(listed, __version__)
-        if out is not None:
-            with OutputFolder(Path(out), LAYOUT) as run.folder:
-                document = run.folder.commit(document)
-        print_results(Path(out or "."), document, lambda width: models_report(listed, width), as_json, quiet=False)
-        if run.folder is not None:
-            say_what_was_written(run.folder, quiet=False)
-        if failed:
-            raise typer.Exit(failed[0].exit_code)
+    listed, failed = list[Configuration](), list[CheckpointError]()
+    with progress(quiet=False) as tell:
+        for done, name in enumerate(dict.fromkeys(wanted)):
+            tell("reading", done, len(wanted))
+            try:
+                listed += model_configurations([name])
+            except CheckpointError as error:
+                failed.append(error)
+        if not wanted:
+            listed = model_configurations((), lambda done, total: tell("reading", done, total))
+    for each in failed if listed else failed[:-1]:
+        say(str(each))
+    if not listed:
+        raise failed[-1]
+    document = models_document(listed, __version__)
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        with OutputFolder(folder, LAYOUT) as run.folder:
+            document = run.folder.commit(document)
+    print_results(document, lambda width: models_report(listed, width), run.as_json, folder=folder)
+    if run.folder is not None:
+        say_what_was_written(run.folder)
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
 
 
-def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
+def _list_families(run: Run, names: list[str], out: str | None) -> None:
     if names or out is not None:
         raise UsageError(
             "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
@@ -87,4 +86,4 @@ def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
     from attnviz.version import __version__
 
     document = families_document(__version__)
-    print_results(Path(), document, lambda width: families_report(document, width), as_json, quiet=False)
+    print_results(document, lambda width: families_report(document, width), run.as_json)

@@ -20,10 +20,8 @@ text_option = partial(typer.Option, rich_help_panel=TEXT_AND_MODEL)
 picture_option = partial(typer.Option, rich_help_panel=PICTURES)
 output_option = partial(typer.Option, rich_help_panel=OUTPUT)
 
-_FARTHEST = 1_000_000
-
-LARGEST_BATCH = 1_000_000
-"""Texts that can be asked to be read at once."""
+_LARGEST = 1_000_000
+"""The largest distance, and the most texts that can be asked to be read at once."""
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="The sentence. Write - to read standard input.")]
 Pair = Annotated[
@@ -50,7 +48,6 @@ Select = Annotated[list[str] | None, picture_option(metavar="HEADS", help=_HEADS
 SelectByRole = Annotated[
     list[str] | None,
     picture_option(
-        "--select",
         metavar="HEADS",
         help=_HEADS.format("; or a label on this text or a role over a corpus (sink, previous, syntactic, obj)"),
     ),
@@ -66,7 +63,7 @@ LocalWindow = Annotated[
     typer.Option(
         metavar="DISTANCE",
         min=0,
-        max=_FARTHEST,
+        max=_LARGEST,
         help="The largest distance that counts as local, in tokens (in words with --words).",
     ),
 ]
@@ -75,7 +72,7 @@ LongRangeFrom = Annotated[
     typer.Option(
         metavar="DISTANCE",
         min=1,
-        max=_FARTHEST,
+        max=_LARGEST,
         help="The smallest distance that counts as long-range, in tokens (in words with --words).",
     ),
 ]
@@ -96,9 +93,8 @@ Limit = Annotated[
     typer.Option(metavar="N", min=1, help="Read only the first N sentences of each corpus. Default: all."),
 ]
 BatchSize = Annotated[
-    int, typer.Option(metavar="N", min=1, max=LARGEST_BATCH, help="How many texts the model reads at once.")
+    int, typer.Option(metavar="N", min=1, max=_LARGEST, help="How many texts the model reads at once.")
 ]
-AsJson = Annotated[bool, output_option("--json", help="Print the JSON document and nothing else.")]
 
 
 def token_option(what: str, default: str, group: str = MEASUREMENT) -> Any:
@@ -188,7 +184,7 @@ class Shared:
         bool,
         output_option("--overwrite", help="Remove pictures of another text from the folder."),
     ] = False
-    as_json: AsJson = False
+    as_json: Annotated[bool, output_option("--json", help="Print the JSON document and nothing else.")] = False
     quiet: Annotated[
         bool,
         output_option("--quiet", "-q", help="Print no tables, no progress and no messages."),

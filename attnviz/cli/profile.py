@@ -12,7 +12,6 @@ import typer
 import attnviz
 from attnviz.arguments import MOST_EXAMPLES
 from attnviz.cli import options
-from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
@@ -126,7 +125,7 @@ def profile(
             "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
         )
     source = run.find_model()
-    folder = results_folder(run.out, "profile", [run.model], (), corpora or ())
+    folder = run.results_folder([run.model], (), corpora or ())
     unfinished = folder / "profile.unfinished"
     run.keeps(own_file(unfinished, process))
 
@@ -200,7 +199,7 @@ def _show(run: Run, wanted: list[str], named: list[Path], unused: Sequence[str])
         path, document = found
     chosen = chosen_examples(document, wanted, path)
     printed = examples_document(document, chosen)
-    print_results(path, printed, lambda w: spaced(example_tables(document, chosen, w)), run.as_json, run.quiet)
+    print_results(printed, lambda w: spaced(example_tables(document, chosen, w)), run.as_json, run.quiet)
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:

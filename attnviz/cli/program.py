@@ -45,10 +45,6 @@ _RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
 class _Command(TyperCommand):
     """A command whose help has groups and examples, and that knows what a text without quotes looks like to it."""
 
-    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 # click's signature
-        """The whole first sentence, which wraps where the terminal is narrow."""
-        return (self.help or "").partition("\n")[0]
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options by the groups of :data:`attnviz.cli.options.GROUPS`."""
         parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
@@ -85,7 +81,8 @@ def _group(parameter: Any) -> str:
 
 for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):
     text, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples:\n")
-    app.command(cls=_Command, help=f"{text}\n\n{_EXIT_CODES}", epilog=inspect.cleandoc(examples))(command)
+    whole, first = f"{text}\n\n{_EXIT_CODES}", text.partition("\n")[0]
+    app.command(cls=_Command, help=whole, short_help=first, epilog=inspect.cleandoc(examples))(command)
 
 
 def _show_version(wanted: bool) -> None:

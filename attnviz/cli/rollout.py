@@ -66,7 +66,7 @@ def rollout(
         )
     sentence = read_text(text)
     if flow or all_flows:
-        from attnviz.commands.rollout.max_flow import check_flow_library
+        from attnviz.commands.rollout.rollout_and_flow import check_flow_library
 
         check_flow_library()
     source = run.find_model()

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 
 import typer
 
-from attnviz.cli.folders import check_out, check_working_folder, results_folder
+from attnviz.cli import INTERRUPTED
 from attnviz.cli.options import Shared, picture_option
-from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
-from attnviz.errors import AttnvizError, ProcessError, TextError, UsageError, VerificationError
+from attnviz.errors import AttnvizError, OutputError, ProcessError, TextError, UsageError, VerificationError
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 
@@ -28,6 +27,15 @@ if TYPE_CHECKING:
 
 _TEXTS = ("pair", "target", "token", "label", "against")
 """Options that are in any language, and in UTF-8 whatever the locale is."""
+
+ALL = tuple(inspect.signature(Shared).parameters)
+"""The options of a command that measures, draws and writes."""
+
+PRINTED = ("model", "revision", "device", "dtype", "as_json", "quiet")
+"""Those of a command that measures and prints, and writes no files."""
+
+_UNNAMED = ("heads", "profile")
+"""The commands whose folders do not begin with their names."""
 
 
 @dataclass
@@ -56,6 +64,19 @@ class Run(Shared):
 
         return find_checkpoint(self.model, self.revision)
 
+    def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
+        """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
+
+        A form of a command (``compare.corpus``) goes where the command does.
+        """
+        from attnviz.results.output_folder import text_folder
+
+        if self.out is not None:
+            return Path(self.out)
+        command = self.command.partition(".")[0]
+        named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
+        return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
+
     def execute(
         self,
         measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
@@ -64,7 +85,7 @@ class Run(Shared):
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
         scale: str = "shared",
-        scales: Sequence[str] = ("shared", "per-head", "log"),
+        scales: Sequence[str] = (),
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
@@ -81,7 +102,7 @@ class Run(Shared):
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
             scale: of colours.
-            scales: that the command has.
+            scales: that the command has; empty for all.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
@@ -92,15 +113,15 @@ class Run(Shared):
         """
         from attnviz.figures.fonts import fonts_to_install
         from attnviz.results.output_folder import OutputFolder
-        from attnviz.results.result import layout_of, report_of
+        from attnviz.results.report import layout_of, report_of
 
-        report, wanted = report_of(self.command), self.choices(scale, scales, choices)
+        report, wanted = report_of(self.command), self.choices(scale, choices, scales)
         figures, formats = self.figure_names(adds), self.format_names
         if self.silent:
             measure(collecting(lambda *_: None), lambda _: None)
             return
         given = [text for text in texts if text is not None]
-        path = results_folder(self.out, self.command, models or [self.model], given, corpora)
+        path = self.results_folder(models or [self.model], given, corpora)
         with (
             OutputFolder(path, layout_of(self.command), self.overwrite) as output,
             progress(self.quiet, rate) as tell,
@@ -113,20 +134,20 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
-        print_results(path, document, lambda width: result.tables(wanted, width), self.as_json, self.quiet)
+        print_results(document, lambda width: result.tables(wanted, width), self.as_json, self.quiet, path)
         for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
             if message:
                 say(message, self.quiet)
         say_what_was_written(output, self.quiet)
 
-    def choices(self, scale: str, scales: Sequence[str], choices: "ChoiceNames") -> "Choices":
+    def choices(self, scale: str, choices: "ChoiceNames", scales: Sequence[str] = ()) -> "Choices":
         """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
         from attnviz.figures.look import SCALES, Look
-        from attnviz.results.result import report_of
+        from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
         if scale not in SCALES:
-            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
+            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
         look = Look(self.theme, scale, self.width, self.bare, self.panel)
         return report_of(self.command).completed(Choices.of(look, choices))
 
@@ -137,31 +158,27 @@ class Run(Shared):
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
-        from attnviz.results.result import checked_views
+        from attnviz.results.report import checked_views, views_of
 
-        names = self._figure_names(adds)
-        checked_views(self.command, names, self.format_names)
-        return names
-
-    def _figure_names(self, adds: Sequence[str]) -> list[str] | None:
-        from attnviz.results.result import views_of
-
+        views, names = views_of(self.command), None
         if self.no_figures:
             if self.figures not in (None, "none"):
                 raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
-            return []
-        if self.figures is None:
-            return [*(view.name for view in views_of(self.command) if view.default), *adds] if adds else None
-        named = split_names([self.figures])
-        alone = [name for name in named if name in ("all", "none")]
-        if alone and len(named) > 1:
-            known = ", ".join(view.name for view in views_of(self.command))
-            raise UsageError(
-                f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
-            )
-        if named == ["all"]:
-            return named
-        return list(dict.fromkeys([*([] if named == ["none"] else named), *adds]))
+            names = list[str]()
+        elif self.figures is not None:
+            names = split_names([self.figures])
+            if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
+                known = ", ".join(view.name for view in views)
+                raise UsageError(
+                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found "
+                    f"{self.figures!r}."
+                )
+            if names != ["all"]:
+                names = list(dict.fromkeys([*([] if names == ["none"] else names), *adds]))
+        elif adds:
+            names = [*(view.name for view in views if view.default), *adds]
+        checked_views(self.command, names, self.format_names)
+        return names
 
     def keeps(self, file: Path) -> None:
         """Name the file in which it will keep what it has measured."""
@@ -199,16 +216,17 @@ def _which(file: Path) -> tuple[int, int] | None:
 
 
 def command(
-    *, figures: str, note: str = "Default: all."
+    *, figures: str = "", note: str = "Default: all.", shared: Sequence[str] = ALL
 ) -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
     """Make a command of a function of a :class:`Run` and of the command's own options.
 
-    The command also has the options of :class:`Shared` that the function does not have itself; they come to it as the
-    Run. Errors become exit codes.
+    The command also has options of :class:`Shared`, but those that the function has itself; they come to it as the Run.
+    Errors become exit codes.
 
     Args:
         figures: the names of the command's views, for the help of ``--figures``.
         note: what else is to be said of them.
+        shared: the names of these options: all, or for a command that only prints :data:`PRINTED`, or fewer.
     """
     text = f"Any of {figures} (with commas between), all, or none. {note}"
     of_figures = Annotated[str | None, picture_option(metavar="FIGURES", help=text)]
@@ -216,23 +234,24 @@ def command(
     def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
         _, *own = inspect.signature(function).parameters.values()
         declared = {option.name for option in own}
-        shared = [
+        added = [
             option.replace(annotation=of_figures if option.name == "figures" else option.annotation)
             for option in inspect.signature(Shared).parameters.values()
-            if option.name not in declared
+            if option.name in shared and option.name not in declared
         ]
 
         @wraps(function)
         def run_command(**given: Any) -> None:
-            options = {option.name: given.pop(option.name) for option in shared}
+            options = {option.name: given.pop(option.name) for option in added}
             with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
-                check_out(run.out)
-                check_working_folder()
+                _check_out(given.get("out", run.out))
+                if "device" in options:
+                    _check_working_folder()
                 texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
                 function(run, **{**given, **texts})
 
-        of_model = [option for option in shared if option.name in ("model", "revision")]
-        ordered = [*of_model, *own, *(option for option in shared if option not in of_model)]
+        of_model = [option for option in added if option.name in ("model", "revision")]
+        ordered = [*of_model, *own, *(option for option in added if option not in of_model)]
         run_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads it
             [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in ordered]
         )
@@ -259,3 +278,36 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         if not run.silent:
             typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _check_out(out: str | None) -> None:
+    """Refuse an empty name of a folder, which Path would take for this one, and one that no folder can have."""
+    if out is not None and not out.strip():
+        raise UsageError("-o is empty; expected a folder (. for this one).")
+    if out is not None and "\0" in out:
+        raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
+
+
+def _check_working_folder() -> None:
+    """Refuse to work in a folder that was removed, in which torch's libraries end the process."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of this name; a text may be too long for one."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _model_in_path(model: str) -> str:
+    """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
+    from attnviz.model.sources import BUILT_IN
+
+    folder = Path(model).expanduser()
+    name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")
+    return name or "model"

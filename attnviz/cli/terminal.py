@@ -100,16 +100,20 @@ def printable(message: str) -> str:
 
 
 def print_results(
-    folder: Path, document: dict[str, Any], tables: "Callable[[int], RenderableType]", as_json: bool, quiet: bool
+    document: dict[str, Any],
+    tables: "Callable[[int], RenderableType]",
+    as_json: bool,
+    quiet: bool = False,
+    folder: Path | None = None,
 ) -> None:
     """Print the document as JSON, or else tables, or nothing.
 
     Args:
-        folder: where the files are.
         document: as it was written.
         tables: makes them for the width of the terminal; they are plain text where it is none.
         as_json: print the document.
         quiet: print no tables.
+        folder: where the files are, if there are any.
 
     Raises:
         OutputError: they cannot be printed, because the disk is full; a reader that went away is no error.
@@ -133,8 +137,8 @@ def print_results(
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            message = f"cannot print the results: {error.strerror}; the files in {folder} are complete."
-            raise OutputError(message) from error
+            files = "" if folder is None else f"; the files in {folder} are complete"
+            raise OutputError(f"cannot print the results: {error.strerror}{files}.") from error
 
 
 def say(message: str, quiet: bool = False) -> None:
@@ -143,12 +147,12 @@ def say(message: str, quiet: bool = False) -> None:
         typer.echo(f"attnviz: {printable(message)}", err=True)
 
 
-def say_what_was_written(output: "OutputFolder", quiet: bool) -> None:
+def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
     """How many files were written, to which folder, and how many of an earlier run were removed there."""
     if not quiet:
         files = "file" if output.removed == 1 else "files"
         removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
-        typer.echo(f"Wrote {output.count} files to {printable(str(output.path))}{removed}", err=True)
+        typer.echo(f"Wrote {len(output.written)} files to {printable(str(output.path))}{removed}", err=True)
 
 
 def split_names(values: list[str] | None) -> list[str]:

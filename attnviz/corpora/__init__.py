@@ -1,4 +1,4 @@
 """Corpora: from files of many texts to batches through a model, by one process or by several.
 
-reading -> batches -> runs; long_runs to go on with or to share the work, bootstrap for intervals
+reading -> batches -> runs; long_runs to go on with or to share the work
 """

@@ -1,5 +1,6 @@
-"""Texts as padded batches, with what each token belongs to, and through the model, a sample verified in full."""
+"""Texts as padded batches, through the model with a sample verified in full, and weighted for a bootstrap."""
 
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
@@ -24,6 +26,15 @@ EVERY = 20
 
 _WINDOW = 32
 """Batches that are sorted by length together, so that memory does not grow with the corpus."""
+
+ENOUGH_TEXTS = 30
+"""Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
+
+A bootstrap over few texts is too narrow; over one text it has no width, since every replicate is that text.
+"""
+
+REPLICATES = 200
+"""Enough for a standard error within about a twentieth of itself."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +105,8 @@ def encode(
 ) -> list[Item]:
     """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
 
-    Args:
-        checkpoint: the model.
-        texts: any number of them.
-        skipped: told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
-            Without it such a text is an error.
+    ``skipped`` is told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
+    Without it such a text is an error.
 
     Raises:
         TextError: such a text, where nobody is to be told.
@@ -162,29 +170,24 @@ def _with_content(items: Iterable[Item], skipped: Callable[[Text, str], None] | 
 
 def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
     """Pad items to one length, on the device of the model."""
-    n, device = max(map(len, items)), checkpoint.device
     pad = checkpoint.tokenizer.pad_token_id or 0  # masked, so any token will do
     pad = pad if pad < int(checkpoint.config.vocab_size) else 0
-    ids = torch.tensor([[*item.ids, *[pad] * (n - len(item))] for item in items], device=device)
-    valid = torch.tensor([[True] * len(item) + [False] * (n - len(item)) for item in items], device=device)
-    sink = torch.tensor([[*item.sink, *[True] * (n - len(item))] for item in items], device=device)
-    inputs = {"input_ids": ids, "attention_mask": valid.long()}
+
+    def padded(rows: Iterable[Sequence[int]], value: int) -> Tensor:
+        tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=value).to(checkpoint.device)
+
+    mask, sink = padded(((1,) * len(item) for item in items), 0), padded((item.sink for item in items), 1)
+    inputs = {"input_ids": padded((item.ids for item in items), pad), "attention_mask": mask}
     if checkpoint.architecture.segments:
-        types = [item.type_ids or (0,) * len(item) for item in items]
-        inputs["token_type_ids"] = torch.tensor([[*each, *[0] * (n - len(each))] for each in types], device=device)
+        inputs["token_type_ids"] = padded((item.type_ids or (0,) * len(item) for item in items), 0)
     of_target = None
     if any(item.target for item in items):
-        inputs["decoder_input_ids"], of_target = _padded_targets(checkpoint, items)
-        inputs["decoder_attention_mask"] = of_target.long()
-    return Batch(tuple(items), inputs, valid, ~sink, of_target)
-
-
-def _padded_targets(checkpoint: Checkpoint, items: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    """What the decoder reads, [batch, n_target], and where that is no padding."""
-    n, pad = max(len(item.target) for item in items), checkpoint.config.pad_token_id or 0
-    ids = [[*item.target, *[pad] * (n - len(item.target))] for item in items]
-    valid = [[True] * len(item.target) + [False] * (n - len(item.target)) for item in items]
-    return torch.tensor(ids, device=checkpoint.device), torch.tensor(valid, device=checkpoint.device)
+        targets = [item.target for item in items]
+        inputs["decoder_input_ids"] = padded(targets, checkpoint.config.pad_token_id or 0)
+        inputs["decoder_attention_mask"] = padded(((1,) * len(target) for target in targets), 0)
+        of_target = inputs["decoder_attention_mask"].bool()
+    return Batch(tuple(items), inputs, mask.bool(), sink == 0, of_target)
 
 
 def _letter(layer: int) -> str:
@@ -204,30 +207,24 @@ class SampledAttention:
         self._checkpoint = checkpoint
         self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
         self._batches = self._chosen = 0
-        self._drawn_at = -1
         self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
         self.texts_verified = 0
 
     @property
     def next_is_verified(self) -> bool:
         """Whether the next batch belongs to the sample."""
-        if self._batches % EVERY == 0 and self._drawn_at != self._batches:
-            self._chosen = 0 if self._batches == 0 else self._random.randrange(EVERY)
-            self._drawn_at = self._batches
         return self._batches % EVERY == self._chosen
 
     def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
-        """Run the model once on a batch.
-
-        Args:
-            batch: any batch.
-            visit: called with each layer and its patterns, [batch, n_heads, n, n], first layer first.
+        """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
 
         Raises:
             VerificationError: a head of a verified batch does not reproduce the model.
         """
         verifying = self.next_is_verified
         self._batches += 1
+        if self._batches % EVERY == 0:
+            self._chosen = self._random.randrange(EVERY)
 
         def labels(valid: Tensor) -> Callable[[int], list[str]]:
             ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
@@ -268,3 +265,37 @@ def _members(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[tuple[int,
     """For each span the tokens that share a character with it; (0, 0) shares none."""
     first, last = np.array(offsets).reshape(-1, 2).T
     return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)
+
+
+def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES) -> Tensor:
+    """How often each text counts: once in the first row, in each other one a Poisson number of times with mean 1.
+
+    A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many there are
+    (Chamandy et al. 2012). A text's weights depend only on the seed and on its number, not on batches or processes.
+
+    Returns:
+        [1 + replicates, n_texts], float64.
+    """
+    weights = torch.ones(1 + replicates, len(numbers), dtype=torch.float64)
+    rates = torch.ones(replicates)
+    for column, number in enumerate(numbers):
+        weights[1:, column] = torch.poisson(rates, generator=named_generator(f"{seed}:{number}"))
+    return weights
+
+
+def named_generator(name: str) -> torch.Generator:
+    """Random numbers that depend on the name alone."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def standard_error(replicates: Tensor) -> Tensor:
+    """Standard deviation over bootstrap samples, the first axis, without those in which no text counts.
+
+    NaN where fewer than two samples can be measured.
+    """
+    measurable = replicates.isfinite()
+    n = measurable.sum(0)
+    mean = replicates.where(measurable, torch.nan).nanmean(0)
+    squares = ((replicates - mean) ** 2).where(measurable, 0.0).sum(0)
+    return (squares / (n - 1)).sqrt().where(n > 1, torch.nan)

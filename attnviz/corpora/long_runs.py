@@ -147,18 +147,13 @@ class Measured:
         self.tokens += n_tokens
         self.left_out += n_tokens == 0
 
-    def remaining(self, texts: "Iterator[Text]", whole: Callable[[], bool]) -> "Iterator[Text]":
-        """The texts that are still to be measured.
-
-        Args:
-            texts: of the corpus.
-            whole: asked when these have ended: whether they were all of it.
+    def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
+        """The texts of a corpus that are still to be measured.
 
         Raises:
             ChangedCorpusError: those that are done are not what they were.
         """
-        before, digest, n_seen = frozenset(self.numbers), 0, 0
-        expected = self.digest
+        before, expected, digest, n_seen = frozenset(self.numbers), self.digest, 0, 0
         for text in texts:
             if text.number not in before:
                 self.pending[text.number] = _digest(text)
@@ -167,7 +162,7 @@ class Measured:
             n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
             if n_seen == len(before) and digest != expected:
                 raise ChangedCorpusError
-        if n_seen < len(before) and whole():
+        if n_seen < len(before):
             raise ChangedCorpusError
 
     def state(self) -> dict[str, Any]:
@@ -259,8 +254,7 @@ class Unfinished:
 def interruptions_noted() -> Iterator[Callable[[], bool]]:
     """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
 
-    Yields:
-        whether there was one; ask between two pieces of work, and raise KeyboardInterrupt.
+    Ask for it, of what is yielded, between two pieces of work, and raise KeyboardInterrupt.
     """
     noted: list[int] = []
 

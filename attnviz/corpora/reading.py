@@ -70,13 +70,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file to read.
+    """A file to read, with its hexadecimal ``sha256``; ``size`` is about how many texts it has, for progress.
 
-    Attributes:
-        path: of the file.
-        kind: ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
-        sha256: of the file, hexadecimal.
-        size: about how many texts it has, for progress.
+    ``kind`` is ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
     """
 
     path: Path
@@ -126,50 +122,37 @@ def as_labelled(corpus: Corpus) -> Corpus:
     A header names the columns ``text`` (or ``sentence``) and ``label``, in any order, beside others. Without the word
     ``label`` in the first line there is no header, and the two columns are text and label.
     """
-    first = next((line for _, line in _lines(corpus) if line.strip()), "")
+    first = next((line for _, line in _filled_lines(corpus)), "")
     return corpus if first.split("\t") == _GAP_COLUMNS else replace(corpus, kind="labelled")
 
 
 def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
     """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
 
-    All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other.
-
-    Args:
-        corpus: to be read.
-        limit: sentences, or rows of GAP's table, that are read; None for all.
+    All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other. ``limit``:
+    sentences, or rows of GAP's table, that are read; None for all.
 
     Raises:
         CorpusError: for a treebank where conllu is not installed; when the reading comes to it for a line that breaks
             the format; and where there is no such text.
     """
-    if corpus.kind == "conllu":
-        texts, expected = _trees(corpus, _conllu_reader(corpus)), "a sentence in CoNLL-U"
-    elif corpus.kind == "gap":
-        texts, expected = _rows(corpus), "a row of GAP with exactly one right name"
-    elif corpus.kind == "labelled":
-        texts, expected = _labelled(corpus), "a text with its label"
-    else:
-        texts, expected = _sentences(corpus), "a sentence"
-    empty = True
-    for text in texts:
-        empty = False
+    read, expected = _READERS[corpus.kind]
+    text = None
+    for text in read(corpus):
         if limit is not None and text.number >= limit:
             return
         yield text
-    if empty:
+    if text is None:
         raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
 
 
 def _sentences(corpus: Corpus) -> Iterator[Text]:
-    lines = ((place, line.strip()) for place, line in _lines(corpus))
-    for number, (place, line) in enumerate((place, line) for place, line in lines if line):
-        yield Text(line, place=place, number=number)
+    for number, (place, line) in enumerate(_filled_lines(corpus)):
+        yield Text(line.strip(), place=place, number=number)
 
 
-def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Text]:
-    words: list[_Word] = []
-    number = 0
+def _trees(corpus: Corpus) -> Iterator[Text]:
+    read, number, words = _conllu_reader(corpus), 0, list[_Word]()
     for place, line in _lines(corpus):
         if line.strip() and not line.startswith("#"):
             word = _word(line, place, len(words) + 1, read)
@@ -246,7 +229,7 @@ def _head(word: _Word, n_words: int, own: int) -> int:
 
 def _labelled(corpus: Corpus) -> Iterator[Text]:
     number, width, text, label = -1, 0, 0, 0
-    for place, line in ((place, line) for place, line in _lines(corpus) if line.strip()):
+    for place, line in _filled_lines(corpus):
         row = [cell.strip() for cell in line.split("\t")]
         if not width:
             width, text, label = _label_columns(place, row)
@@ -272,8 +255,8 @@ def _label_columns(place: Place, first: Sequence[str]) -> tuple[int, int, int]:
 
 
 def _rows(corpus: Corpus) -> Iterator[Text]:
-    rows = ((place, line.split("\t")) for place, line in _lines(corpus) if line.strip())
-    for i, (place, row) in enumerate(rows):
+    for i, (place, line) in enumerate(_filled_lines(corpus)):
+        row = line.split("\t")
         if i > 0 and (example := _example(row, place)):
             yield example
         elif i == 0 and row != _GAP_COLUMNS:
@@ -293,7 +276,7 @@ def _example(row: Sequence[str], place: Place) -> Text | None:
 
 
 def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
-    """Where the pronoun or name of a column stands in the text, first and past-the-last character."""
+    """Where the pronoun or name of a column stands in the text."""
     mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
     advice = f"correct {column} or {column}-offset, which counts characters of Text from 0"
     if not _WHOLE_NUMBER.fullmatch(offset):
@@ -324,6 +307,10 @@ def _lines(corpus: Corpus) -> Iterator[tuple[Place, str]]:
         raise _cannot_read(corpus.path, error) from error
 
 
+def _filled_lines(corpus: Corpus) -> Iterator[tuple[Place, str]]:
+    return ((place, line) for place, line in _lines(corpus) if line.strip())
+
+
 def _decoded(data: bytes, place: Place) -> str:
     try:
         return data.decode("utf-8")
@@ -345,3 +332,12 @@ def _cannot_read(path: Path, error: OSError) -> CorpusError:
 def _shown(text: str) -> str:
     """The text in quotation marks, on one line, cut where it is long."""
     return repr(text[:_SHOWN_CHARACTERS]) + "…" * (len(text) > _SHOWN_CHARACTERS)
+
+
+_READERS = {
+    "conllu": (_trees, "a sentence in CoNLL-U"),
+    "txt": (_sentences, "a sentence"),
+    "gap": (_rows, "a row of GAP with exactly one right name"),
+    "labelled": (_labelled, "a text with its label"),
+}
+"""By kind of corpus, what reads it, and what it has to hold at least."""

@@ -1,26 +1,78 @@
-"""A run over corpora, batch by batch, into what counts them; interrupted and gone on with, alone or with others."""
+"""A run over corpora, parsed and batch by batch, into what counts them; gone on with, alone or with others."""
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
 
 from attnviz.corpora.batches import Batch, batches
 from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, gathered, interruptions_noted
-from attnviz.corpora.parsing import Parser, ready
-from attnviz.corpora.reading import Corpus, Text, read_texts
+from attnviz.corpora.reading import LONGEST, SHORTEST, Corpus, Span, Text, read_texts
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import resolve_device
 from attnviz.model.wording import counted
+from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
+from attnviz.patterns.syntax import Arc, is_scored
 from attnviz.progress import Progress
 
 _SAVED_EVERY = 10.0
 """Seconds between two savings of what was measured."""
+
+
+class Parser:
+    """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+        self.vocabulary = Vocabulary.of(pipeline)
+
+    def __call__(self, text: Text) -> Text:
+        """The text with the spans of its words, and its relations without those of punctuation and the root."""
+        words = parsed_words(self._pipeline, text.text)
+        arcs = (
+            Arc(place, word.head, word.relation)
+            for place, word in enumerate(words)
+            if is_scored(word.relation) and not word.is_space
+        )
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
+
+    def with_subjects(self, text: Text) -> Text:
+        """An example of GAP with whether each of its names is the subject of a clause."""
+        parsed = self(replace(text, spans=()))
+
+        def subject(name: Span) -> bool:
+            inside = {place for place, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
+            return any(
+                arc.relation.partition(":")[0] == "nsubj" and arc.dependent in inside and arc.head not in inside
+                for arc in parsed.arcs
+            )
+
+        return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
+
+
+def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
+    """A parser for sentences without trees, and for the subjects of GAP's, by default an installed English pipeline.
+
+    Raises:
+        ParserError: the pipeline that was named cannot be used.
+    """
+    if not {"txt", "gap"} & {corpus.kind for corpus in corpora}:
+        return None
+    pipeline = load_parser(name)
+    return None if pipeline is None else Parser(pipeline)
+
+
+def ready(text: Text, parse: Parser | None) -> Text | None:
+    """A sentence as it is measured, parsed if it has no tree and is to be; None for a tree of another size."""
+    if text.spans:
+        return text if SHORTEST <= len(text.spans) <= LONGEST else None
+    return text if parse is None else parse(text)
 
 
 class Part(Protocol):
@@ -52,10 +104,7 @@ class RunSettings:
 class LongRun(ABC):
     """One run over all corpora, on this process's share of the texts; begun anew, or from a state of an earlier run.
 
-    Attributes:
-        settings: of the run.
-        parts: what is counted, by name.
-        measured: how much of each corpus is done.
+    ``parts`` are what is counted, by name; ``measured`` tells how much of each corpus is done.
     """
 
     def __init__(self, settings: RunSettings, state: Mapping[str, Any] | None = None) -> None:
@@ -154,14 +203,16 @@ class LongRun(ABC):
         broken: list[CorpusError] = []
 
         def own() -> Iterator[Text]:
-            texts = _until(read_texts(settings.corpora[number], settings.limit), broken)
+            texts = read_texts(settings.corpora[number], settings.limit)
             mine = (text for text in texts if settings.process.owns(text.number))
-            for text in measured.remaining(mine, lambda: not broken):
-                prepared = self._prepared(text)
-                if prepared is None:
-                    measured.note(text)
-                else:
-                    yield prepared
+            try:
+                for text in measured.remaining(mine):
+                    if (prepared := self._prepared(text)) is None:
+                        measured.note(text)
+                    else:
+                        yield prepared
+            except CorpusError as error:  # what stands before the place is measured
+                broken.append(error)
 
         def skipped(text: Text, why: str) -> None:
             measured.note(text)
@@ -191,14 +242,6 @@ class LongRun(ABC):
             except OutputError as error:  # the run itself may yet succeed
                 settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
                 self._saved_at = math.inf
-
-
-def _until(texts: Iterator[Text], broken: list[CorpusError]) -> Iterator[Text]:
-    """The texts before the first that is malformed; the error is put into ``broken``."""
-    try:
-        yield from texts
-    except CorpusError as error:
-        broken.append(error)
 
 
 def own_device(process: Process, name: str) -> str:

@@ -4,16 +4,8 @@ from typing import TYPE_CHECKING
 
 from attnviz.lazy import lazily
 
-if TYPE_CHECKING:
-    from attnviz.figures.look import Look
-
-__all__ = ["Look"]
-
-_MODULES = {"Look": "attnviz.figures.look"}
-
-if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
-    __getattr__ = lazily(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
+    from attnviz.figures.look import Look as Look
+else:
+    _MODULES = {"Look": "attnviz.figures.look"}
+    __getattr__, __dir__, __all__ = lazily(__name__, _MODULES)

@@ -20,7 +20,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
-from attnviz.patterns.registry import PATTERNS, RETRIEVAL
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL, PatternSpec
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
@@ -249,9 +249,21 @@ a lilac.
 OTHER, NO_ROLE = FAMILIES[-2:]
 
 _NAMED = {family.name: family for family in FAMILIES}
+
+
+def family_of_pattern(spec: PatternSpec) -> Family:
+    """The family that a pattern says it is of; ValueError, for who adds a pattern, where there is no such family."""
+    if spec.family not in _NAMED:
+        raise ValueError(
+            f"the pattern {spec.name!r} of patterns/registry.py has the family {spec.family!r}: expected one of "
+            f"{', '.join(_NAMED)}; add another one to FAMILIES in figures/look.py."
+        )
+    return _NAMED[spec.family]
+
+
 _FAMILY_OF = (
     _NAMED
-    | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
+    | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
 )

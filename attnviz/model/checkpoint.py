@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.norms import Norm
+from attnviz.attention.reference import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, architecture_of, instead_of

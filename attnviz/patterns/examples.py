@@ -88,17 +88,14 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
 
     A profile that ships also has ``licences`` there, by the name of the corpus.
     """
-    texts: dict[tuple[str, int], int] = {}
-    listed: list[dict[str, Any]] = []
+    texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
-        key = example.corpus, example.number
-        if key not in texts:
-            texts[key] = len(texts)
-            listed.append({"corpus": example.corpus, "number": example.number, "text": example.text})
+        text = {"corpus": example.corpus, "number": example.number, "text": example.text}
+        place, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
         gold = None if example.gold is None else [list(unit) for unit in example.gold]
         return {
-            "text": texts[key], "query": list(example.query), "key": list(example.key), "weight": example.weight,
+            "text": place, "query": list(example.query), "key": list(example.key), "weight": example.weight,
             "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
         }  # fmt: skip
 
@@ -107,7 +104,7 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
         | {group: [entry(example) for example in some] for group, some in each.groups.items()}
         for each in examples
     ]
-    return {"texts": listed, "roles": roles} if roles else None
+    return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
 def stored_examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
@@ -163,11 +160,7 @@ def _share(value: Any) -> float:
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
-    """One part ``examples`` from those of several documents, of each document the roles of these names.
-
-    Args:
-        entries: a document of profile.json, and the names of roles.
-    """
+    """One part ``examples`` from those of several documents of profile.json, of each the roles of these names."""
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
         licences |= (document.get("examples") or {}).get("licences", {})
@@ -182,10 +175,8 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
 def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
     """The text of an example in words, those of its pairs told apart.
 
-    Args:
-        example: any.
-        most: words, at most, but for those of the pairs and some around them; of a longer text stretches around the
-            pairs are left, and ``…`` stands for the others. None for all.
+    Of a text of more than ``most`` words, where that is given, stretches around the pairs are left, and ``…`` stands
+    for the others; words of the pairs, and some around them, may be more.
     """
     ends = {"query": example.query, "key": example.key}
     if not example.hit and example.gold is not None:
@@ -193,8 +184,7 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
         if example.gold[0] != example.query:  # the right name is the one that attends
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
-    parts: list[Part] = []
-    whole = example.text
+    parts, whole = list[Part](), example.text
     for word in _WORD.finditer(whole):
         places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
         for start, end in pairwise(places):
@@ -205,12 +195,10 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
                 parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
             else:
                 parts.append(Part(whole[start:end], of, joined))
-    special: dict[Unit, set[str]] = {}
-    for name, unit in ends.items():
-        if unit.start == unit.end:
-            special.setdefault(unit, set()).add(name)
-    before = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end == 0]
-    after = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end > 0]
+    special = dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end)
+    named = [(unit, frozenset(name for name, other in ends.items() if other == unit)) for unit in special]
+    before = [Part(unit.text, names) for unit, names in named if unit.end == 0]
+    after = [Part(unit.text, names) for unit, names in named if unit.end > 0]
     return _windowed([*before, *parts, *after], most)
 
 

@@ -58,9 +58,7 @@ _CODE = re.compile(
 def unlike(text: str, language: str) -> str:
     """Why a text does not look like one of a language, in words; empty where it may be one.
 
-    Args:
-        text: one text.
-        language: a code as spaCy has it (``en``); nothing is unlike one of which spaCy has no stop words.
+    The language is a code as spaCy has it (``en``); nothing is unlike one of which spaCy has no stop words.
     """
     common = _common_words(language)
     if not common:
@@ -69,11 +67,9 @@ def unlike(text: str, language: str) -> str:
 
 
 def nearest_language(text: str, languages: Sequence[str]) -> str:
-    """The first of these languages, unless another one's script or common words fit the text better.
+    """The first of these languages (codes), unless another one's script or common words fit the text better.
 
-    Args:
-        text: of any length; half a sentence may be enough, since nothing is refused here.
-        languages: codes; the first is the preferred one.
+    The text may be of any length; half a sentence may be enough, since nothing is refused here.
     """
     fitting = [code for code in languages if not _other_script(text, code)] or list(languages)
     first, *others = fitting
@@ -118,16 +114,15 @@ def _other_words(text: str, language: str) -> str:
 
 def _rival(words: Sequence[str], own: str, others: Iterable[str]) -> tuple[str, int] | None:
     """The language whose own common words are clearly more in a text than those of one, and how many they are."""
-    mine = _common_words(own)
-    best: tuple[int, str, int] | None = None
+    mine, best, largest = _common_words(own), None, 0
     for other in others:
         theirs = _common_words(other)
         only = sum(word in theirs and word not in mine for word in words)
         against = sum(word in mine and word not in theirs for word in words)
         clear = other != own and only >= LEAST_FOREIGN and only >= TIMES_OWN * against
-        if clear and (best is None or only - against > best[0]):
-            best = (only - against, other, only)
-    return None if best is None else (best[1], best[2])
+        if clear and only - against > largest:
+            best, largest = (other, only), only - against
+    return best
 
 
 def _words(text: str) -> list[str]:
@@ -151,17 +146,13 @@ def _scripts(language: str) -> set[str]:
 
 
 @cache
-def _folder() -> Path | None:
-    spec = importlib.util.find_spec("spacy")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "lang"
-
-
-@cache
 def _common_words(language: str) -> frozenset[str]:
     """The stop words of a language, in parts as :func:`_words` has them; empty where spaCy has few or none."""
-    folder = _folder()
-    file = None if folder is None else folder / language / "stop_words.py"
-    if file is None or not file.is_file():
+    spacy = importlib.util.find_spec("spacy")
+    if spacy is None or spacy.origin is None:
+        return frozenset()
+    file = Path(spacy.origin).parent / "lang" / language / "stop_words.py"
+    if not file.is_file():
         return frozenset()
     # the file alone: its package builds a tokenizer, which takes seconds for some languages
     spec = importlib.util.spec_from_file_location(f"stop_words_{language}", file)

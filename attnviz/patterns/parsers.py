@@ -76,14 +76,9 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
 
 
 def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]:
-    """The pipeline that reads a text, and if there is none, why.
+    """The pipeline that reads a text (and its pair), and if there is none, why, in a sentence.
 
-    Args:
-        texts: the text, and the pair where there is one.
-        name: taken whatever the texts look like; default, of the installed pipelines, one of their language.
-
-    Returns:
-        the pipeline or None, and one sentence where it is None, else nothing.
+    The one with this name is taken whatever the texts look like; by default, of the installed, one of their language.
 
     Raises:
         ParserError: see :func:`load_parser`.
@@ -112,9 +107,8 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
 def load_parser(name: str | None = None) -> Any:
     """A spaCy pipeline with a dependency parser, or None where none is installed.
 
-    Args:
-        name: an installed pipeline or a folder with one; default: an installed English one, else
-            any that has a parser.
+    The name is that of an installed pipeline or a folder with one; default: an installed English one, else any that has
+    a parser.
 
     Raises:
         ParserError: the pipeline that was named is missing, broken or has no parser; or spaCy is
@@ -122,20 +116,16 @@ def load_parser(name: str | None = None) -> Any:
     """
     if name is None:
         return _first_that_loads(_installed())
-    if not _has_spacy():
+    if importlib.util.find_spec("spacy") is None:
         raise ParserError(
             f"the parser {name!r} was asked for, but spaCy is not installed; type: pip install 'attnviz[syntax]'"
         )
     return _load_pipeline(name)
 
 
-def _has_spacy() -> bool:
-    return importlib.util.find_spec("spacy") is not None
-
-
 def _installed() -> list[str]:
     """The names of the installed pipelines, English ones first."""
-    if not _has_spacy():
+    if importlib.util.find_spec("spacy") is None:
         return []
     import spacy
 

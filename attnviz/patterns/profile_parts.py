@@ -47,28 +47,24 @@ class Merged:
 def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, smaller: bool = False) -> Merged:
     """The document of a run, with the parts of an earlier one of the same weights that it has not measured.
 
-    Args:
-        run: the document of profile.json.
-        earlier: a stored one; None where there is none.
-        date: of the run, ``2026-11-22``.
-        smaller: whether a part replaces an earlier one of more texts, too.
+    ``date`` is that of the run, ``2026-11-22``; ``smaller``: whether a part replaces one of more texts, too.
     """
     after, before = parts_of(run, date), {} if earlier is None else parts_of(earlier)
     larger = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
     taken = {name: run for name in after if name not in larger}
-    sources = {name: taken.get(name, earlier) for name in PARTS if name in taken or name in before}
+    sources = {name: taken.get(name, earlier or {}) for name in PARTS if name in taken or name in before}
     parts = {name: (after if name in taken else before)[name] for name in sources}
     corpora = {corpus["path"]: corpus for part in parts.values() for corpus in part["corpora"]}
     document = {
         **{name: run[name] for name in _TOP if name in run},
         "corpora": list(corpora.values()),
-        **{name: source[name] for name, source in sources.items() if source is not None},
-        "roles": [role for name, source in sources.items() if source for role in _roles(source, name, parts)],
+        **{name: source[name] for name, source in sources.items()},
+        "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
         "parts": parts,
         "examples": joined_entries(
             (source, {each.role for each in _examples(source) if _part(each.role, source) == name})
             for name, source in sources.items()
-            if source and _examples(source)
+            if _examples(source)
         ),
     }
     return Merged(
@@ -80,9 +76,7 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
 def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dict[str, Any]]:
     """By part, its ``corpora``, ``n`` (texts, or random sequences; None where unknown), ``date`` and run.
 
-    Args:
-        document: a stored one; one without ``parts`` is that of a single run.
-        date: of that run; None where unknown.
+    A document without ``parts`` is that of a single run, which the date is of; None where unknown.
     """
     if "parts" in document:
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}

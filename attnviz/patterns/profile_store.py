@@ -45,7 +45,6 @@ class StoredRole:
         score, baseline: 0-1; the baseline is uniform attention's, or the trivial guess's.
         n: content positions, instances or sequences behind the score.
         interval: of the score, corrected for the number of heads.
-        passed: the profile's verdict.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
     """
 
@@ -70,11 +69,9 @@ class StoredRole:
 
 @dataclass(frozen=True)
 class HeadProfile:
-    """What a stored profile says of one head.
+    """What a stored profile says of one head: the roles that pass, of the largest error reduction first.
 
-    Attributes:
-        roles: those that pass, of the largest error reduction first; after them local, long-range and broad, which
-            hold of many heads that have a role of their own.
+    After them come local, long-range and broad, which hold of many heads that have a role of their own.
     """
 
     roles: tuple[StoredRole, ...]
@@ -87,15 +84,10 @@ class HeadProfile:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile, as read from disk.
+    """A profile, as read from disk: ``shipped`` with attnviz, or the user's own, made by this ``version`` of attnviz.
 
-    Attributes:
-        path: of its file.
-        shipped: whether it came with attnviz; else it is the user's own.
-        corpora: that it was measured on; none for random tokens only.
-        seed: of the run.
-        version: of the attnviz that made it.
-        roles: by head; of a shipped profile only those that passed.
+    It has no corpora where it was measured on random tokens only; ``roles`` are by head, of a shipped profile only
+    those that passed.
     """
 
     path: Path
@@ -141,18 +133,17 @@ def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) ->
 
 def profile_file_name(document: dict[str, Any]) -> str:
     """The name of the file for a document of profile.json."""
-    model = document["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    return f"{shape}-{model['weights_sha256']}.json"
+    return f"{_shape_of(document)}-{document['model']['weights_sha256']}.json"
+
+
+def _shape_of(document: dict[str, Any]) -> str:
+    return model_shape(*(document["model"][key] for key in ("architecture", "n_layers", "n_heads", "d_model")))
 
 
 def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> tuple[Path, Merged]:
     """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
 
-    Args:
-        run: the document of profile.json.
-        date: of the run.
-        smaller: whether parts replace earlier ones of more texts, too.
+    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too.
 
     Returns:
         the file, whole, and what became of each part; where nothing is new, nothing is written.
@@ -166,10 +157,8 @@ def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> t
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    model = run["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    earlier = _search(shape, model["weights_sha256"], lambda _: None)
-    after = merged(run, None if earlier is None else earlier[2], date, smaller=smaller)
+    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], lambda _: None)
+    after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
     path = folder / profile_file_name(run)
     if after.new or after.replaced:
         _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
@@ -199,49 +188,40 @@ def _write(path: Path, content: str) -> None:
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
     """The stored profile of these very weights: the user's own, else the one that ships with attnviz.
 
-    Args:
-        source: of the checkpoint; its weights are hashed only where a profile of the shape is there.
-        shape: from :func:`model_shape`.
-        warn: told of a file that cannot be used; the search goes on without it.
+    The weights are hashed only where a profile of the ``shape``, from :func:`model_shape`, is there. ``warn`` is told
+    of a file that cannot be used; the search goes on without it.
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
     found = _search(shape, weights_sha256(source), warn)
-    return None if found is None else _profile(*found)
+    return None if found is None else found[0]
 
 
 def stored_document(source: Source, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The file of the stored profile of these very weights, whatever the model's shape, and its document.
-
-    Args:
-        source: of the checkpoint.
-        warn: as for :func:`find_profile`.
-    """
+    """The file of the stored profile of these very weights, whatever the model's shape, and its document."""
     ending = f"-{weights_sha256(source)}.json"
     names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
     found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
-    return next(((path, document) for path, _, document in filter(None, found)), None)
+    return next(((profile.path, document) for profile, document in filter(None, found)), None)
 
 
 def _folders() -> list[Path]:
     return [folder for folder in (_user_folder(), _SHIPPED) if folder is not None]
 
 
-def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[Path, bool, dict[str, Any]] | None:
-    """The file of a model's profile, whether it is the shipped one, and its document, checked."""
+def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[StoredProfile, dict[str, Any]] | None:
+    """A model's profile and its document."""
     for folder in _folders():
         path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
         try:
             document = _read(path)
-            _profile(path, shipped, document)
+            return _profile(path, shipped, document), document
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError) as error:
             mend = "reinstall attnviz" if shipped else "delete it, or make it again with attnviz profile"
             reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
             warn(f"the stored profile {path} was left out: expected a profile.json of these weights, {reason}; {mend}.")
-        else:
-            return path, shipped, document
     return None
 
 

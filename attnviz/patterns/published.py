@@ -67,12 +67,8 @@ def published_heads(
 ) -> tuple[PublishedHead, ...]:
     """The heads that papers name in this model; none for a model of another name or shape.
 
-    Args:
-        name: a hub id (any case), or a folder whose last part is the model's name.
-        architecture: ``bert`` or ``gpt2``.
-        n_layers: layers of the model.
-        n_heads: heads in each layer.
-        revision: the hub's commit; None where the model does not come from the hub, so that only its name speaks.
+    The name is a hub id (any case), or a folder whose last part is the model's name. ``revision`` is the hub's commit;
+    None where the model does not come from the hub, so that only its name speaks.
     """
     for model in _models():
         of_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])

@@ -31,8 +31,7 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 def duplicate(tokens: Sequence[Hashable]) -> Tensor:
     """An earlier copy of the query's own token, boolean [n, n] ("duplicate-token", Wang et al. 2022).
 
-    Args:
-        tokens: [n], equal where two positions hold the same token.
+    ``tokens``, [n], are equal where two positions hold the same token.
     """
     numbers: dict[Hashable, int] = {}
     ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
@@ -40,11 +39,7 @@ def duplicate(tokens: Sequence[Hashable]) -> Tensor:
 
 
 def induction(tokens: Sequence[Hashable]) -> Tensor:
-    """The position just after an earlier copy of the query's token, [n, n] (Olsson et al. 2022).
-
-    Args:
-        tokens: as for :func:`duplicate`.
-    """
+    """The position just after an earlier copy of the query's token, [n, n] (Olsson et al. 2022)."""
     earlier = duplicate(tokens)
     return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
 
@@ -164,7 +159,6 @@ ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 """From such a share to the number of different tokens from which a head attends so."""
-
 
 TOP = {statistic: f"{statistic}_top" for statistic in SHARES}
 """From a share to the share of the queries whose largest weight, sinks included, is under the mask."""

@@ -59,12 +59,12 @@ class TextContext:
     @cached_property
     def content(self) -> Tensor:
         """Queries that are not sinks, boolean [n_queries]."""
-        return _content(self.units)
+        return ~torch.tensor(self.units.sink, dtype=torch.bool)
 
     @cached_property
     def key_content(self) -> Tensor:
         """Keys that are not sinks, boolean [n_keys]."""
-        return _content(self.keys)
+        return ~torch.tensor(self.keys.sink, dtype=torch.bool)
 
     @property
     def n_content(self) -> int:
@@ -191,58 +191,48 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
     q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
 
-    Args:
-        layer: pattern [1, n_heads, n_queries, n_keys] of tokens; merged to the context's units here.
-        context: units and masks of the text.
+    The layer's pattern, [1, n_heads, n_queries, n_keys] of tokens, is merged to the context's units here.
 
     Returns:
         by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`), one number a head; None for what a text cannot measure.
     """
     pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
     n_heads, n, _ = pattern.shape
-    content = context.content.to(pattern.device)
-    if context.source is not None:
-        return _of_cross_attention(pattern, context)
-    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
+    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
     spread = torch.special.entr(pattern)
-    result: dict[str, list[float | None]] = {
-        "entropy": _numbers(spread.sum(-1).mean(-1)),
-        "distance": [_ratio(of_head, n) for of_head in distance],
-        "confidence": _numbers(pattern.amax(-1).mean(-1)),
-        **{name: [None] * n_heads for name in _MEASURED if name not in ("entropy", "distance", "confidence")},
-    }
+    result: dict[str, list[float | None]] = {name: [None] * n_heads for name in _MEASURED}
+    result["entropy"] = _numbers(spread.sum(-1).mean(-1))
+    result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
+    if content.any() and not keys.all():
+        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
+    if context.source is not None:
+        return result | _between_texts(pattern, context)
+    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
+    result["distance"] = [ratio(of_head, n) for of_head in distance]
     if not content.any():
         return result
     kept = _in_a_row(content)
     apart = distances(n).abs().to(pattern)
     spread = spread[:, kept][..., kept].sum(-1)  # from here on of rows: the whole is as large as all patterns
     result |= _on_content(pattern[:, kept][..., kept], apart[kept][:, kept], spread)
-    if not content.all():
-        result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     largest = pattern.argmax(-1, keepdim=True).cpu()
     for name, values in zip(context.selected, shares, strict=True):
-        result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
+        result[name] = [ratio(value, of) for value, of in zip(values, total, strict=True)]
         if name in TOP:
             there = context.selected[name].expand_as(pattern).gather(-1, largest)[..., 0].sum(-1)
-            result[TOP[name]] = [_ratio(value, context.counts[name]) for value in _numbers(there)]
+            result[TOP[name]] = [ratio(value, context.counts[name]) for value in _numbers(there)]
         if name in REPEATS:
-            result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
+            result[ON_REPEATS[name]] = [ratio(value, context.counts[name]) for value in values]
             seen = (pattern * context.selected[name].to(pattern)).sum(-1)
             result[TYPES[name]] = _numbers((seen @ context.types(name).T.to(seen) > _HALF).sum(-1))
     return result
 
 
-def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
-    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in _MEASURED}
-    result["entropy"] = _numbers(torch.special.entr(pattern).sum(-1).mean(-1))
-    result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
-    result[DIAGONALITY] = _diagonality(pattern, context)
-    if content.any() and not keys.all():
-        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
-    if content.any() and keys.any():
-        own = pattern[:, content][..., keys]
+def _between_texts(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
+    """The statistics of content that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
+    own = pattern[:, context.content.to(pattern.device)][..., context.key_content.to(pattern.device)]
+    result = {DIAGONALITY: _diagonality(pattern, context)}
+    if own.numel():
         found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own).sum(-1))
         result |= {name: found[name] for name in ("confidence_content", "entropy_content")}
     return result
@@ -254,11 +244,8 @@ def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
     1 - mean over q in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|: both places as shares of their texts,
     among content alone, rows divided by what they sum to there. 1 is a straight diagonal. After the diagonality of Shim
     et al. 2022, "Understanding the Role of Self Attention for Efficient Speech Recognition", section 3, which measures
-    distances from the diagonal of one text. None where either text has fewer than two content positions.
-
-    Args:
-        pattern: [n_heads, n_queries, n_keys].
-        context: of cross-attention.
+    distances from the diagonal of one text. None where either text has fewer than two content positions. ``pattern`` is
+    [n_heads, n_queries, n_keys].
     """
     content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
     own = pattern[:, content][..., keys]
@@ -273,17 +260,12 @@ def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
 
 
 def alignment(pattern: Tensor) -> list[int]:
-    """For each query its key of the largest weight, the word alignment of a head (Koehn & Knowles 2017, section 3.6).
+    """For each query its key of the largest weight, in a head's pattern [n_queries, n_keys].
 
-    Args:
-        pattern: of one head, [n_queries, n_keys].
+    It is the word alignment of a head (Koehn & Knowles 2017, section 3.6).
     """
     positions: list[int] = pattern.argmax(-1).tolist()
     return positions
-
-
-def _content(units: Units) -> Tensor:
-    return ~torch.tensor(units.sink, dtype=torch.bool)
 
 
 def _in_a_row(content: Tensor) -> Tensor | slice:
@@ -296,10 +278,8 @@ def _in_a_row(content: Tensor) -> Tensor | slice:
 def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, list[float | None]]:
     """Distance, confidence and entropy between content positions, of rows divided by what they sum to, t.
 
-    Args:
-        pattern: A, [n_heads, n, n_keys].
-        apart: distances, [n, n_keys].
-        spread: sums of -A ln A, s, of which the entropy of such a row is s / t + ln t, [n_heads, n].
+    Of a pattern A, [n_heads, n, n_keys], distances [n, n_keys], and sums of -A ln A, s, [n_heads, n], of which the
+    entropy of such a row is s / t + ln t.
     """
     totals = pattern.sum(-1)
     rows, left = totals > 0, (totals > 0).sum(-1)
@@ -320,7 +300,8 @@ def _mean_share(part: Tensor, of: Tensor) -> float:
     return float((part.double() / of).mean())
 
 
-def _ratio(value: float | None, of: float | None) -> float | None:
+def ratio(value: float | None, of: float | None) -> float | None:
+    """A quotient; None where either is unknown, or the divisor 0."""
     return None if value is None or not of else value / of
 
 

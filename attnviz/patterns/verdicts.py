@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
-from attnviz.patterns.statistics import DIAGONALITY, TextContext
+from attnviz.patterns.statistics import DIAGONALITY, TextContext, ratio
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
 MAJORITY = 0.5
@@ -188,20 +188,16 @@ def judge(
 ) -> list[Verdict]:
     """Every pattern of one head with its verdict; roles overlap, so several may pass.
 
-    Args:
-        statistics: of this head, by name, from :func:`attnviz.patterns.statistics.measure`.
-        context: of the text, for baselines and n.
-        relations: of the head's layer, from :func:`attnviz.patterns.syntax.relation_accuracy`.
-        head: the head's place in its layer.
+    ``statistics`` are the head's own, by name, from :func:`attnviz.patterns.statistics.measure`; ``relations`` are
+    those of its layer, from :func:`attnviz.patterns.syntax.relation_accuracy`, in which ``head`` is its place.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
     if context.source is not None:
-        diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
-        return [diagonal, _sink(statistics["sink"], context), _broad(statistics, context)]
+        return [_diagonal(statistics[DIAGONALITY], context, resting), *of_any]
     verdicts = [_positional(name, statistics, context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    verdicts += [_sink(statistics["sink"], context), _broad(statistics, context)]
-    return verdicts + [_syntactic(relation, head) for relation in relations]
+    return [*verdicts, *of_any, *(_syntactic(relation, head) for relation in relations)]
 
 
 def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
@@ -214,11 +210,8 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     attention on content gives no label where sinks take more of all attention than it does, or where fewer than half of
     its tokens attend there most, sinks included; nor does a broader one that includes it, and a relation none where its
     words attend more to sinks than to its other end (our own choice).
-    Scores come first: a head may show several patterns, and all of them stand in its evidence.
-
-    Args:
-        verdicts: of the head on the text.
-        n: content positions of the text.
+    Scores come first: a head may show several patterns, and all of them stand in its evidence. ``n`` counts the content
+    positions of the text.
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
@@ -280,15 +273,11 @@ def _sink(score: float | None, context: TextContext) -> Verdict:
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score = _share(statistics["entropy"], context.entropy_uniform)
-    on_content = _share(statistics["entropy_content"], context.entropy_content_uniform)
+    score = ratio(statistics["entropy"], context.entropy_uniform)
+    on_content = ratio(statistics["entropy_content"], context.entropy_content_uniform)
     passed = min(score or 0.0, on_content or 0.0) >= BROAD_SHARE and context.n_content >= LEAST_N
     baseline = None if score is None else 1.0
     return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD, on_content=on_content)
-
-
-def _share(entropy: float | None, uniform: float | None) -> float | None:
-    return entropy / uniform if entropy is not None and uniform else None
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 CAPTIONS = "captions.md"
-"""The file of captions in Markdown."""
-
 LATEX_CAPTIONS = "captions.tex"
-"""The file of captions in LaTeX."""
 
 _ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
@@ -90,12 +87,7 @@ def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
 def verification_entry(
     verification: "Verification", more: "Callable[[LayerCheck], dict[str, Any]]" = lambda _: {}
 ) -> dict[str, Any]:
-    """What was compared with the model, and how closely.
-
-    Args:
-        verification: of all layers.
-        more: further keys of a layer's entry.
-    """
+    """What was compared with the model, and how closely; ``more`` gives further keys of a layer's entry."""
     return {
         "passed": verification.level == 4,
         "level": verification.level,
@@ -135,13 +127,7 @@ def _text(value: Any) -> Any:
 
 
 def write_captions(output: "OutputFolder", kept: set[str], captions: dict[str, str]) -> None:
-    """Write the two files for these figures and for those of an earlier run that stay in the folder.
-
-    Args:
-        output: the folder, open.
-        kept: files of an earlier run that stay there, relative to it.
-        captions: by file name.
-    """
+    """Write the two files for these figures, by file name, and for those of an earlier run that are kept there."""
     earlier: dict[str, str] = {}
     if CAPTIONS in kept and (output.path / CAPTIONS).is_file():
         text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
@@ -151,30 +137,20 @@ def write_captions(output: "OutputFolder", kept: set[str], captions: dict[str, s
 
 
 def captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    """The content of the Markdown file.
+    """The content of the Markdown file, from the file name and the sentence of each figure.
 
-    Args:
-        captions: file name and sentence of each figure; files with the same sentence that differ only in their
-            format share an entry. Sentences are taken as plain text.
+    Files with the same sentence that differ only in their format share an entry. Sentences are taken as plain text.
     """
     entries = [(names, _MARKUP.sub(r"\\\1", sentence)) for names, sentence in _of_figures(captions)]
     return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
 
 
 def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure.
-
-    Args:
-        captions: as for :func:`captions_text`.
-    """
+    r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure."""
     header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every character (UTF-8), pdfLaTeX most of them."
-    entries = [f"% {names}\n\\caption{{{_in_latex(sentence)}}}" for names, sentence in _of_figures(captions)]
-    return "\n\n".join([header, *entries]) + "\n"
-
-
-def _in_latex(sentence: str) -> str:
-    escaped = "".join(_LATEX.get(character, character) for character in sentence)
-    return _LIGATURE.sub(r"\1{}", escaped)
+    escape = str.maketrans(_LATEX)
+    entries = [(names, _LIGATURE.sub(r"\1{}", text.translate(escape))) for names, text in _of_figures(captions)]
+    return "\n\n".join([header, *(f"% {names}\n\\caption{{{escaped}}}" for names, escaped in entries)]) + "\n"
 
 
 def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -229,8 +205,7 @@ def texts_of(document: dict[str, Any]) -> frozenset[str]:
         key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
     }
     corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
-    several = [*lists["texts"], *lists["pairs"]]
-    found = [document.get("text"), document.get("pair"), *several, *corpora]
+    found = [document.get("text"), document.get("pair"), *lists["texts"], *lists["pairs"], *corpora]
     return frozenset(text for text in found if isinstance(text, str))
 
 

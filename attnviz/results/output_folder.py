@@ -1,22 +1,29 @@
 """Results on disk: every file whole or not at all, and nothing touched that attnviz did not write."""
 
 import errno
+import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
 from attnviz.results.documents import files_of, json_text, read_document, texts_of, write_captions
-from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
+from attnviz.results.report import Layout
 from attnviz.signals import held_back
 from attnviz.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _COMMANDS = Path(__file__).parents[1] / "commands"
 _MANIFESTS = tuple(
@@ -26,36 +33,19 @@ _MANIFESTS = tuple(
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
+PATIENCE = 10.0
+"""Seconds for which a run waits until another one has moved its files."""
+
+_POLL = 0.05
+
+_LONGEST = 40
+"""Characters of a text in the name of its folder."""
+
 _STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
 """The name of a run's hidden folder, with the number of its process."""
 
 _MOVING = "moving"
 """Key of the document that stands in the folder while files are moved: it lists those of both runs, and no results."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The files of one command.
-
-    Attributes:
-        manifest: the JSON document, which lists all the files.
-        table: the CSV file.
-        table_text: from the document to the content of the table.
-        others: what the names of all the other files match.
-        same: keys of the document; where they are equal to those of an earlier run, its files are kept.
-        folders: that some of these are in.
-    """
-
-    manifest: str
-    table: str
-    table_text: Callable[[dict[str, Any]], str]
-    others: re.Pattern[str]
-    same: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-
-    def owns(self, name: str) -> bool:
-        """Whether a file of this name, relative to the output folder, is one of the command's."""
-        return name == self.table or bool(self.others.fullmatch(name))
 
 
 class OutputFolder:
@@ -81,14 +71,9 @@ class OutputFolder:
         self._staging: Path | None = None
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
         self._created: list[Path] = []  # the innermost first
-        self._staged: dict[str, None] = {}  # in order, each once
+        self.written: dict[str, None] = {}  # the files of this run, in order, each once
         self.committed = False
         self.removed = 0
-
-    @property
-    def count(self) -> int:
-        """How many files this run has written."""
-        return len(self._staged)
 
     def __enter__(self) -> "OutputFolder":
         """Make the folder and check that it can be written to.
@@ -105,7 +90,9 @@ class OutputFolder:
                 self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
             with self._as_output_error("make the folder", self.path), self.alone(), held_back():
-                self._refuse_foreign(name for name in self._names_below() if self.layout.owns(name))
+                below = [path for folder in ("", *self.layout.folders) for path in (self.path / folder).glob("*")]
+                names = [path.relative_to(self.path).as_posix() for path in below]
+                self._refuse_foreign(filter(self.layout.owns, names))
                 self._clear_stale()
                 self._staging = Path(tempfile.mkdtemp(prefix=f".attnviz-{os.getpid()}-", dir=self.path))
                 self._lock = lock(self._staging)
@@ -121,16 +108,24 @@ class OutputFolder:
         Raises:
             OutputError: another run goes on doing so.
         """
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                held = lock(self.path)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    processes = " or ".join(sorted(set(self._hidden().values())))
+                    who = f"another run of attnviz (process {processes})" if processes else "another program"
+                    raise OutputError(
+                        f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was "
+                        "changed. Wait for it, or choose another folder with -o."
+                    ) from error
+                time.sleep(_POLL)
         try:
-            with alone_in(self.path):
-                yield
-        except LockedError as error:
-            others = sorted({found[1] for found in map(_STAGING.fullmatch, self._hidden()) if found})
-            who = f"another run of attnviz (process {' or '.join(others)})" if others else "another program"
-            raise OutputError(
-                f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was changed. "
-                "Wait for it, or choose another folder with -o."
-            ) from error
+            yield
+        finally:
+            unlock(held)
 
     def refuse_other_texts(self, texts: Iterable[str]) -> None:
         """Refuse to remove pictures of other texts than these (or corpora, by their paths), unless told to.
@@ -162,7 +157,7 @@ class OutputFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("ab" if more else "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
-        self._staged[name] = None
+        self.written[name] = None
 
     def commit(self, content: dict[str, Any], captions: dict[str, str] | None = None) -> dict[str, Any]:
         """Write the captions, the table and the document, then move every file to its place.
@@ -180,14 +175,16 @@ class OutputFolder:
         manifest = self.layout.manifest
         with self.alone():
             self.refuse_other_texts(texts_of(content))
-            earlier, kept = self._earlier(), self._kept(content)
+            earlier, before = self._earlier(), read_document(self.path / manifest)
+            same = _MOVING not in before and all(before.get(key) == content.get(key) for key in self.layout.same)
+            kept = earlier if same else set()
             if captions:
                 write_captions(self, kept, captions)
             self.write(self.layout.table, self.layout.table_text(content))
-            complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
+            complete = {**content, "files": sorted({*self.written, *kept, manifest})}
             self.write(manifest, json_text(complete))
-            self._refuse_foreign(self._staged)
-            self._move(earlier, earlier - kept - set(self._staged))
+            self._refuse_foreign(self.written)
+            self._move(earlier, earlier - kept - set(self.written))
         self._created.clear()
         return complete
 
@@ -199,12 +196,12 @@ class OutputFolder:
         assert self._staging is not None
         manifest, both = self.layout.manifest, self._staging / _MOVING
         with self._as_output_error("write to", self.path):
-            for name in self._staged:
+            for name in self.written:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            both.write_text(json_text({"attnviz": __version__, _MOVING: True, "files": [*earlier, *self._staged]}))
+            both.write_text(json_text({"attnviz": __version__, _MOVING: True, "files": [*earlier, *self.written]}))
         with held_back(), self._as_output_error("write to", self.path, unchanged=False):
             both.replace(self.path / manifest)
-            for name in self._staged:
+            for name in self.written:
                 if name != manifest:
                     (self._staging / name).replace(self.path / name)
             for name in stale:
@@ -216,12 +213,6 @@ class OutputFolder:
             (self._staging / manifest).replace(self.path / manifest)
             self.committed = True
 
-    def _kept(self, content: dict[str, Any]) -> set[str]:
-        """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
-        manifest = read_document(self.path / self.layout.manifest)
-        same = _MOVING not in manifest and all(manifest.get(key) == content.get(key) for key in self.layout.same)
-        return self._earlier() if same else set()
-
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
         with held_back():
@@ -229,24 +220,22 @@ class OutputFolder:
                 shutil.rmtree(self._staging, ignore_errors=True)
             unlock(self._lock)
             self._lock = None
-            self._remove_created()
+            with suppress(OSError):
+                for folder in self._created:
+                    folder.rmdir()
 
-    def _hidden(self) -> list[str]:
-        """The hidden folders of other runs, alive or not."""
-        own = self._staging and self._staging.name
+    def _hidden(self) -> dict[Path, str]:
+        """The hidden folders of other runs, alive or not, with the number of the process."""
         found = [path for path in self.path.glob(".attnviz-*") if path.is_dir() and not path.is_symlink()]
-        return [path.name for path in found if path.name != own and _STAGING.fullmatch(path.name)]
+        return {path: named[1] for path in found if path != self._staging and (named := _STAGING.fullmatch(path.name))}
 
     def _clear_stale(self) -> None:
         """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in map(self.path.joinpath, self._hidden()):
-            try:
-                held = lock(path)
-            except LockedError:
-                continue
-            if held is not None:
-                shutil.rmtree(path, ignore_errors=True)
-            unlock(held)
+        for path in self._hidden():
+            with suppress(BlockingIOError):
+                if (held := lock(path)) is not None:
+                    shutil.rmtree(path, ignore_errors=True)
+                    os.close(held)
 
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
@@ -279,17 +268,6 @@ class OutputFolder:
             holds = f"{some}, which attnviz did not write ({no_list}) and will not replace"
         raise OutputError(f"{self.path} holds {holds}; choose another folder with -o.")
 
-    def _names_below(self) -> list[str]:
-        places = (self.path, *(self.path / folder for folder in self.layout.folders))
-        return [path.relative_to(self.path).as_posix() for place in places for path in place.glob("*")]
-
-    def _remove_created(self) -> None:
-        for folder in self._created:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
-
     @contextmanager
     def _as_output_error(self, action: str, path: Path, *, unchanged: bool = True) -> Iterator[None]:
         try:
@@ -316,3 +294,50 @@ def check_folder(folder: object) -> None:
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
+
+
+def lock(folder: Path) -> int | None:
+    """Lock a folder itself, by the operating system, until :func:`unlock` or the end of the process.
+
+    Returns:
+        what :func:`unlock` takes; None where folders cannot be locked (Windows, some network drives): there runs do not
+        wait for each other.
+
+    Raises:
+        BlockingIOError: another run holds it.
+    """
+    if fcntl is None:
+        return None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a folder that may be written to, but not read
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def unlock(held: int | None) -> None:
+    """Give a folder free again."""
+    if held is not None:
+        os.close(held)
+
+
+def text_folder(texts: Sequence[str], corpora: Sequence[Path] = ()) -> str:
+    """``TEXT-HASH``: the beginning of the texts and of the corpora's names; the hash is of all texts and all places."""
+    words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
+    places = "\0".join([*texts, *(str(corpus.absolute()) for corpus in corpora)])
+    digest = hashlib.sha256(places.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{words or 'text'}-{digest}" if places else "repeats"
+
+
+def _slug(text: str) -> str:
+    """The words of a text in small letters with hyphens between, as far as they can be part of a file's name here."""
+    writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
+    words = "".join(character if character.isalnum() else " " for character in writable).split()
+    return "-".join(words)[:_LONGEST].strip("-")

@@ -24,11 +24,7 @@ def role_name(role: str, direction: str | None) -> str:
 
 
 def published_table(published: Sequence[PublishedHead]) -> Group:
-    """What papers say of heads of this model, with what to know before one quotes it.
-
-    Args:
-        published: at least one.
-    """
+    """What papers say of heads of this model (at least one), with what to know before one quotes it."""
     table = plain_table("")
     table.add_column("Role", no_wrap=True)
     table.add_column("Heads")

@@ -1,24 +1,24 @@
 """A result: what one run of a command measured, with its figures, tables, document and files.
 
-A command is three files. ``measure.py`` holds the function that Python users call and the Result that it returns, a
-frozen dataclass of numbers. ``views.py`` lists the command's figures (``VIEWS``), ``report.py`` how it is told
-(``REPORT``). A Result finds the other two by the name of its command when they are first needed, so that a measurement
-imports neither matplotlib nor rich.
+A command is a folder of :mod:`attnviz.commands`. Its module ``measure`` has the function that Python users call, which
+returns a Result: a frozen dataclass of numbers. A Result finds the command's figures and tables by the command's name;
+see :mod:`attnviz.results.report`.
 """
 
 import html
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
 from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
-from attnviz.model.wording import counted
+from attnviz.model.head_ids import HeadId, head_named, select_heads
+from attnviz.model.wording import counted, visible
 from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
+from attnviz.results.report import checked_views, layout_of, report_of, views_of
 from attnviz.version import __version__
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnviz.figures.look import Look
-    from attnviz.results.output_folder import Layout, OutputFolder
-    from attnviz.results.report import Report
+    from attnviz.model.checkpoint import Checkpoint
+    from attnviz.model.tokens import Tokens
+    from attnviz.results.output_folder import OutputFolder
     from attnviz.results.view import ChoiceNames, Choices, View
 
 
@@ -184,13 +185,11 @@ class Result:
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """The same into a folder that is open already; see :meth:`save`."""
-        report = report_of(self.command)
-        choices = report.completed(choices)
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
-        if choices.tensors and report.tensors is not None:
-            name, tensors = report.tensors
-            output.write(name, tensors(self, choices))
+        if choices.tensors and (tensors := report_of(self.command).tensors):
+            name, content = tensors
+            output.write(name, content(self, choices))
         for view in views if formats else ():
             for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
                 output.write(name, picture)
@@ -233,7 +232,7 @@ class Result:
         Args:
             look: theme, and the scale that it begins with.
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
-                :data:`attnviz.page.page.BUDGET`.
+                :data:`attnviz.page.data.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
                 :class:`attnviz.results.view.Choices`.
 
@@ -268,65 +267,71 @@ class Result:
         return {"attnviz": __version__, **content, **note, "figures": list(figures)}
 
 
-def views_of(command: str) -> "tuple[View[Any, Any], ...]":
-    """The views of a command, in the order of its documentation."""
-    views: tuple[View[Any, Any], ...] = import_module(f"attnviz.commands.{command}.views").VIEWS
-    return views
+class _Entry(Protocol):
+    @property
+    def id(self) -> HeadId: ...
 
 
-def report_of(command: str) -> "Report[Any]":
-    """How a command tells its results."""
-    report: Report[Any] = import_module(f"attnviz.commands.{command}.report").REPORT
-    return report
+E = TypeVar("E", bound=_Entry)
 
 
-def checked_views(
-    command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)
-) -> "list[View[Any, Any]]":
-    """The views of these names, in the order of the command's ``VIEWS``; without names those that are drawn by default.
+@dataclass(frozen=True, repr=False)
+class TextResult(Result):
+    """What a command measured on one text, or a pair of texts.
 
-    Raises:
-        UsageError: no list of names, or an unknown one, with those that there are.
+    Attributes:
+        text, pair: as given.
+        tokens: the text as the model read it.
     """
-    from attnviz.figures.look import FORMATS
 
-    views = views_of(command)
-    known = [view.name for view in views]
-    for kind, given, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if given is None:
-            continue
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            example = f": write {[name.strip() for name in given.split(',')]}" if isinstance(given, str) else ""
-            raise UsageError(f"expected a list of {kind}s, found {given!r}{example}.")
-        unknown = [name for name in given if name not in valid and (kind, *given) != ("figure", "all")]
-        if unknown:
-            alone = " (on the command line also all, or none)" if kind == "figure" else ""
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.")
-    if figures is None:
-        return [view for view in views if view.default]
-    if "all" in figures:
-        return list(views)
-    return [view for view in views if view.name in figures]
+    text: str
+    pair: str | None
+    checkpoint: "Checkpoint"
+    tokens: "Tokens"
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it."""
+        texts = tuple(text for text in (self.text, self.pair) if text is not None)
+        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
+
+    @property
+    def pair_note(self) -> str:
+        """How the pair reached a model without token types; see :attr:`attnviz.model.tokens.Tokens.pair_note`."""
+        return self.tokens.pair_note
+
+    @property
+    def sinks(self) -> str:
+        """The sink positions of this text, in words; empty where it has none."""
+        tokens = self.tokens
+        kinds = ["special tokens"] * any(tokens.special)
+        kinds += [f"the first {self.facts.unit}"] * (tokens.sink[0] and not tokens.special[0])
+        return " and ".join(kinds)
 
 
-def layout_of(command: str) -> "Layout":
-    """The files of a command, by its views and its report."""
-    from attnviz.figures.look import FORMATS
-    from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
-    from attnviz.results.output_folder import Layout
+class OfHeads(Generic[E]):
+    """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
 
-    report = report_of(command)
-    views = views_of(command)
-    tensors = [] if report.tensors is None else report.tensors[:1]
-    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *report.extra, *tensors])
-    pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
-    folders = [view.stems.partition("/")[0] for view in views if "/" in view.stems]
-    name = command.replace(".", "-")
-    return Layout(
-        manifest=f"{name}.json",
-        table=f"{name}.csv",
-        table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),
-        others=re.compile("|".join([*pictures, *others])),
-        same=report.same,
-        folders=tuple(folders),
-    )
+    heads: tuple[E, ...]
+    checkpoint: "Checkpoint"
+
+    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
+        """The entries of the heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``.
+
+        Without a selection all; one may stand without a list around it.
+
+        Raises:
+            UsageError: a selection cannot be read or names what the model lacks.
+        """
+        model = self.checkpoint
+        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
+        return [entry for entry in self.heads if entry.id in chosen]
+
+    def head(self, head: str | HeadId) -> E:
+        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
+        return next(entry for entry in self.heads if entry.id == wanted)

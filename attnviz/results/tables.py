@@ -96,32 +96,24 @@ def column_table(
     columns: Sequence[Column[Row]],
     rows: Iterable[Row],
     *,
-    width: int | None = None,
+    width: int,
     last: Sequence[object] = (),
     caption: str = "",
     sections: Callable[[Row], object] | None = None,
 ) -> Table:
-    """A table of these columns, made for a terminal.
+    """A table of these columns, made for a width in columns of the terminal.
 
     Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
     first), columns that may go do so. Numbers are never cut.
 
-    Args:
-        title: above it, with what the rows are and how they are ordered.
-        columns: from left to right; a table grows or shrinks by its list of columns.
-        rows: a line each.
-        width: columns of the terminal; None for as many as it takes.
-        last: cells of a line below a rule, such as baselines, one a column; none for no such line.
-        caption: below it.
-        sections: of a row; where it changes, an empty line stands between two rows.
+    The title says what the rows are and how they are ordered. ``last`` are the cells of a line below a rule, such as
+    baselines; where ``sections`` of a row changes, an empty line stands between two rows.
     """
     listed = list(rows)
     laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
     if last:
         laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
-    wide, widths = True, [each.widest for each in laid]
-    if width is not None:
-        laid, widths, wide = _fitted(laid, width)
+    laid, widths, wide = _fitted(laid, width)
     table = plain_table(title, wide)
     for each, room in zip(laid, widths, strict=True):
         justify: Literal["left", "right"] = "left" if each.column.left else "right"
@@ -131,9 +123,9 @@ def column_table(
         )
     cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
     for at, texts in enumerate(zip(*cells, strict=True)):
-        table.add_row(*texts, style="dim" if at == len(listed) else None)
         ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
-        table.rows[-1].end_section = ends or (bool(last) and at + 1 == len(listed))
+        ends = ends or (bool(last) and at + 1 == len(listed))
+        table.add_row(*texts, style="dim" if at == len(listed) else None, end_section=ends)
     table.caption = caption or None
     return table
 
@@ -199,11 +191,8 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
     """How many heads were compared with the model, and how closely they agree.
 
-    Args:
-        verification: of all layers.
-        model: that was compared with.
-        more: what else was compared, before the last tolerance; begins with a comma.
-        sample: of which texts, where not of all; begins with a space.
+    ``more`` is what else was compared, before the last tolerance, and begins with a comma; ``sample`` is of which
+    texts, where not of all, and begins with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
@@ -279,11 +268,7 @@ def plain_table(title: str, wide: bool = True) -> Table:
 
 
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
-    """Tables made for a width, as text without colours.
-
-    Args:
-        tables: makes them.
-        width: columns, 20 at least.
+    """Tables made for a width, in columns, as text without colours.
 
     Raises:
         UsageError: the width is no whole number, or too small.

@@ -159,13 +159,9 @@ def page_view(
     content: Callable[[R, Choices], dict[str, Any]],
     missing: Callable[[R], str] = _nothing_missing,
 ) -> View[R, Any]:
-    """The view ``page`` of a command.
+    """The view ``page`` of a command, in a file of this stem; ``shows`` and ``missing`` are as for :class:`View`.
 
-    Args:
-        stem: of its file.
-        shows: as for :class:`View`.
-        content: from a result to what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
-        missing: as for :class:`View`.
+    ``content`` makes of a result what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
     """
 
     def written(result: R, choices: Choices, _: str) -> Iterator[File]:

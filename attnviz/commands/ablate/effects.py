@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.corpora.batches import ENOUGH_TEXTS, text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -31,13 +31,7 @@ HeadSet = frozenset[HeadId]
 
 
 class BatchMetrics:
-    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them.
-
-    Attributes:
-        baseline: loss of the unchanged model, summed over the positions of each row, [rows], float64; None where
-            nothing is predicted, or nobody says what is right.
-        right: how many of them are predicted right, [rows], float64; None likewise.
-    """
+    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them."""
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
         """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
@@ -46,20 +40,19 @@ class BatchMetrics:
         measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
         self._row, self._position = torch.tensor(measured, device=device).T
         labels = [label for each in inputs.inputs for label in each.labels]
-        self._labels = torch.tensor(labels, device=device) if labels else None
+        self._labels, self._labelled = torch.tensor(labels, device=device) if labels else None, bool(labels)
         self._states = final[self._row, self._position]  # [positions, d_model]
-        self.baseline: Tensor | None = None
-        self.right: Tensor | None = None
-        self._decisions: Tensor | None = None
-        if self._labels is None and kind_of(checkpoint) == STATES:
+        # sums of the unchanged model's loss and of what it predicts right, [2, rows]; None where nobody says what is
+        self.clean: Tensor | None = None
+        if not labels and kind_of(checkpoint) == STATES:
             return
         self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
         decided = self._predicted.argmax(-1)
         if self._labels is None:  # the loss of the class that the unchanged model decides for stands in for the loss
-            self._labels = self._decisions = decided
+            self._labels = decided
         self._losses = nll_loss(self._predicted, self._labels, reduction="none")
         if labels:
-            self.baseline, self.right = self._by_row(self._losses), self._by_row(decided == self._labels)
+            self.clean = torch.stack([self._by_row(self._losses), self._by_row(decided == self._labels)])
 
     def changes(self, final: Tensor) -> Tensor:
         """The two metrics of :func:`metrics_of`, summed over the positions of each row, [copies, rows, 2], float64.
@@ -67,29 +60,30 @@ class BatchMetrics:
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
         copies = final.reshape(-1, self._n_rows, *final.shape[1:])
-        return torch.stack([self._changes(copy[self._row, self._position]) for copy in copies])
+        sums = []
+        for copy in copies:
+            changes = self._changes(copy[self._row, self._position])
+            refuse_not_finite(changes, "change without some of its heads")
+            sums.append(self._by_row(changes))
+        return torch.stack(sums)
 
     def _changes(self, states: Tensor) -> Tensor:
+        """The metrics at every position, [positions, 2]."""
         if self._labels is None:
             before, after = widened(self._states), widened(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
             cosine = towards.square().sum(-1) / 2  # 1 - cos, without its rounding
-            return self._summed(torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1))
+            return torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1)
         changes = []
         for part in self._parts():
             predicted, before = self._predict(states[part]), self._predicted[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
-            if self._decisions is not None:
-                changed = (predicted.argmax(-1) != self._decisions[part]).to(divergence)
-                changes.append(torch.stack([divergence, changed], dim=-1))
-                continue
-            loss = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part]
-            changes.append(torch.stack([loss, divergence], dim=-1))
-        return self._summed(torch.cat(changes))
-
-    def _summed(self, changes: Tensor) -> Tensor:
-        refuse_not_finite(changes, "change without some of its heads")
-        return self._by_row(changes)
+            if self._labelled:
+                pair = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part], divergence
+            else:
+                pair = divergence, (predicted.argmax(-1) != self._labels[part]).to(divergence)
+            changes.append(torch.stack(pair, dim=-1))
+        return torch.cat(changes)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
         """The derivative by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
@@ -211,16 +205,12 @@ class Curve:
 
 
 class Bootstrap:
-    """From sums over each text to means per token, with intervals.
-
-    Attributes:
-        sums: by method, of every set of heads that it removed the sums over texts, [n_texts, 2].
-    """
+    """From sums over each text to means per token, with intervals."""
 
     def __init__(
         self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]]
     ) -> None:
-        """``counts``: measured positions, [n_texts]; ``sums``: by one method or two, of single heads and sets."""
+        """``counts``: measured positions, [n_texts]; ``sums``: by method, of heads and sets, [n_texts, 2] each."""
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
         self._names, self._tokens = [metric.name for metric in metrics_of(kind)], self._weights @ counts

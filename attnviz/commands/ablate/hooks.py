@@ -45,9 +45,9 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class KeptPass:
     """One pass of the model as it is, with what its layers were given."""
 
-    calls: list[_Arguments]  # of each layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: list[Tensor]  # of each layer what W_K and W_V are applied to; empty unless asked for
-    concatenated: list[Tensor]  # of each layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
+    attention_inputs: dict[int, Tensor]  # by layer what W_K and W_V are applied to; empty unless asked for
+    concatenated: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # what the model was given
     encoded: Tensor | None = None  # of an encoder-decoder what its encoder gave, [rows, n, d_model]
@@ -59,14 +59,11 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    with ExitStack() as stack:
-        stack.enter_context(eager_and_eval(checkpoint.model))
-        head = checkpoint.language_head
+    autocast, head = torch.autocast(checkpoint.device.type, enabled=False), checkpoint.language_head
+    with ExitStack() as stack, eager_and_eval(checkpoint.model), torch.no_grad(), autocast:
         if head is not None and head.training:
             head.eval()
             stack.callback(head.train)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         yield
 
 
@@ -112,14 +109,9 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         final = final_states(checkpoint, inputs)
-    return KeptPass(
-        calls=[given for _, given in sorted(calls.items())],
-        attention_inputs=[_attention_input(*given) for _, given in sorted(attention_calls.items())],
-        concatenated=[args[0] for _, (args, _) in sorted(concatenated.items())],
-        final=final,
-        inputs=inputs,
-        encoded=encoded[0] if encoded else None,
-    )
+    attention_inputs = {layer: _attention_input(*given) for layer, given in attention_calls.items()}
+    values = {layer: args[0] for layer, (args, _) in concatenated.items()}
+    return KeptPass(calls, attention_inputs, values, final, inputs, encoded[0] if encoded else None)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -131,7 +123,7 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     """
     if checkpoint.stacks:
         return _run_again(checkpoint, kept, layer, copies)
-    layers = checkpoint.architecture.modules(checkpoint.model)
+    layers = checkpoint.modules
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
     with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
@@ -197,15 +189,7 @@ def removed_heads(
         VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
             model without the head.
     """
-    layers = sorted({int(head.layer) for heads in variants for head in heads})
-    most = max(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
-    missing = torch.zeros(len(variants), checkpoint.n_layers, most, dtype=torch.bool)
-    for variant, heads in enumerate(variants):
-        for head in heads:
-            missing[variant][head] = True
-    missing = missing.to(checkpoint.device)
-    modules = checkpoint.architecture.modules(checkpoint.model)
-    runs = dict.fromkeys(layers, 0)
+    runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
     attention_inputs: dict[int, Tensor] = {}
 
     def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -215,6 +199,7 @@ def removed_heads(
         runs[layer] += 1
         values: Tensor = args[0]
         n_heads = checkpoint.n_heads_of(layer)
+        missing = [[HeadId(layer, head) in heads for head in range(n_heads)] for heads in variants]
         copies = values.reshape(len(variants), -1, values.shape[1], n_heads, values.shape[2] // n_heads)
         instead = torch.zeros((), dtype=values.dtype, device=values.device)
         if replacement.means is not None:
@@ -224,14 +209,15 @@ def removed_heads(
             mask = decoder_mask if in_decoder and decoder_mask is not None else attention_mask
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
-        replaced = torch.where(missing[:, layer, None, None, :n_heads, None], instead, copies)
+        replaced = torch.where(torch.tensor(missing, device=values.device)[:, None, None, :, None], instead, copies)
         return (replaced.reshape(values.shape).contiguous(), *args[1:]), kwargs
 
     with ExitStack() as stack:
-        for layer in layers:
-            if replacement.method == "uniform":
-                stack.enter_context(_pre_hook(modules[layer].pattern, partial(remember, layer)))
-            stack.enter_context(_pre_hook(modules[layer].concatenated, partial(replace, layer)))
+        for layer, modules in enumerate(checkpoint.modules):
+            if layer in runs and replacement.method == "uniform":
+                stack.enter_context(_pre_hook(modules.pattern, partial(remember, layer)))
+            if layer in runs:
+                stack.enter_context(_pre_hook(modules.concatenated, partial(replace, layer)))
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -247,7 +233,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
         heads = args[0].unflatten(-1, (checkpoint.n_heads_of(layer), -1))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
-    return _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply)
+    return _pre_hook(checkpoint.modules[layer].concatenated, multiply)
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

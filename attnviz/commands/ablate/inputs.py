@@ -37,6 +37,9 @@ _LOGITS = 2**26
 
 _SUFFIXES = (".txt", ".conllu", ".tsv")
 
+Tell = Callable[[int, int], None]
+"""Told how many texts or inputs are done, of how many."""
+
 
 class Metric(NamedTuple):
     """A number that says how much worse a model is without heads, 0 where they change nothing."""
@@ -211,31 +214,27 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
 
 
 def with_targets(
-    checkpoint: Checkpoint,
-    texts: Sequence[Text],
-    given: str | None,
-    max_new_tokens: int | None,
-    tell: Callable[[int, int], None],
-) -> tuple[Text, ...]:
-    """The texts with what the decoder of an encoder-decoder reads: the target given, or what it writes, greedily.
+    checkpoint: Checkpoint, sources: Sources, given: str | None, max_new_tokens: int | None, tell: Tell
+) -> Sources:
+    """Add what the decoder of an encoder-decoder reads: the target given, or what it writes, greedily.
 
     Raises:
         UsageError: one target for several texts.
         TextError: the model writes nothing after a text, or cannot.
     """
     if not checkpoint.stacks:
-        return tuple(texts)
-    if given is not None and len(texts) != 1:
+        return sources
+    n, targets = len(sources.texts), list[Text]()
+    if given is not None and n != 1:
         raise UsageError(
-            f"one target (--target, target=...) is for one text, found {len(texts)} texts; leave it out, and the model "
-            "writes a target for each."
+            f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
+            "target for each."
         )
-    targets = []
-    for done, text in enumerate(texts, start=1):
+    for text in sources.texts:
         read = target_tokens(checkpoint, checkpoint.tokenize(text.text), given, False, max_new_tokens)
         targets.append(replace(text, target=read.text))
-        tell(done, len(texts))
-    return tuple(targets)
+        tell(len(targets), n)
+    return replace(sources, texts=tuple(targets))
 
 
 def _class_of(text: Text, classifier: Classifier) -> int:

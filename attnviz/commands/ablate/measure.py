@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -18,6 +18,7 @@ from attnviz.commands.ablate.inputs import (
     STATES,
     Metric,
     Sources,
+    Tell,
     kind_of,
     metrics_of,
     model_inputs,
@@ -61,9 +62,9 @@ class AblationOptions:
         check_sampling(self.limit, self.batch_size, self.seed)
 
     @property
-    def second_method(self) -> str:
-        """The method that a verdict needs beside :attr:`method`: ``mean``, and beside that ``uniform``."""
-        return "uniform" if self.method == "mean" else "mean"
+    def methods(self) -> tuple[str, str]:
+        """:attr:`method`, and that which a verdict needs beside it: ``mean``, and beside that ``uniform``."""
+        return self.method, "uniform" if self.method == "mean" else "mean"
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +104,7 @@ class Ablation(Result):
     @property
     def methods(self) -> tuple[str, ...]:
         """By which heads were removed; by the second only those of :attr:`sets`, for their verdicts."""
-        return (self.options.method, self.options.second_method) if self.sets else (self.options.method,)
+        return self.options.methods[: 1 + bool(self.sets)]
 
     @property
     def has_intervals(self) -> bool:
@@ -230,10 +231,8 @@ def _ablate(
     if options.together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     kind = kind_of(checkpoint, sources.texts)
-    written = partial(progress, "targets")
-    read = with_targets(checkpoint, sources.texts, options.target, options.max_new_tokens, written)
-    sources = replace(sources, texts=read)
-    inputs, texts = model_inputs(checkpoint, read, kind, warn)
+    sources = with_targets(checkpoint, sources, options.target, options.max_new_tokens, partial(progress, "targets"))
+    inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
     groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
     replacements = _replacements(checkpoint, texts, options, 1 + bool(groups), partial(progress, "means"))
     if len(inputs) > MANY:
@@ -259,8 +258,8 @@ def _ablate(
         kind=kind,
         n_texts=len(texts),
         n_positions=int(passes.counts.sum()),
-        clean_loss=None if passes.baseline is None else float(passes.baseline.sum() / passes.counts.sum()),
-        clean_accuracy=None if kind not in CLASSES or passes.right is None else float(passes.right.sum() / len(texts)),
+        clean_loss=None if passes.clean is None else float(passes.clean[0].sum() / passes.counts.sum()),
+        clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
         verified=passes.verified,
         heads=ranked,
         layers=() if options.together else sets,
@@ -270,10 +269,10 @@ def _ablate(
 
 
 def _replacements(
-    checkpoint: Checkpoint, texts: Sequence[Text], options: AblationOptions, n: int, tell: Callable[[int, int], None]
+    checkpoint: Checkpoint, texts: Sequence[Text], options: AblationOptions, n: int, tell: Tell
 ) -> list[Replacement]:
     """By the first ``n`` methods; means are over these texts, none masked."""
-    methods = (options.method, options.second_method)[:n]
+    methods = options.methods[:n]
     if "mean" not in methods:
         return [Replacement(method) for method in methods]
     whole, _ = model_inputs(checkpoint, texts, STATES, lambda _: None)
@@ -288,12 +287,7 @@ def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
 
 
 def _removal_curve(
-    passes: Passes,
-    replacement: Replacement,
-    order: Sequence[HeadId],
-    bootstrap: Bootstrap,
-    seed: int,
-    tell: Callable[[int, int], None],
+    passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
     """Remove a few heads, then eighths of them all: in this order, and in a random one."""
     shuffled, n = sorted(order), len(order)

@@ -5,7 +5,7 @@ back through an unchanged pass, gates on the heads say how sensitive the model i
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -18,9 +18,8 @@ from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.checks import Verification
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
-from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, input_batches
-from attnviz.corpora.batches import EVERY, SampledAttention
-from attnviz.corpora.bootstrap import named_generator
+from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
+from attnviz.corpora.batches import EVERY, SampledAttention, named_generator
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -33,9 +32,6 @@ _VERIFIED = 8
 
 _AT_ONCE = 2048
 """Tokens that a resumed pass has at least: a small batch is copied that often."""
-
-_Tell = Callable[[int, int], None]
-"""Told how many inputs are done, of how many."""
 
 _Removal = tuple[hooks.Replacement, HeadSet]
 """A set of heads, and what stands in their place."""
@@ -87,14 +83,13 @@ class GradientTally:
         """Gate gradients of every row, [rows, n_layers, n_heads], from the gradient by the final states."""
         if self._checkpoint.stacks:
             return self._back_at_once(kept, gradient)
-        model, architecture = self._checkpoint, self._checkpoint.architecture
-        layers, norm = architecture.modules(model.model), architecture.final_norm(model.model)
-        gates = torch.ones(len(gradient), model.n_heads, dtype=gradient.dtype, device=gradient.device)
+        model = self._checkpoint
+        layers, norm = model.modules, model.architecture.final_norm(model.model)
         of_gates: list[Tensor] = []
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
-                gate = gates.clone().requires_grad_()
+                gate = torch.ones(len(gradient), model.n_heads).to(gradient).requires_grad_()
                 with hooks.gated_heads(model, layer, gate):
                     after = hooks.run_block(layers[layer].block, kept, layer, hidden)
                 if norm is not None and layer == model.n_layers - 1:
@@ -112,12 +107,9 @@ class GradientTally:
                 stack.enter_context(hooks.gated_heads(model, layer, gate))
             final = hooks.final_states(model, kept.inputs)
             of_gates = torch.autograd.grad(final, gates, gradient)
-        padded = [
-            pad(each.double().cpu(), (0, max(self._heads) - n)) for n, each in zip(self._heads, of_gates, strict=True)
-        ]
-        gates_of_all = torch.stack(padded, dim=1)
-        refuse_not_finite(gates_of_all, "gradient by its heads")
-        return gates_of_all
+        padded = torch.stack([pad(each.double().cpu(), (0, max(self._heads) - each.shape[1])) for each in of_gates], 1)
+        refuse_not_finite(padded, "gradient by its heads")
+        return padded
 
 
 def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -150,11 +142,8 @@ class SampleVerification:
 class Passes:
     """Measures sets of heads on the inputs of texts, batch by batch.
 
-    Attributes:
-        counts: measured positions of each text, [n_texts], float64.
-        baseline: loss of the unchanged model, summed over the positions of each text, [n_texts], float64; None where
-            nothing is predicted, nobody says what is right, or nothing has run.
-        right: likewise how much of it is predicted right.
+    ``counts``: measured positions of each text, [n_texts], float64. ``clean``: as of :class:`BatchMetrics`, by text,
+    [2, n_texts]; None before anything has run, too.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
@@ -162,26 +151,22 @@ class Passes:
         self.counts = torch.zeros(1 + max(each.text for each in inputs), dtype=torch.float64)
         for each in inputs:
             self.counts[each.text] += len(each.positions)
-        self.baseline: Tensor | None = None
-        self.right: Tensor | None = None
+        self.clean: Tensor | None = None
         self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
-        self._values_error = self._resumed_error = 0.0
+        self._errors = {"values_error": 0.0, "resumed_error": 0.0}
 
     @property
     def verified(self) -> SampleVerification:
         """What was compared so far."""
+        attention = self._attention
         return SampleVerification(
-            attention=self._attention.verification,
-            n_inputs=self._attention.texts_verified,
-            values_error=self._values_error,
-            resumed_error=self._resumed_error,
-            tolerance=self._tolerance,
+            attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
         )
 
     def run(
         self,
         wanted: Sequence[tuple[hooks.Replacement, Sequence[HeadSet]]],
-        tell: _Tell,
+        tell: Tell,
         gradients: GradientTally | None = None,
     ) -> list[dict[HeadSet, Tensor]]:
         """The two metrics without each set of heads, by each replacement, summed over texts: [n_texts, 2], float64.
@@ -194,7 +179,7 @@ class Passes:
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
         sums = torch.zeros(len(removals), len(self.counts), 2, dtype=torch.float64)
-        baseline, right = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+        clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
         with hooks.running(self._checkpoint):
@@ -210,9 +195,8 @@ class Passes:
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
-                if metrics.baseline is not None and metrics.right is not None:
-                    self.baseline = baseline.index_add_(0, texts, metrics.baseline)
-                    self.right = right.index_add_(0, texts, metrics.right)
+                if metrics.clean is not None:
+                    self.clean = clean.index_add_(1, texts, metrics.clean)
                 tell(done := done + len(inputs.inputs), len(self._inputs))
         totals = iter(sums)
         return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]
@@ -224,15 +208,15 @@ class Passes:
         alike: dict[tuple[str, int], list[int]] = {}
         for number, (replacement, heads) in enumerate(removals):
             alike.setdefault((replacement.method, min(heads).layer), []).append(number)
-        mask = inputs.batch.inputs["attention_mask"]
-        copies = max(1, _AT_ONCE // mask.numel())
+        given = inputs.batch.inputs
+        masks = [given[name] for name in ("attention_mask", "decoder_attention_mask") if name in given]
+        copies = max(1, _AT_ONCE // masks[0].numel())
         for (_, layer), numbers in alike.items():
             replacement, _ = removals[numbers[0]]
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
                 variants = [removals[number][1] for number in some]
-                decoder_mask = inputs.batch.inputs.get("decoder_attention_mask")
-                with hooks.removed_heads(self._checkpoint, variants, replacement, mask, decoder_mask):
+                with hooks.removed_heads(self._checkpoint, variants, replacement, *masks):
                     final = hooks.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)
 
@@ -244,14 +228,11 @@ class Passes:
         own = kept.final[inputs.batch.predicting]
         for layer in self._checkpoint.layers:
             again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
-            error = _relative((again - own).abs(), own)
-            self._resumed_error = max(self._resumed_error, error)
-            if not error <= self._tolerance:
-                raise VerificationError(
-                    f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final "
-                    f"states: they differ by {error:.1e} of the largest (tolerance {self._tolerance:g}). "
-                    "Nothing was written."
-                )
+            what = (
+                f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
+                "they differ"
+            )
+            self._check("resumed_error", (again - own).abs(), own, what, "the largest")
 
     def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, layer: int, pattern: Tensor) -> None:
         model = self._checkpoint
@@ -260,17 +241,22 @@ class Passes:
         expected = torch.matmul(pattern, value).transpose(1, 2)[valid]  # [tokens, n_heads, d_head]
         replaced = kept.concatenated[layer][valid].reshape(expected.shape)
         difference = (replaced - expected).abs().amax((0, 2))
-        error = _relative(difference, replaced)
-        self._values_error = max(self._values_error, error)
+        head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
+        what = f"what is to be removed of {head} differs from what the reference gives for it"
+        self._check("values_error", difference, replaced, what, "the layer's largest weighted value")
+
+    def _check(self, name: str, difference: Tensor, values: Tensor, what: str, largest: str) -> None:
+        """Compare as a share of the largest value; NaN is within no tolerance."""
+        scale, error = float(values.abs().max()), float(difference.max())
+        error = error / scale if scale > 0 else error
+        self._errors[name] = max(self._errors[name], error)
         if not error <= self._tolerance:
-            head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
             raise VerificationError(
-                f"what is to be removed of {head} differs from what the reference gives for it by {error:.1e} "
-                f"of the layer's largest weighted value (tolerance {self._tolerance:g}). Nothing was written."
+                f"{what} by {error:.1e} of {largest} (tolerance {self._tolerance:g}). Nothing was written."
             )
 
 
-def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: _Tell) -> list[Tensor]:
+def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """The mean weighted value of every head over all tokens, special ones too, a layer each [n_heads, d_head], float64.
 
     In the decoder and in cross-attention of an encoder-decoder, tokens are those of the target.
@@ -280,16 +266,10 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
     with hooks.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
             kept = hooks.run_and_keep(checkpoint, each.batch.inputs)
-            for layer, values in zip(checkpoint.layers, kept.concatenated, strict=True):
+            for layer in checkpoint.layers:
                 valid = each.batch.queries(layer)
-                sums[layer] += values[valid].double().sum(0).cpu()
+                sums[layer] += kept.concatenated[layer][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
             tell(done := done + len(each.inputs), len(inputs))
     means = sums / tokens[:, None]
     return [of_layer.reshape(checkpoint.n_heads_of(layer), -1) for layer, of_layer in enumerate(means)]
-
-
-def _relative(difference: Tensor, values: Tensor) -> float:
-    """The largest difference as a share of the largest value; NaN stays NaN, and is within no tolerance."""
-    scale, largest = float(values.abs().max()), float(difference.max())
-    return largest / scale if scale > 0 else largest

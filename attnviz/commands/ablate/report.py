@@ -19,7 +19,6 @@ from attnviz.commands.ablate.wording import (
     first_order,
     interval,
     loss_words,
-    method_words,
     source_line,
     what_is_measured,
 )
@@ -62,9 +61,9 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
         "heads": [
             {"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank}
             | stack_entry(head.id.layer)
-            | {name: _estimate_entry(head.damage.get(name)) for name in METRICS}
+            | {name: head.damage.get(name) for name in METRICS}
             | {"gradient": head.gradient, "gradient_normalised": head.gradient_normalised}
-            | {"methods": _damages(head, result)}
+            | {"methods": dict(zip(result.methods, filter(None, (head.damage, head.second)), strict=False))}
             for head in result.heads
         ],
         "layers": [_set_entry(layer, result) for layer in result.layers],
@@ -75,25 +74,17 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
     }
 
 
-def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "interval": None if estimate.low is None else [estimate.low, estimate.high]}
-
-
-def _damages(head: HeadEffect, result: Ablation) -> dict[str, Any]:
-    """What the removal of a head does, by every method that it was removed by."""
-    known = zip(result.methods, (head.damage, head.second), strict=False)
-    return {
-        method: {name: _estimate_entry(estimate) for name, estimate in damage.items()}
-        for method, damage in known
-        if damage is not None
-    }
+def _plain(content: Any) -> Any:
+    """The document with every estimate as its value and its interval."""
+    if isinstance(content, Estimate):
+        return {"value": content.value, "interval": None if content.low is None else [content.low, content.high]}
+    if isinstance(content, dict):
+        return {key: _plain(value) for key, value in content.items()}
+    return [_plain(value) for value in content] if isinstance(content, list) else content
 
 
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
-    effects = {together: effect.damage, "one_at_a_time": effect.singles, "difference": effect.excess}
-    return {key: _estimate_entry(estimates[name]) for key, estimates in effects.items()}
+    return {together: effect.damage[name], "one_at_a_time": effect.singles[name], "difference": effect.excess[name]}
 
 
 def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
@@ -103,14 +94,13 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
         "layer": effect.layer,
         **({} if effect.layer is None else stack_entry(effect.layer)),
         "heads": [str(head) for head in effect.heads],
-        **_numbers_entry(effect, result),
+        **_method_entry(effect, result),
         "verdict": effect.verdict(first),
-        "methods": {method: _numbers_entry(one, result) | {"reading": one.reading(first)} for method, one in by_method},
+        "methods": {method: _method_entry(one, result) | {"reading": one.reading(first)} for method, one in by_method},
     }
 
 
-def _numbers_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    """Of one method."""
+def _method_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     numbers = {metric.name: _effect_entry(effect, metric.name) for metric in result.metrics}
     return {**numbers, "ratio": effect.ratio(result.metrics[0].name)}
 
@@ -122,7 +112,7 @@ def _curve_entry(result: Ablation) -> dict[str, Any] | None:
     for point in result.curve.points:
         points.append({"removed": point.removed})
         for name in (metric.name for metric in result.metrics):
-            drawn = {"random_order": _estimate_entry(point.random.damage[name])}
+            drawn = {"random_order": point.random.damage[name]}
             points[-1][name] = _effect_entry(point.least, name, "least_important") | drawn
     orders = {"order": result.curve.order, "random_order": result.curve.random_order}
     return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
@@ -140,19 +130,19 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[RenderableType]:
-    checked = result.verified
+    checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
     yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
-    yield Text(f"{capital(what_is_measured(result))}. {capital(method_words(result))}.")
+    yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.options.method])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
     yield verification_line(checked.attention, result.checkpoint, more)
-    yield _head_table(result, choices.top or None, width)
+    yield _head_table(result, choices.top or None, width, intervals)
     if result.sets:
-        yield _set_table(result, width)
+        yield _set_table(result, width, intervals)
     if result.curve is not None:
-        yield _curve_table(result, result.curve.points, width)
+        yield _curve_table(result, result.curve.points, width, intervals)
     yield Text(compensation_text(result))
     yield notes(*_notes(result))
 
@@ -163,17 +153,12 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
     return [values, Column[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
 
 
-def _intervals(result: Ablation, width: int) -> bool:
-    """Whether tables of this width show them: numbers are never cut."""
-    return result.has_intervals and width >= _ROOM
-
-
-def _head_table(result: Ablation, top: int | None, width: int) -> Table:
+def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
     heads, n = result.heads[:top], len(result.heads)
     columns = [Column[HeadEffect]("Rank", lambda head: head.rank), Column("Head", lambda head: head.id, left=True)]
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(of, capital(metric.title), metric.unit, wide and _intervals(result, width))
+        columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options.gradient:
         columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
@@ -181,7 +166,7 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
 
-def _set_table(result: Ablation, width: int) -> Table:
+def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
     """Of each set a line by method, and what both agree on."""
     metric = result.metrics[0]
     columns: list[Column[_SetLine]] = [
@@ -190,7 +175,7 @@ def _set_table(result: Ablation, width: int) -> Table:
         Column("Together", lambda line: amount(line.effect.damage[metric.name].value)),
         Column("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
         Column("Ratio", lambda line: line.effect.ratio(metric.name)),
-        *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", _intervals(result, width)),
+        *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", intervals),
     ]
     if width < _WIDE:
         del columns[4]
@@ -199,9 +184,8 @@ def _set_table(result: Ablation, width: int) -> Table:
     if result.has_intervals:
         columns.append(Column("Verdict", lambda line: line.verdict, left=True))
     which = "Heads" if result.together is None else "Selected heads"
-    return column_table(
-        f"{which} removed together ({metric.title}, {metric.unit})", columns, list(_set_lines(result)), width=width
-    )
+    title = f"{which} removed together ({metric.title}, {metric.unit})"
+    return column_table(title, columns, _set_lines(result), width=width)
 
 
 class _SetLine(NamedTuple):
@@ -220,11 +204,11 @@ def _set_lines(result: Ablation) -> Iterator[_SetLine]:
         yield from map(_SetLine, names, result.methods, each.by_method, verdict)
 
 
-def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> Table:
+def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, intervals: bool) -> Table:
     metric = result.metrics[0]
     columns: list[Column[CurvePoint]] = [
         Column("Heads", lambda point: point.removed),
-        *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", _intervals(result, width)),
+        *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", intervals),
         Column("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
         Column("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
     ]
@@ -233,9 +217,8 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> 
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options.gradient:
-        known_loss = result.kind not in (STATES, CLASS)
-        projected = "" if known_loss else f"; L is {loss_words(result, 'a random projection of the final states')}"
-        known = result.rank_correlations
+        loss = loss_words(result, "a random projection of the final states")
+        known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
         zero = first_order(result) and f"; {first_order(result)}"
         correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)
         yield (
@@ -249,7 +232,7 @@ def _notes(result: Ablation) -> Iterator[str]:
         )
     if result.sets:
         yield (
-            f"With the method {result.methods[1]}, a removed head {GIVES[result.methods[1]]}. For a verdict both "
+            f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}. For a verdict both "
             "methods must agree. Super-additive (sub-additive): together the heads do more (less) than the sum of one "
             "at a time, and zero is outside the 95 % interval of the difference. No cost: zero is outside too, but "
             "what they cost together is not clearly above zero. A verdict does not say why."
@@ -259,7 +242,7 @@ def _notes(result: Ablation) -> Iterator[str]:
 
 
 REPORT = Report[Ablation](
-    content=_content,
+    content=lambda result, choices: _plain(_content(result, choices)),
     columns=(
         "id", "layer", "head", "rank", *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),
         "gradient", "gradient_normalised",

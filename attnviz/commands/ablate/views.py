@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.wording import first_order, loss_words, method_words, source_line, what_is_measured
+from attnviz.commands.ablate.wording import GIVES, first_order, loss_words, source_line, what_is_measured
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
@@ -49,19 +49,12 @@ def _plan(
 ) -> EffectsPlan:
     """A figure of what is said of it; ``more`` stands in caption and notes."""
     model, source = visible(result.checkpoint.short_name), source_line(result)
-    measured, method = what_is_measured(result), method_words(result)
+    measured, method = what_is_measured(result), GIVES[result.options.method]
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
-    return EffectsPlan(
-        stem=f"ablate-{name}",
-        caption=sentence(f"{model} on {source}, {measured}: {what}", method, *more),
-        title=model + title,
-        notes=tuple(
-            filter(None, (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last))
-        ),
-        result=result,
-        heads=heads,
-    )
+    notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
+    caption = sentence(f"{model} on {source}, {measured}: {what}", method, *more)
+    return EffectsPlan(f"ablate-{name}", caption, model + title, tuple(filter(None, notes)), result, heads)
 
 
 def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
@@ -110,12 +103,12 @@ def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int
     for stack in model.stacks or (None,):
         first, sizes = (0, model) if stack is None else (stack.first, stack)
         heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
-        places = [(head.id.layer - first, head.id.head) for head in heads]
+        damages = {(head.id.layer - first, head.id.head): head.damage[metric] for head in heads}
         values = np.full((sizes.n_layers, sizes.n_heads), np.nan)
-        for place, head in zip(places, heads, strict=True):
-            values[place] = head.damage[metric].value
-        unsure = (place for place, head in zip(places, heads, strict=True) if head.damage[metric].side == 0)
-        yield "" if stack is None else f"{stack.letter}: {stack.name}", values, frozenset(unsure)
+        for place, damage in damages.items():
+            values[place] = damage.value
+        unsure = frozenset(place for place, damage in damages.items() if damage.side == 0)
+        yield "" if stack is None else f"{stack.letter}: {stack.name}", values, unsure
 
 
 def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:

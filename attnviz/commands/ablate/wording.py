@@ -6,16 +6,15 @@ from statistics import median
 from attnviz.commands.ablate.effects import VERDICTS, Estimate, SetEffect
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.corpora.batches import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, visible
 
 _LESS = "together, minus the sum of one at a time"
-_MISSED = "the loss is clearly higher as soon as the least important head is removed"
 GIVES = {
-    "zero": "outputs zeros (b_O stays)",
-    "mean": "outputs its mean over all tokens of the texts",
-    "uniform": "attends equally to every visible token",
+    "zero": "a removed head outputs zeros (b_O stays)",
+    "mean": "a removed head outputs its mean over all tokens of the texts",
+    "uniform": "a removed head attends equally to every visible token",
 }
 """What stands in the place of a removed head, by method."""
 
@@ -42,26 +41,21 @@ def what_is_measured(result: Ablation) -> str:
         return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
     if result.kind == CLASS:
         return f"class probabilities of {texts} without labels"
+    loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
     if result.kind == LABELLED:
-        loss, right = amount(result.clean_loss or 0.0), percent(result.clean_accuracy)
-        return f"labelled class of {texts}; loss of the model as it is {loss} nats/text, {right} right"
+        return f"labelled class of {texts}; {loss} nats/text, {percent(result.clean_accuracy)} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
+    where = f"in {texts}"
     if result.checkpoint.stacks:
-        whose = "the given target" if result.options.target is not None else "targets that the model writes, greedily"
-        return f"{what} of {whose}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
-    return f"{what} in {texts}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
+        given = result.options.target is not None
+        where = "of the given target" if given else "of targets that the model writes, greedily"
+    return f"{what} {where}; {loss} nats/token"
 
 
 def loss_words(result: Ablation, states: str) -> str:
     """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
-    return {STATES: states, CLASS: "the loss of the class that the whole model decides for"}.get(
-        result.kind, "the loss"
-    )
-
-
-def method_words(result: Ablation) -> str:
-    """What stands in the place of a removed head."""
-    return f"a removed head {GIVES[result.options.method]}"
+    instead = {STATES: states, CLASS: "the loss of the class that the whole model decides for"}
+    return instead.get(result.kind, "the loss")
 
 
 def amount(value: float) -> str:
@@ -113,14 +107,12 @@ def compensation_text(result: Ablation) -> str:
 
 def _singles(result: Ablation, metric: Metric) -> str:
     values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
-    unit = metric.unit if "/" in metric.unit else ""
-    largest = _told(values[0], unit)
+    largest = _told(values[0], metric.unit if "/" in metric.unit else "")
     if len(values) == 1:
         return f"Removing {most} alone gives a {metric.title} of {largest}."
-    middle = median(value.value for value in values)
     text = (
         f"Removing one head at a time ({result.options.method}) gives a {metric.title} of at most {largest} ({most}); "
-        f"the median of {len(values)} is {amount(middle)}."
+        f"the median of {len(values)} is {amount(median(value.value for value in values))}."
     )
     if not metric.signed or not result.has_intervals:
         return text
@@ -135,9 +127,8 @@ def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
     """How much more a set does than its heads one at a time, by each method; what one shows only beside the other."""
     name, parts = result.metrics[0].name, list[str]()
     for method, by_one in zip(result.methods, effect.by_method, strict=False):
-        excess = by_one.excess[name]
         reading = by_one.reading(name) if effect.second else None
-        parts.append(f"{method} {_told(excess)}" + (f", {reading}" if reading else ""))
+        parts.append(f"{method} {_told(by_one.excess[name])}" + (f", {reading}" if reading else ""))
     return "; ".join(parts)
 
 
@@ -147,9 +138,8 @@ def _layers(result: Ablation, metric: Metric) -> str:
     for layer in result.layers:
         verdict, name = layer.verdict(metric.name) or VERDICTS[-1], HeadId(layer.layer or 0, 0).layer_name
         names[verdict].append(f"{name} ({_less_the_sum(layer, result)})" if verdict == VERDICTS[-1] else name)
-    parts = [f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those]
-    methods = " and ".join(result.methods)
-    return f"The heads of a layer {_LESS}, by {methods}: {'; '.join(parts)}."
+    parts = "; ".join(f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those)
+    return f"The heads of a layer {_LESS}, by {' and '.join(result.methods)}: {parts}."
 
 
 def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
@@ -158,7 +148,8 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
     if (free := result.removable) is not None:
         several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
         ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
-        yield f"By {result.options.method} alone, {ends if free else _MISSED}."
+        missed = "the loss is clearly higher as soon as the least important head is removed"
+        yield f"By {result.options.method} alone, {ends if free else missed}."
     n = len(result.curve.order)
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:

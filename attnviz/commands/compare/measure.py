@@ -22,12 +22,11 @@ from torch import Tensor
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, Stack
+from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.result import OfHeads, Result
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
@@ -139,12 +138,11 @@ class Comparison(Result, OfHeads[HeadDifference]):
         """Of encoder-decoders one for each kind of attention, with its heads and texts; else the whole."""
         if not self.first.checkpoint.stacks or self.first.stack is not None:
             return (self,)
-        sides = zip(self.first.parts, self.second.parts, strict=True)
-        return tuple(replace(self, first=a, second=b, heads=self._of(a.stack)) for a, b in sides)
-
-    def _of(self, stack: Stack | None) -> tuple[HeadDifference, ...]:
-        layers = () if stack is None else stack.layers
-        return tuple(head for head in self.heads if head.id.layer in layers)
+        parts = zip(self.checkpoint.stacks, self.first.parts, self.second.parts, strict=True)
+        return tuple(
+            replace(self, first=a, second=b, heads=tuple(each for each in self.heads if each.id.layer in stack.layers))
+            for stack, a, b in parts
+        )
 
     def part_of(self, head: HeadDifference) -> "Comparison":
         """The part that a head is of."""
@@ -216,7 +214,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
             yield from ((head, values[head.id.head]) for head in of_layer)
 
     def __repr__(self) -> str:
-        """One line: what was compared, and which head differs most."""
         first, second = side_names(self)
         most = self.heads[0]
         heads = counted(len(self.heads), "head")
@@ -273,11 +270,7 @@ def _muted(first: Units, second: Units) -> tuple[bool, ...]:
 
 
 def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, LargestDifference]:
-    """Compare the two patterns of one head.
-
-    Args:
-        first: [n_queries, n_keys], rows sum to 1; row = query, column = key.
-        second: the same on B.
+    """Compare the two patterns of one head, [n_queries, n_keys] each, rows sum to 1.
 
     Returns:
         mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;

@@ -1,7 +1,6 @@
 """The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.sides import side_lines, side_names, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import axis_of, command_options, kept_note
 from attnviz.figures.look import family_of_label
 from attnviz.model.head_ids import HeadId
@@ -26,10 +25,7 @@ _OF_SIDES = ("entropy", "distance", "sink")
 def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
 
-    Args:
-        result: both sides.
-        choices: the heads and the scale that it begins with.
-        end: of the colours of differences, the same for every head.
+    It begins with the heads and the scale of ``choices``; colours of differences end at ``end``, for every head.
     """
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
@@ -117,24 +113,19 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
 def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
     heads = sorted(result.heads, key=lambda head: head.id)
 
-    def column(key: str, title: str, reading: str, unit: str, value: Callable[[HeadDifference], float | None]) -> Any:
-        values = [rounded(value(head)) for head in heads]
-        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": [None], "values": values}
+    def column(key: str, title: str, reading: str, values: Iterable[float | None], unit: str = "") -> dict[str, Any]:
+        of_heads = list(map(rounded, values))
+        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": [None], "values": of_heads}
 
-    yield column("distance", "Jensen-Shannon distance", "between A and B", "root nats", lambda head: head.distance)
-    yield column(
-        "total_variation", "total variation", "attention that went to other keys, mean over queries", "",
-        lambda head: head.total_variation,
-    )  # fmt: skip
-    yield column("largest", "largest difference", "of one weight, without its sign", "",
-                 lambda head: abs(head.largest.difference))  # fmt: skip
+    distances, variations = ([getattr(head, name) for head in heads] for name in ("distance", "total_variation"))
+    yield column("distance", "Jensen-Shannon distance", "between A and B", distances, "root nats")
+    variation = "attention that went to other keys, mean over queries"
+    yield column("total_variation", "total variation", variation, variations)
+    largest = (abs(head.largest.difference) for head in heads)
+    yield column("largest", "largest difference", "of one weight, without its sign", largest)
     for name, (side, analysis) in product(_OF_SIDES, zip("AB", (result.first, result.second), strict=True)):
-        of_side = {head.id: head.statistics[name] for head in analysis.heads}
-        yield column(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", partial(_of, of_side))
-
-
-def _of(values: dict[HeadId, float | None], head: HeadDifference) -> float | None:
-    return values[head.id]
+        values = (head.statistics[name] for head in analysis.heads)
+        yield column(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", values)
 
 
 def _command_line(result: Comparison) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.sides import side_lines
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.wording import signed, visible
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
 
 _NARROWEST = 16
@@ -25,7 +24,7 @@ _NARROWEST = 16
 
 def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
     first, sides = result.first, (result.first, result.second)
-    parser = first.parse.parser if first.parse else None
+    parser, target = first.parse.parser if first.parse else None, first.target
     return {
         "compared": result.compared,
         "models": [model_entry(side.checkpoint) for side in sides],
@@ -33,7 +32,7 @@ def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
         "pairs": [side.pair for side in sides],
         "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},
         "tokens": [tokens_entry(side.tokens) for side in sides],
-        **_target_entry(first),
+        **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.differing) if differs],
         "verification": [
@@ -43,13 +42,6 @@ def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
         "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
-
-
-def _target_entry(side: Analysis) -> dict[str, Any]:
-    """What the decoders of both sides read; nothing of other models."""
-    if side.target is None:
-        return {}
-    return {"target": side.target.text, "target_tokens": tokens_entry(side.target.tokens)}
 
 
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
@@ -90,21 +82,18 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
 def _heads_table(result: Comparison, choices: Choices, width: int) -> tuple[Table, bool]:
     """The heads ranked by Jensen-Shannon distance, with labels and the largest difference; whether one has a star."""
     selected = result.select(choices.select)
-    listed = selected[: choices.top or None]
+    listed, largest = selected[: choices.top or None], partial(_largest, result)
     columns: list[Column[HeadDifference]] = [
         Column("Rank", lambda head: head.rank),
         Column("Head", lambda head: head.id, left=True),
         Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
         Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=1),
         Column("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
-        Column(
-            "Largest difference (B − A)", partial(_largest, result), left=True, least=_NARROWEST,
-            fit=partial(_largest, result),
-        ),
-    ]  # fmt: skip
-    count = str(len(listed)) if len(listed) == len(selected) else f"{len(listed)} of {len(selected)}"
+        Column("Largest difference (B − A)", largest, left=True, least=_NARROWEST, fit=largest),
+    ]
+    title = f"Heads ({listed_of(len(listed), len(selected))}, the most different first)"
     caption = left_out(len(listed), len(selected), "head", "compare.csv")
-    table = column_table(f"Heads ({count}, the most different first)", columns, listed, width=width, caption=caption)
+    table = column_table(title, columns, listed, width=width, caption=caption)
     return table, any("*" in str(cell) for cell in table.columns[-1].cells)
 
 
@@ -124,9 +113,10 @@ def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
 
 def _notes(result: Comparison, starred: bool) -> Text:
     changed = sum(head.label_changed for head in result.heads)
-    nothing = "No weight of any head differs by more than rounding allows: both sides attend the same way."
     return notes(
-        "" if result.any_beyond_rounding else nothing,
+        ""
+        if result.any_beyond_rounding
+        else "No weight of any head differs by more than rounding allows: both sides attend the same way.",
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
         "A single label holds on both sides. "

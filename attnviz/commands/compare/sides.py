@@ -9,14 +9,17 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.model.opening import refuse_undeclared
 from attnviz.model.tokens import merge_units
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.model.wording import counted, quoted, shortened, visible
 
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
     from attnviz.model.checkpoint import Checkpoint
 
 
-_LONGEST_LABEL, _MOST_TOKENS = 24, 4
+LONGEST_LABEL = 24
+"""Letters of a label that a sentence has room for."""
+
+_MOST_TOKENS = 4
 _BEFORE_DIFFERENCE = 30
 """Characters at most that are quoted of what two texts have in common before their first difference."""
 
@@ -91,11 +94,6 @@ def sides_in_words(result: "Comparison") -> str:
     differing = f" ({_differing(result)})" if any(result.differing) else ""
     target = _target(result) and f", {_target(result)}"
     return f"A being {first} and B {second}, {shared}{target}{words}{differing}"
-
-
-def short(label: str) -> str:
-    """A label cut where it is longer than any sentence has room for."""
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
 def check_shapes(a: "Checkpoint", b: "Checkpoint") -> None:
@@ -193,12 +191,11 @@ def _same_weights(first: Analysis, second: Analysis) -> bool:
 
 def _differing(result: "Comparison") -> str:
     """How many tokens (or words) differ, and the first of them."""
-    labels = [short(label) for label, differs in zip(result.labels, result.differing, strict=True) if differs]
+    labels = [label for label, differs in zip(result.labels, result.differing, strict=True) if differs]
+    first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
-    number = (
-        f"{len(labels)} of {counted(len(result.labels), result.unit)} {'differs' if len(labels) == 1 else 'differ'}"
-    )
-    return f"{number}: {', '.join(labels[:_MOST_TOKENS])}{more}"
+    number = f"{len(labels)} of {counted(len(result.labels), result.unit)}"
+    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}"
 
 
 def _target(result: "Comparison") -> str:

@@ -9,15 +9,15 @@ from matplotlib.colors import FuncNorm, Normalize
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
-from attnviz.commands.compare.sides import short, side_lines, sides_in_words
+from attnviz.commands.compare.sides import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Labels, Outline, max_pool
-from attnviz.model.wording import counted, signed
+from attnviz.figures.matrix import Array, Labels, Outline, max_pool
+from attnviz.model.wording import counted, shortened, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.view import Choices, View, page_view
 
@@ -119,14 +119,21 @@ def _map(part: Comparison, end: float, with_bar: bool) -> HeadMap:
     places = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
     for head in part.heads:
         distances[places[head.id]] = head.distance
+    bar = "Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else ""
+    name = "" if stack is None else f"{stack.letter}: {stack.name}"
+    corners = frozenset(places[head.id] for head in part.heads if head.label_changed)
+    return distance_map(distances, end, bar, name=name, corners=corners)
+
+
+def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap:
+    """A map of distances, [n_layers, n_heads], in colours from 0 to ``end``, with the mean of every layer beside it."""
     return HeadMap(
         distances,
-        "" if stack is None else f"{stack.letter}: {stack.name}",
         norm=Normalize(0, end, clip=True),
-        bar="Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else "",
+        bar=bar,
         write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}",
         beside=(("mean", distances.mean(axis=1)),),
-        corners=frozenset(places[head.id] for head in part.heads if head.label_changed),
+        **more,
     )
 
 
@@ -142,7 +149,8 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
         pooled, every = heatmap_pooling(labels.texts, look, len(part.key_labels))
         named = Facts("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, look, head if own else None), head.largest
-        query, key = short(part.labels[largest.query]), short(part.key_labels[largest.key])
+        ends = part.labels[largest.query], part.key_labels[largest.key]
+        query, key = (shortened(label, LONGEST_LABEL) for label in ends)
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
@@ -197,11 +205,6 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
-def _no_page(result: Comparison) -> str:
-    """Why encoder-decoders have none; empty for other models."""
-    return "" if result.first.target is None else "it is made for models of one kind of attention only"
-
-
 def _page(result: Comparison, choices: Choices) -> dict[str, Any]:
     return page_data(result, choices, rounded_up(result.largest) if result.any_beyond_rounding else 1.0)
 
@@ -213,6 +216,9 @@ VIEWS: tuple[View[Any, Any], ...] = (
         "differences", "the differences of one head, for those that differ most", _plan_differences,
         heatmap_figure, draw_heatmap, stems=r"differences/[LEDX]\d+H\d+",
     ),
-    page_view("compare", "every head on A, on B, and their difference, in one HTML file", _page, _no_page),
+    page_view(
+        "compare", "every head on A, on B, and their difference, in one HTML file", _page,
+        lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
+    ),
 )  # fmt: skip
 """What ``attnviz compare`` draws."""

@@ -1,4 +1,1 @@
-"""The command ``attnviz explain``: one layer, step by step, every step held against the running model.
-
-reference -> stages, position_share -> measure -> steps -> report; path, path_drawing -> views
-"""
+"""The command ``attnviz explain``: one layer, step by step, every step held against the running model."""

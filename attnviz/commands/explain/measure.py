@@ -17,7 +17,7 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import merge_units, only_position
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import TextResult
 
 
 @dataclass(frozen=True)

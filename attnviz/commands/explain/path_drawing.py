@@ -4,8 +4,9 @@ Places are in inches from the lower left of the page, and follow from the widths
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.transforms import Bbox
 
-from attnviz.commands.explain.path_lines import GAP, STACKS, STRIP, Block, Point, arrows, middle, residual
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.look import DPI, Look, figure_style
@@ -29,14 +29,25 @@ from attnviz.model.wording import ordinal
 
 SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens too
 OPERATIONS = ("+", "layer norm", "RMS norm")
+STACKS = {
+    "split": (("query", "key", "value"), 3),
+    "normed heads": (("normed query", "normed key"), 3),
+    "turned heads": (("turned query", "turned key"), 3),
+    "gates": (("gate", "expanded"), 2),
+    "activated gate": (("activated",), 2),
+}
+"""Panels that stand one above the other, from the top, and for how many there is room."""
 
+_GAP, _STRIP = 0.13, 0.35
+"""Inches between neighbours in a row, and of the free strip above a row."""
+_STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
+"""Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _LEAD, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.12, 0.12, 0.5
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
 _LEAST_ROW = 3
 """Points of the outline of a row; around a lower one it leaves some room."""
-
-_ROUNDED = "round,pad=0,rounding_size=0.04"
+_Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,22 @@ class PathPlan(PagePlan):
         return self.panels["input"].pooling[0]
 
 
+class _Block(NamedTuple):
+    """Panels or an operation with their words; counted from the left end and the middle of the row until placed."""
+
+    name: str
+    boxes: list[Bbox]  # of the panels, from the top, or of the operation
+    right: float
+    above: float
+    below: float
+    strip: float = 0.0  # lower end of the free strip above its row
+
+    @property
+    def box(self) -> Bbox:
+        """The middle one."""
+        return self.boxes[len(self.boxes) // 2]
+
+
 class _Sizes(NamedTuple):
     """Points of titles and of all other words, and inches of the side of the pattern's panel."""
 
@@ -85,32 +112,32 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure of a layer with title, notes and colour bars; UsageError where the width has no room for it."""
     sizes, rows = _rows(plan, look)
     reach = [(max(block.above for block in row), max(block.below for block in row)) for row in rows]
-    body = sum(STRIP + above + below for above, below in reach) + _FOOT - _TOP
+    body = sum(_STRIP + above + below for above, below in reach) + _FOOT - _TOP
     every, _ = _names(plan, sizes)
     named = f"Every {ordinal(every)} token is named." if every > 1 else ""
     with figure_style():
         page = new_page(plan.title, [*plan.notes, named], look, width=look.width or max(map(_width, rows)), body=body)
         page.set_layout_engine("none")
-        blocks, strip = list[Block](), MARGIN / 3 + body + _TOP - STRIP
+        blocks, strip = list[_Block](), MARGIN / 3 + body + _TOP - _STRIP
         for row, (above, below) in zip(rows, reach, strict=True):
             left = MARGIN + _LEAD
             for block in row:
                 boxes = [box.translated(left, strip - above) for box in block.boxes]
                 blocks.append(block._replace(boxes=boxes, right=left + block.right, strip=strip))
-                left += block.right + GAP
-            strip -= above + below + STRIP
+                left += block.right + _GAP
+            strip -= above + below + _STRIP
         for block in blocks:
             if block.name in OPERATIONS:
                 _draw_operation(page, block, look, sizes)
-                continue
-            for panel, box in zip(_panels(block.name, plan), block.boxes, strict=True):
-                _draw_panel(_axes(page, *box.bounds), panel, plan, look, sizes, vector)
+            else:
+                for panel, box in zip(_panels(block.name, plan), block.boxes, strict=True):
+                    _draw_panel(_axes(page, *box.bounds), panel, plan, look, sizes, vector)
         _colour_bars(page, look, sizes)
         _draw_lines(page, plan, blocks, look, sizes)
         return page
 
 
-def _rows(plan: PathPlan, look: Look) -> tuple[_Sizes, list[list[Block]]]:
+def _rows(plan: PathPlan, look: Look) -> tuple[_Sizes, list[list[_Block]]]:
     """The nodes row by row: a row a band, or in as few rows as fit, and then as large as fit."""
     sizes = [_Sizes(7.5, 6.5, _LARGEST)]
     if look.width is not None:
@@ -127,8 +154,8 @@ def _rows(plan: PathPlan, look: Look) -> tuple[_Sizes, list[list[Block]]]:
     return min(fitting, key=lambda each: len(each[1]))
 
 
-def _filled(band: list[list[str]], plan: PathPlan, sizes: _Sizes, room: float) -> list[list[Block]]:
-    rows: list[list[Block]] = []
+def _filled(band: list[list[str]], plan: PathPlan, sizes: _Sizes, room: float) -> list[list[_Block]]:
+    rows: list[list[_Block]] = []
     for group in band:
         blocks = [_block(name, plan, sizes) for name in group]
         if rows and _width([*rows[-1], *blocks]) <= room:
@@ -138,9 +165,9 @@ def _filled(band: list[list[str]], plan: PathPlan, sizes: _Sizes, room: float) -
     return rows
 
 
-def _width(row: Sequence[Block]) -> float:
+def _width(row: Sequence[_Block]) -> float:
     """Inches of a page with this row."""
-    return sum(block.right + GAP for block in row) + _LEAD + 2 * MARGIN
+    return sum(block.right + _GAP for block in row) + _LEAD + 2 * MARGIN
 
 
 def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
@@ -154,12 +181,12 @@ def _panels(name: str, plan: PathPlan) -> list[Panel]:
     return [plan.panels[part] for part in STACKS[name][0]] if name in STACKS else [plan.panels[name]]
 
 
-def _block(name: str, plan: PathPlan, sizes: _Sizes) -> Block:
+def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
     if name in OPERATIONS:
         half = (_OPERATION if name == "+" else text_width(name, sizes.text, DPI) / DPI + 0.12) / 2
-        return Block(name, [Bbox.from_bounds(0, -half, _OPERATION, 2 * half)], _OPERATION, half, half)
-    panels = _panels(name, plan)
-    first, lines, count = panels[0], _below(panels[-1], sizes), STACKS[name][1] if name in STACKS else 1
+        return _Block(name, [Bbox.from_bounds(0, -half, _OPERATION, 2 * half)], _OPERATION, half, half)
+    panels, count = _panels(name, plan), STACKS[name][1] if name in STACKS else 1
+    first, lines = panels[0], _below(panels[-1], sizes)
     width, height = sizes.side * first.width, sizes.side * first.height
     title = text_width(first.label, sizes.title, DPI, "bold") / DPI if count == 1 else width + 2 * _LETTER
     room = max(width, title, *(text_width(line, sizes.text, DPI) / DPI for line in [first.brief, *lines]))
@@ -168,7 +195,7 @@ def _block(name: str, plan: PathPlan, sizes: _Sizes) -> Block:
     boxes = [Bbox.from_bounds(left, level, width, height) for level in levels]
     above = 1.35 * (sizes.text * bool(first.brief) + sizes.title * (count == 1)) + 4
     below = 1.25 * sizes.text * len(lines) + 4
-    return Block(name, boxes, left + (room + width) / 2, boxes[0].y1 + above / 72, below / 72 - boxes[-1].y0)
+    return _Block(name, boxes, left + (room + width) / 2, boxes[0].y1 + above / 72, below / 72 - boxes[-1].y0)
 
 
 def _below(panel: Panel, sizes: _Sizes) -> list[str]:
@@ -185,12 +212,14 @@ def _axes(page: Figure, left: float, bottom: float, width: float, height: float)
     return page.add_axes((left / across, bottom / down, width / across, height / down))
 
 
-def _draw_operation(page: Figure, block: Block, look: Look, sizes: _Sizes) -> None:
+def _draw_operation(page: Figure, block: _Block, look: Look, sizes: _Sizes) -> None:
     box, on_page = block.box, page.dpi_scale_trans
-    frame, size, turn = ("circle,pad=0", sizes.title + 2, 0) if block.name == "+" else (_ROUNDED, sizes.text, 90)
+    frame, size, turn = "round,pad=0,rounding_size=0.04", sizes.text, 90
+    if block.name == "+":
+        frame, size, turn = "circle,pad=0", sizes.title + 2, 0
     page.add_artist(FancyBboxPatch(box.p0, box.width, box.height, frame, transform=on_page, lw=0.9,
                                    fc=look.greys.paper, ec=look.greys.ink))  # fmt: skip
-    page.text((box.x0 + box.x1) / 2, middle(box), block.name, transform=on_page, size=size, rotation=turn, ha="center",
+    page.text((box.x0 + box.x1) / 2, _middle(box), block.name, transform=on_page, size=size, rotation=turn, ha="center",
               va="center", color=look.greys.ink)  # fmt: skip
 
 
@@ -239,16 +268,16 @@ def _colour_bars(page: Figure, look: Look, sizes: _Sizes) -> None:
         ax.set_xlabel(name, fontsize=sizes.text, color=look.greys.ink, labelpad=1)
 
 
-def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[Block], look: Look, sizes: _Sizes) -> None:
+def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], look: Look, sizes: _Sizes) -> None:
     """All arrows, the residual stream and the names of the halves; the strips above the rows are free for them."""
     muted, colour = look.greys.quiet, _RESIDUAL[look.theme]
     style: dict[str, Any] = {"transform": page.dpi_scale_trans, "parse_math": False}
-    for path in arrows(blocks):
+    for path in _arrows(blocks):
         _draw_arrow(page, path, muted, 0.9)
     for name, band in plan.bands.items():
         count = sum(map(len, band))
         half, blocks = blocks[:count], blocks[count:]
-        path = residual(half, page.get_figwidth() - 0.7 * MARGIN)
+        path = _residual(half, page.get_figwidth() - 0.7 * MARGIN)
         (left, middle), (_, level), (right, _) = path[:3]
         _draw_arrow(page, path, colour, 1.4)
         page.add_artist(Line2D([left], [middle], marker="o", ms=4, color=colour, transform=page.dpi_scale_trans))
@@ -256,7 +285,62 @@ def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[Block], look: Loo
         page.text((left + right) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **style)
 
 
-def _draw_arrow(page: Figure, points: Sequence[Point], colour: str, width: float) -> None:
+def _draw_arrow(page: Figure, points: Sequence[_Point], colour: str, width: float) -> None:
     arrow = FancyArrowPatch(path=Path(points), arrowstyle="-|>,head_width=1.8,head_length=3.4", mutation_scale=1,
                             joinstyle="miter", color=colour, lw=width, transform=page.dpi_scale_trans)  # fmt: skip
     page.add_artist(arrow)
+
+
+def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
+    """From every node to the next; what a head's values and a gate multiply goes below the nodes between."""
+    for one, other in pairwise(blocks):
+        around = () if one.strip == other.strip else (other.strip + _TURN * _STRIP, 0.6 * MARGIN)  # to the next row
+        if one.name in STACKS and other.name in STACKS and not around:
+            for start, box in zip(one.boxes, other.boxes, strict=False):
+                yield [(start.x1, _middle(start)), (box.x0, _middle(box))]
+            continue
+        # the panels that it leaves from, and at which share of the next panel's height it arrives
+        starts = [(one.boxes[0], 0.8), (one.boxes[1], 0.5)] if len(one.boxes) > 1 else [(one.box, 0.5)]
+        if one.name == "activated gate":
+            starts = [(one.box, 0.8)]
+        turns = (one.right + 0.6 * _GAP, *around)
+        for (start, share), box in product(starts, other.boxes):
+            yield _bent(start.x1, _middle(start), *turns, box.y0 + share * box.height, box.x0)
+    named = {block.name: block for block in blocks}
+    yield _values(named)
+    if "gates" in named:  # below the activated gate, to where it multiplies
+        start, level = named["gates"].boxes[1], _middle(named["gates"].boxes[1])
+        yield [(start.x1, level), (named["gated"].box.x0, level)]
+
+
+def _values(named: dict[str, _Block]) -> list[_Point]:
+    """From the values to where they are weighted: below the row, or above it where they stand in the row before."""
+    split, pattern, weighted = (named[name] for name in ("split", "pattern", "weighted"))
+    below = split.strip == weighted.strip
+    entry = weighted.box.y0 + (0.2 if below else 0.8) * weighted.box.height
+    floor = max(block.strip for block in named.values() if block.strip < split.strip) + _FLOOR * _STRIP
+    start, turns = split.boxes[2], (split.right + 0.6 * _GAP, floor, pattern.right + 0.5 * _GAP, entry)
+    return _bent(start.x1, _middle(start), *turns, weighted.box.x0)
+
+
+def _residual(half: Sequence[_Block], edge: float) -> list[_Point]:
+    """From beside the first panel of a half above everything to its sum."""
+    start, total = half[0], next(block for block in half if block.name == "+")
+    left, centre = start.right + 0.25 * _GAP, (total.box.x0 + total.box.x1) / 2
+    up, down = (block.strip + _STREAM * _STRIP for block in (start, total))
+    turns = (up, centre) if up == down else (up, edge, down, centre)
+    return _bent(left, _middle(start.box), left, *turns, total.box.y1)[1:]
+
+
+def _bent(x: float, y: float, *turns: float) -> list[_Point]:
+    """A line from (x, y) that goes across to the first of the turns, up or down to the next, and so on."""
+    points = [(x, y)]
+    for number, turn in enumerate(turns):
+        x, y = (x, turn) if number % 2 else (turn, y)
+        points.append((x, y))
+    return points
+
+
+def _middle(box: Bbox) -> float:
+    """The height of a box's middle."""
+    return float(box.y0 + box.y1) / 2

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attention.norms import widened
-from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.attention.reference import HeadParameters, widened
 from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
@@ -127,8 +126,7 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     raw = {name: widened(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
-    first = checkpoint.architecture.modules(checkpoint.model)[0].attention_norm
-    parameters = checkpoint.norm(first if norm is None else norm)
+    parameters = checkpoint.norm(checkpoint.modules[0].attention_norm if norm is None else norm)
     scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
@@ -136,15 +134,21 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     parts["constant"] = parameters.linear_part(common, scale)
     if parameters.bias is not None:
         parts["constant"] = parts["constant"] + widened(parameters.bias)
-    if (project := projection_of(checkpoint)) is None:
-        return parts
-    parts = {name: part @ widened(project.weight) for name, part in parts.items()}
-    return parts if project.bias is None else {**parts, "constant": parts["constant"] + widened(project.bias)}
+    project = projection_of(checkpoint)
+    return parts if project is None else _mapped(parts, project.weight, project.bias)
+
+
+def _mapped(parts: dict[str, Tensor], weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
+    """Every part of the input times a matrix; the bias is constant."""
+    mapped = {name: part @ widened(weight) for name, part in parts.items()}
+    return mapped if bias is None else {**mapped, "constant": mapped["constant"] + widened(bias)}
 
 
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
     """The terms of the scores of one head, [n, n] each."""
-    query, key = (_projected(parts, projection, head) for projection in (heads.query, heads.key))
+    query, key = (
+        _mapped(parts, of.weight[head], None if of.bias is None else of.bias[head]) for of in (heads.query, heads.key)
+    )
     for one in ("content", "position", "constant"):
         for other in ("content", "position"):
             yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
@@ -152,14 +156,6 @@ def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterat
     whole_key = torch.stack(list(key.values())).sum(0)
     yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ whole_key.T)
     yield "constant", heads.scale * varying @ key["constant"].T
-
-
-def _projected(parts: dict[str, Tensor], projection: Projection, head: int) -> dict[str, Tensor]:
-    """Every part of the input times the head's matrix, [n, d_head]; the bias is constant."""
-    projected = {name: part @ widened(projection.weight[head]) for name, part in parts.items()}
-    if projection.bias is None:
-        return projected
-    return {**projected, "constant": projected["constant"] + widened(projection.bias[head])}
 
 
 def _centred(values: Tensor, allowed: Tensor) -> Tensor:
@@ -170,10 +166,10 @@ def _centred(values: Tensor, allowed: Tensor) -> Tensor:
 
 def _shares(sums: Sequence[float], count: int, scale: float, segments: bool) -> ScoreShares:
     """From the products of every term with the score, the last entry that of the score with itself."""
-    variance = sums[-1]
+    *products, variance = sums
     spread = (variance / count) ** 0.5
     shares: dict[str, float | None] = dict.fromkeys(TERMS)
     if spread > _ROUNDING * scale:
-        terms = zip(TERMS, sums, strict=False)  # the last is no term
+        terms = zip(TERMS, products, strict=True)
         shares |= {term: value / variance for term, value in terms if segments or term != "segment"}
     return ScoreShares(shares, spread)

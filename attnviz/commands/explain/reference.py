@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention import reference as attention
-from attnviz.attention.norms import Norm, widened
 from attnviz.attention.positions import rotated
-from attnviz.attention.reference import HeadParameters
+from attnviz.attention.reference import HeadParameters, Norm, widened
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint
@@ -107,8 +106,7 @@ class LayerParameters:
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
-    architecture, model = checkpoint.architecture, checkpoint.model
-    modules = architecture.modules(model)[layer]
+    architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     gate, expand = _gate_and_expand(modules)
 
@@ -205,10 +203,9 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
     """The steps of the attention, with the functions of :mod:`attnviz.attention.reference`."""
-    query, key, value = (attention.project(x, projection) for projection in (heads.query, heads.key, heads.value))
-    for name, part in (("query", query), ("key", key), ("value", value)):
-        steps[name] = part.transpose(0, 1).flatten(1)
-    steps["split"] = torch.stack([attention.shared_by_groups(part, heads.n_heads) for part in (query, key, value)])
+    parts = {name: attention.project(x, getattr(heads, name)) for name in ("query", "key", "value")}
+    steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
+    steps["split"] = torch.stack([attention.shared_by_groups(part, heads.n_heads) for part in parts.values()])
     query, key, value = steps["split"]
     if heads.query_norm is not None and heads.key_norm is not None:
         query, key = steps["head_norm"] = torch.stack([heads.query_norm(query), heads.key_norm(key)])
@@ -224,8 +221,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["pattern"] = attention.attention_pattern(scores, allowed).to(x.dtype)
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
-    output = steps["concatenated"] @ heads.output_weight.flatten(0, 1)
-    steps["attention_output"] = output if heads.output_bias is None else output + heads.output_bias
+    steps["attention_output"] = LinearMap(heads.output_weight.flatten(0, 1), heads.output_bias)(steps["concatenated"])
 
 
 def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:

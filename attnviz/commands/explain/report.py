@@ -4,7 +4,6 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.model.wording import counted, rounded, unisolated, visible
+from attnviz.model.wording import counted, unisolated, visible
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
@@ -160,14 +159,10 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
 
 def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     """Content and position in the scores of the first layer, a row a head, and how to read them."""
-
-    def written(row: tuple[str, ScoreShares], name: str) -> str | None:
-        share = row[1].groups[name]
-        return None if share is None else rounded(share)
-
     columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):
-        columns.append(Column("Common" if name == "constant" else name.capitalize(), partial(written, name=name)))
+        of = lambda row, name=name: row[1].groups[name]  # noqa: E731
+        columns.append(Column("Common" if name == "constant" else name.capitalize(), of))
     columns.append(Column("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.value(("all heads", shares.layer)) for column in columns]

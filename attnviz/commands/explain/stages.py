@@ -4,7 +4,7 @@ One forward pass, with hooks on the modules of each layer, shows the model's own
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention.capture import capture_layers, refuse_not_finite
-from attnviz.attention.norms import widened
-from attnviz.attention.reference import allowed_positions, shared_by_groups
+from attnviz.attention.reference import allowed_positions, shared_by_groups, widened
 from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
@@ -51,21 +50,21 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     state (after GPT-2's final norm: at the input of that).
     """
     architecture, model = checkpoint.architecture, checkpoint.model
-    layers, final = architecture.modules(model), architecture.final_norm(model)
+    layers, final = checkpoint.modules, architecture.final_norm(model)
     of, pre = layers[layer], architecture.pre_norm
-    probed: list[tuple[str, nn.Module, str]] = [
+    probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("pattern", of.pattern, "pattern"),
         ("concatenated", of.concatenated, "input"),
         ("attention_output", of.output, "output"),
-        *_given("attention_output_norm", of.attention_output_norm),
+        ("attention_output_norm", of.attention_output_norm, "output"),
         ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
         ("feed_forward_output", of.contract, "output"),
-        *_given("feed_forward_output_norm", of.feed_forward_output_norm),
+        ("feed_forward_output_norm", of.feed_forward_output_norm, "output"),
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
@@ -76,7 +75,8 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
-    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in probed]
+    given = [(stage, module, side) for stage, module, side in probed if module is not None]
+    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in given]
 
 
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
@@ -84,24 +84,17 @@ def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.
     return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
 
 
-def _given(name: str, module: nn.Module | None) -> Iterator[tuple[str, nn.Module, str]]:
-    """What a module gives, where the layer has it."""
-    if module is not None:
-        yield name, module, "output"
-
-
-def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module, str]]:
+def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
     """From the network's input to what its last linear map takes in."""
     maps = [of.expand] if of.gate in (None, of.expand) else [of.gate, of.expand]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
     yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
-    yield from _given("activated", of.activation)
+    yield "activated", of.activation, "output"
     yield "activated" if of.activation is None else "gated", of.contract, "input"
 
 
-@contextmanager
-def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> Iterator[None]:
-    """Inside the block, hand over what the model shows of a layer as soon as it is through, and keep none of it."""
+def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> None:
+    """Until the stack ends, hand over what the model shows of a layer as soon as it is through, and keep none of it."""
     seen: dict[str, list[Tensor]] = {}
 
     def keep(probe: Probe, value: Any) -> None:
@@ -109,7 +102,12 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Show
             raise VerificationError(f"layer {layer}: expected a tensor as {probe.place}, found {type(value).__name__}.")
         seen.setdefault(probe.stage, []).append(value)
         if probe is probes[-1]:
-            visit(_activations(layer, probes, seen))
+            if missing := [probe.place for probe in probes if probe.stage not in seen]:
+                raise VerificationError(
+                    f"layer {layer} of the model ran without {missing[0]}; nothing can be verified."
+                )
+            # a feed-forward network may run in chunks of tokens
+            visit({each.stage: Shown(each.place, torch.cat(seen[each.stage], dim=1)[0]) for each in probes})
             seen.clear()
 
     def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -118,21 +116,12 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Show
     def after(probe: Probe, _: nn.Module, __: Any, result: Any) -> None:
         keep(probe, result if isinstance(result, Tensor) else result[1 if probe.side == "pattern" else 0])
 
-    with ExitStack() as stack:
-        for probe in probes:
-            if probe.side == "input":
-                hook = probe.module.register_forward_pre_hook(partial(before, probe), with_kwargs=True)
-            else:
-                hook = probe.module.register_forward_hook(partial(after, probe))
-            stack.callback(hook.remove)
-        yield
-
-
-def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tensor]]) -> dict[str, Shown]:
-    """Those of one text; a feed-forward network that runs in chunks of tokens is put together again."""
-    if missing := [probe.place for probe in probes if probe.stage not in seen]:
-        raise VerificationError(f"layer {layer} of the model ran without {missing[0]}; nothing can be verified.")
-    return {probe.stage: Shown(probe.place, torch.cat(seen[probe.stage], dim=1)[0]) for probe in probes}
+    for probe in probes:
+        if probe.side == "input":
+            hook = probe.module.register_forward_pre_hook(partial(before, probe), with_kwargs=True)
+        else:
+            hook = probe.module.register_forward_hook(partial(after, probe))
+        stack.enter_context(hook)
 
 
 def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules) -> dict[str, Shown]:
@@ -147,8 +136,7 @@ def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModu
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
         by_head = [each.tensor if of.heads_first else each.tensor.transpose(0, 1) for each in both]
-        n_heads = len(steps["scores"])
-        together = torch.stack([shared_by_groups(part, n_heads) for part in by_head])
+        together = torch.stack([shared_by_groups(part, len(steps["scores"])) for part in by_head])
         apart["head_norm"] = Shown(both[0].place, together)
     return apart
 
@@ -240,7 +228,7 @@ def verify_stages(
 
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(_probed(layer, probes_of(checkpoint, layer), partial(verify, layer)))
+            _probe(stack, layer, probes_of(checkpoint, layer), partial(verify, layer))
         capture_layers(checkpoint, tokens.model_inputs(checkpoint.device), lambda _: None)
     if sorted(verified) != sorted(layers):
         raise VerificationError(
@@ -255,7 +243,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
     x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
     steps = {"input": x, **recompute_layer(x, parameters, allowed)}
-    shown = _one_by_one(shown, steps, checkpoint.architecture.modules(checkpoint.model)[layer])
+    shown = _one_by_one(shown, steps, checkpoint.modules[layer])
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
     stages = [
@@ -275,12 +263,8 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(own, where)
     difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
-    largest = float(difference.max())
-    if name == "pattern":
-        check = StageCheck(place, largest, 1.0, tolerance.pattern)
-    else:
-        scale = float(own.abs().max())
-        check = StageCheck(place, largest / (scale or 1.0), scale, tolerance.output)
+    scale, limit = (1.0, tolerance.pattern) if name == "pattern" else (float(own.abs().max()), tolerance.output)
+    check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
     if check.passed:
         return check
     position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))

@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, Panel, PathPlan, path_figure
-from attnviz.commands.explain.path_lines import STACKS
+from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Panel, PathPlan, path_figure
 from attnviz.commands.explain.position_share import GROUPS, embeds_positions
-from attnviz.commands.explain.step_words import norm_kind
-from attnviz.commands.explain.steps import step_of
+from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, figure_style
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool

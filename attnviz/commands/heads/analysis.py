@@ -1,69 +1,81 @@
 """What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from itertools import compress
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from attnviz.attention.checks import Verification
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.heads.inputs import Continuation, Options, Target
-from attnviz.commands.heads.naming import heads_named
-from attnviz.model.head_ids import HeadId, LayerId, Stack
+from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
+from attnviz.errors import UsageError
+from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.tokens import Tokens, Units, merge_pattern
 from attnviz.model.wording import counted, quoted, visible
-from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole
+from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import Parse
-from attnviz.patterns.verdicts import Label, Verdict
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import OfHeads, TextResult
+from attnviz.results.result import OfHeads, TextResult
 
 
 @dataclass(frozen=True)
-class HeadFindings:
-    """Numbers and verdicts of one head.
+class Options:
+    """What was asked for, as far as it changes numbers.
 
     Attributes:
-        id: layer and head.
-        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
-        patterns: every verdict with its score, baseline and n.
-        labelled: what it does on this text, from this text alone, with the verdict behind it.
-        profile: what a stored profile of the model says of the head; None where there is none.
-        alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
+        words: merge the pieces of words.
+        local_window: largest distance that counts as local, in tokens (words with ``words``).
+        long_range_from: smallest distance that counts as long-range, likewise.
     """
 
-    id: HeadId
-    statistics: dict[str, float | None]
-    patterns: tuple[Verdict, ...]
-    labelled: Label
-    profile: HeadProfile | None = None
-    alignment: tuple[int, ...] = ()
+    words: bool = False
+    local_window: int = 1
+    long_range_from: int = 4
 
-    @property
-    def label(self) -> str:
-        """The label in one word: ``previous-token``, ``syntactic:det``, ``heterogeneous``, ``too short``."""
-        return self.labelled.name
 
-    @property
-    def role(self) -> StoredRole | None:
-        """What it does over the corpus, from the stored profile alone; None without one, or where no role passes."""
-        return None if self.profile is None else self.profile.role
+@dataclass(frozen=True)
+class Target:
+    """What the decoder of an encoder-decoder reads.
 
-    @property
-    def strongest(self) -> Verdict | None:
-        """The verdict behind the label, or else the positional one of the largest error reduction."""
-        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.gain is not None]
-        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.gain or 0.0, default=None)
+    Attributes:
+        tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
+        generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
+        context: of the decoder's attention to itself.
+        cross: of its attention to the source.
+    """
 
-    @property
-    def clearness(self) -> tuple[bool, float]:
-        """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
-        gain = None if self.strongest is None else self.strongest.gain
-        return self.labelled.verdict is not None, float("-inf") if gain is None else gain
+    text: str
+    tokens: Tokens
+    generated: bool
+    longest: int
+    context: TextContext
+    cross: TextContext
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a decoder wrote after the text that it was given.
+
+    Attributes:
+        whole: the text and what was written after it, as the tokens spell them.
+        first: the position of its first token.
+        count: its tokens.
+        asked: how many tokens were asked for.
+        ended: whether the model ended the text before these were written; the end token is left out.
+    """
+
+    text: str
+    whole: str
+    first: int
+    count: int
+    asked: int
+    ended: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +99,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
+        without_sinks: whether patterns are between content alone, for drawing (:meth:`drawn`).
     """
 
     command: ClassVar[str] = "heads"
@@ -104,16 +117,17 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     continuation: Continuation | None = None
     stack: Stack | None = None
     all_heads: tuple[HeadFindings, ...] = ()
+    without_sinks: bool = False
 
     @property
     def units(self) -> Units:
         """What patterns are between: tokens, or words."""
-        return self.context.units
+        return _content(self.context.units) if self.without_sinks else self.context.units
 
     @property
     def keys(self) -> Units:
         """What is attended to: the same units, but for cross-attention those of the source."""
-        return self.context.keys
+        return _content(self.context.keys) if self.without_sinks else self.context.keys
 
     @property
     def row_tokens(self) -> Tokens:
@@ -154,6 +168,14 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             for stack in self.checkpoint.stacks
         )
 
+    def parts_of(self, selections: Iterable[str | HeadId]) -> "list[Analysis]":
+        """The parts of which heads are selected; see :meth:`select`."""
+        return [part for part in self.parts if part.select(selections)]
+
+    def stem(self, name: str) -> str:
+        """The name of a picture of a part, or of a model of one kind: ``mean-encoder``, ``mean``."""
+        return name if self.stack is None else f"{name}-{self.stack.name}"
+
     @property
     def shape(self) -> tuple[int, int]:
         """Layers, and heads in each, of a part of an encoder-decoder or of a model of one kind."""
@@ -172,7 +194,28 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def dropped(self) -> str:
         """What is left out of pictures, and what that did to the rest; empty where nothing is."""
-        return ""
+        units = self.context.units
+        kinds = ["special tokens"] * any(units.special)
+        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
+            kinds.append(f"first {units.name}")
+        return f"{' and '.join(kinds)} dropped, rows renormalised" if kinds and self.without_sinks else ""
+
+    def drawn(self, drop_special: bool) -> "Analysis":
+        """The analysis as its patterns are drawn: without sinks where that is asked for, rows scaled to sum to 1.
+
+        Statistics and labels stay those of the whole text. A row of which nothing is left is 0.
+
+        Raises:
+            UsageError: nothing of the text would be left.
+        """
+        units = self.context.units
+        if drop_special and (all(units.sink) or all(self.context.keys.sink)):
+            all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
+            raise UsageError(
+                f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
+                "first; give a longer text, or leave the option out."
+            )
+        return replace(self, without_sinks=drop_special)
 
     @property
     def facts(self) -> Facts:
@@ -204,8 +247,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Raises:
             UsageError: a selection cannot be read, or names what no head has.
         """
-        ids, named = heads_named(selections, self.all_heads or self.heads)
-        chosen = {*named, *(head.id for head in super().select(ids))} if ids or not named else named
+        ids, names = ids_and_names(selections)
+        chosen = heads_named(names, self.all_heads or self.heads)
+        if ids or not names:
+            chosen |= {head.id for head in super().select(ids)}
         return [head for head in self.heads if head.id in chosen]
 
     def has_role(self, head: HeadFindings) -> bool | None:
@@ -223,7 +268,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """The verified patterns of one layer, [n_heads, n_queries, n_keys], float32 or wider, on the CPU."""
         context = self.context_of(layer)
         pattern = self.attention.layer(layer).wide[0]
-        return merge_pattern(pattern, context.units.members, context.keys.members).cpu()
+        patterns = merge_pattern(pattern, context.units.members, context.keys.members).cpu()
+        if not self.without_sinks:
+            return patterns
+        patterns = patterns[:, context.content][:, :, context.key_content]
+        totals = patterns.sum(-1, keepdim=True)
+        return patterns / totals.masked_fill(totals == 0, 1.0)
 
     def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
         """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
@@ -272,11 +322,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
 
-def letter_of(layer: int) -> str:
-    """The letter of the stack of a layer; empty in models of one kind of attention."""
-    return layer.stack.letter if isinstance(layer, LayerId) else ""
-
-
-def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Those of the clearest labels first; heads that cannot be measured last."""
-    return sorted(heads, key=lambda head: head.clearness, reverse=True)
+def _content(units: Units) -> Units:
+    """The units that are no sinks."""
+    kept, of_each = [not sink for sink in units.sink], ("labels", "special", "sink", "members")
+    left: dict[str, Any] = {name: tuple(compress(getattr(units, name), kept)) for name in of_each}
+    return replace(units, **left)

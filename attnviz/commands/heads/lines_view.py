@@ -7,15 +7,14 @@ share a row.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
-from attnviz.commands.heads.drawn import drawn, parts_drawn, stem_of
-from attnviz.commands.heads.naming import label_and_role
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
@@ -47,7 +46,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     asked = len(analysis.select(choices.select))
     kept = sum(len(_heads_drawn(part, choices)) for part in parts_asked(analysis, choices))
     if kept == asked:
-        shown = drawn(analysis, choices)
+        shown = analysis.drawn(choices.drop_special)
         n_keys = len(shown.keys)
         strongest = _strongest(asked if asked <= MOST_HEADS else 1, len(shown.units), n_keys)
         if choices.token is not None or strongest >= n_keys or analysis.target:
@@ -66,9 +65,9 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
     parts = parts_asked(analysis, choices)
     for part in parts:
-        pairs = drawn(part, choices).patterns(_heads_drawn(part, choices))
+        pairs = part.drawn(choices.drop_special).patterns(_heads_drawn(part, choices))
         if len(part.select(choices.select)) <= MOST_HEADS:
-            yield _plan(part, list(pairs), choices, stem_of(part, "lines"), MOST_LINES)
+            yield _plan(part, list(pairs), choices, part.stem("lines"), MOST_LINES)
             continue
         for head, pattern in pairs:
             yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
@@ -76,7 +75,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
 
 def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
     """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
-    parts = parts_drawn(analysis, choices)
+    parts = analysis.parts_of(choices.select)
     if len(parts) == 1 or choices.token is None:
         return parts
     having, refused = [], dict[str, None]()
@@ -104,7 +103,7 @@ def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
 
 def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     """The heads asked for; of more than eight only as many as there may be pictures and rows, the clearest."""
-    heads, shown = analysis.select(choices.select), drawn(analysis, choices)
+    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
         return heads
     clearest = clearest_first(heads)[:MOST_PICTURES]
@@ -121,7 +120,7 @@ def _plan(
     analysis: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
 ) -> LinesPlan:
     """One picture of up to eight heads with their patterns, of at most so many lines."""
-    shown = drawn(analysis, choices)
+    shown = analysis.drawn(choices.drop_special)
     facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
@@ -146,10 +145,10 @@ def _plan(
     keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
     said = [keys + _hidden(weights, candidates, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
-    names = [f"{each.id} {visible(each.labelled.shown)}" for each in heads]
+    names = [f"{each.id} {each.shown}" for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
-    title = f"{heads[0].id}  {visible(heads[0].labelled.shown)}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = f"{heads[0].id}  {heads[0].shown}" if len(heads) == 1 else f"{len(heads)} heads"
     whose = "this head" if len(heads) == 1 else "each head"
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
@@ -226,9 +225,7 @@ def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
 
 
-def _rows(
-    n: int, alone: Sequence[int] | range | set[int], breaks: Sequence[int]
-) -> tuple[NDArray[np.intp], list[int], list[int]]:
+def _rows(n: int, alone: Collection[int], breaks: Sequence[int]) -> tuple[NDArray[np.intp], list[int], list[int]]:
     """The row of each position, the first position of each row, and how many it stands for.
 
     Positions that are to stand alone have a row each; runs of at least three others share one, within one text.

@@ -1,7 +1,7 @@
 """The view ``map``: one statistic of every head, with uniform attention marked on the colour bar."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
@@ -60,47 +60,38 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
 
 def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     """A map of all heads; of an encoder-decoder one below the other, of the kinds of attention that have it."""
-    facts = analysis.facts
-    every = [_map(part, statistic, look) for part in analysis.parts]
-    told = [each for each in every if each.measured] or every
-    if analysis.target is not None and not any(each.measured for each in told):
-        told = told[-1:]
-    first = told[0]
-    sizes = ", ".join(each.size for each in told)
+    parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
+    maps, captions, notes = zip(*(_map(part, statistic, look) for part in parts), strict=True)
+    facts, (name, meaning, unit) = analysis.facts, statistic_meaning(parts[0], statistic)
+    sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
         stem=f"map-{statistic.replace('_', '-')}",
         caption=sentence(
-            f"{facts.model} on {facts.text_line}, {first.name}, head by head ({sizes}): {first.reading}",
-            *dict.fromkeys(part for each in told for part in each.caption),
+            f"{facts.model} on {facts.text_line}, {name}, head by head ({', '.join(sizes)}): {meaning}"
+            f"{f', in {unit}' if unit else ''}",
+            *dict.fromkeys(chain(*captions)),
         ),
-        title=f"{facts.model}: {first.name}, head by head",
-        notes=facts.notes(
-            f"{capital(first.meaning)}.",
-            *dict.fromkeys(note for each in told for note in each.notes),
-        ),
-        maps=tuple(each.drawn for each in told),
+        title=f"{facts.model}: {name}, head by head",
+        notes=facts.notes(f"{capital(meaning)}.", *dict.fromkeys(chain(*notes))),
+        maps=maps,
     )
 
 
-@dataclass(frozen=True)
-class _Map:
-    """The map of one kind of attention, and what there is to say of it."""
-
-    drawn: HeadMap
-    measured: int  # heads
-    name: str  # of the statistic
-    meaning: str
-    reading: str  # the meaning with its unit
-    size: str  # layers × heads
-    caption: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
+def _values(analysis: Analysis, statistic: str) -> Array:
+    """[n_layers, n_heads], NaN where a head has no such number."""
     flat = [head.statistics.get(statistic) for head in analysis.heads]
-    values = np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
-    measured, uniform = values[np.isfinite(values)], uniform_value(analysis, statistic)
-    name, meaning, unit = statistic_meaning(analysis, statistic)
+    return np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
+
+
+def _name_of(part: Analysis) -> str:
+    return f"{part.stack.letter}: {part.stack.name}" if part.stack else ""
+
+
+def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
+    """The map of one kind of attention, and what the caption and the notes say of it."""
+    values, uniform = _values(analysis, statistic), uniform_value(analysis, statistic)
+    measured = values[np.isfinite(values)]
+    name, _, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
     unbounded = statistic.removesuffix("_content") in ("entropy", "distance")
     top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
@@ -108,29 +99,22 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
-    mean = " (mean of layers)" if several else ""
-    of = f"{analysis.stack_letter}: {analysis.stack_name}" if analysis.stack_name else ""
-    drawn = HeadMap(
-        values, of, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
-        mark=None if uniform is None else Mark(uniform, f"uniform attention{mean}"),
-    )  # fmt: skip
-    whose = f" ({analysis.stack_name})" if analysis.stack_name else ""
+    mean, whose = " (mean of layers)" * several, f" ({analysis.stack.name})" if analysis.stack else ""
+    bar = f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else ""
+    mark = None if uniform is None else Mark(uniform, f"uniform attention{mean}")
     caption = (
         f"{colours}{whose}" if len(measured) else "",
         "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}",
         f"hatched where not measurable, {why}" if why else "",
     )
-    return _Map(
-        drawn, len(measured), name, meaning, f"{meaning}{f', in {unit}' if unit else ''}",
-        f"{of + ' ' if of else ''}{analysis.shape[0]} × {analysis.shape[1]}", caption,
-        (f"Hatched: not measurable for {which}, {why}." if why else "", log_note if len(measured) else ""),
-    )  # fmt: skip
+    hatched = f"Hatched: not measurable for {which}, {why}." if why else ""
+    drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, mark=mark)
+    return drawn, caption, (hatched, log_note if len(measured) else "")
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
-    unit = analysis.units.name
-    keys = analysis.keys
+    unit, keys = analysis.units.name, analysis.keys
     sinks = ["the special tokens"] * any(keys.special)
     sinks += [f"the first {unit}"] * (keys.sink[0] and not keys.special[0])
     window, far = analysis.options.local_window, analysis.options.long_range_from
@@ -158,10 +142,8 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
 
     Where layers have windows, the mean over the layers.
     """
-    if not analysis.windowed:
-        return _uniform_in(analysis.context, statistic)
-    layers = range(analysis.checkpoint.n_layers)
-    values = [_uniform_in(analysis.context_of(layer), statistic) for layer in layers]
+    layers = analysis.checkpoint.n_layers if analysis.windowed else 1
+    values = [_uniform_in(analysis.context_of(layer), statistic) for layer in range(layers)]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -3,35 +3,33 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from attnviz.arguments import check_texts, checked
+from attnviz.arguments import check_texts, check_whole, checked
+from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.attention.interface import compare_given_patterns
 from attnviz.attention.verify import VerifiedLayer, verify_attention
-from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import (
-    Options,
-    Target,
-    context_of,
-    read_continuation,
-    read_target,
-    refuse_continuation,
-)
-from attnviz.errors import UsageError
+from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
+from attnviz.commands.heads.findings import HeadFindings
+from attnviz.errors import TextError, UsageError
 from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
+from attnviz.model.encoding import tokens_of_ids
+from attnviz.model.head_ids import HeadId, LayerId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, merge_pattern
+from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
+from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, alignment, measure
 from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
 _FARTHEST = 1_000_000
+_WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 
 @checked
@@ -106,12 +104,7 @@ def analyze(
 
 @dataclass(frozen=True)
 class Reader:
-    """A model, and how texts are read with it; arguments as for :func:`analyze`.
-
-    Attributes:
-        checkpoint: the model, loaded.
-        stored: its stored profile; None where there is none, or none was looked for.
-    """
+    """A model, its stored profile if one was found, and how texts are read; see the arguments of :func:`analyze`."""
 
     checkpoint: Checkpoint
     stored: StoredProfile | None
@@ -122,27 +115,16 @@ class Reader:
     max_new_tokens: int | None
     generate: int | None = None
 
-    def tokens(self, text: str, pair: str | None = None) -> Tokens:
-        """A text as the model reads it; a TextError where it cannot."""
-        return self.checkpoint.tokenize(text, pair, self.truncate)
-
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
         refuse_target(checkpoint, target, self.max_new_tokens)
-        continuation = None
         if self.generate is None:
-            tokens = self.tokens(text, pair)
+            continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
-            refuse_continuation(checkpoint, pair, self.generate)
-            continuation, tokens = read_continuation(checkpoint, text, self.tokens(text), self.generate)
-        context = context_of(tokens, checkpoint.architecture.causal, options)
-        of_target = None
-        if checkpoint.stacks:
-            of_target = read_target(
-                checkpoint, tokens, context.units, target, options, truncate=self.truncate,
-                max_new_tokens=self.max_new_tokens,
-            )  # fmt: skip
+            continuation, tokens = self._continued(text, pair, self.generate)
+        context = _context_of(tokens, checkpoint.architecture.causal, options)
+        of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
         whole = text if continuation is None else continuation.whole
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
@@ -151,7 +133,7 @@ class Reader:
 
         def judge_layer(layer: VerifiedLayer) -> None:
             at = layer.check.layer
-            of_layer = parse if letter_of(at) in ("", "E") else None  # the parse is of the source
+            of_layer = parse if not isinstance(at, LayerId) or at.stack.letter == "E" else None  # it is of the source
             heads.extend(_judged(layer, contexts.get(at, context), tokens, of_layer, self.stored))
 
         if isinstance(checkpoint.architecture, Undeclared):
@@ -167,6 +149,43 @@ class Reader:
             text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
             papers, contexts, of_target, continuation,
         )  # fmt: skip
+
+    def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
+        """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
+        checkpoint = self.checkpoint
+        check_whole("generate", generate, 1)
+        kind, asked = checkpoint.architecture.name, int(generate)  # it may be NumPy's
+        if checkpoint.stacks or not checkpoint.architecture.causal:
+            own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
+            raise TextError(
+                f"a continuation was asked for, but a model of the architecture {kind!r} {own}; leave out --generate "
+                "(generate=...), or choose a decoder such as GPT-2 or a Llama."
+            )
+        if pair is not None:
+            raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
+        if checkpoint.language_head is None:
+            raise TextError(
+                "this checkpoint has no language-modelling head that attnviz knows (with --any-family it knows none), "
+                "so it cannot write; leave out --generate (generate=...)."
+            )
+        tokens = checkpoint.tokenize(text, truncate=self.truncate)
+        new, ended = continue_greedily(checkpoint, tokens, asked)
+        first, ids = len(tokens), (*tokens.ids, *new)
+        whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
+        written = whole[read.offsets[first][0] :]
+        again = checkpoint.tokenize(text + written, truncate=True)
+        if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
+            whole, read = text + written, again
+        return Continuation(written, whole, first, len(new), asked, ended), read
+
+    def _target(self, tokens: Tokens, source: Units, given: str | None) -> Target:
+        """What the decoder reads, of the target that was given or of one that the model writes."""
+        text, read, generated = target_tokens(self.checkpoint, tokens, given, self.truncate, self.max_new_tokens)
+        context = _context_of(read, True, self.options)
+        nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
+        cross = TextContext(context.units, False, nowhere, source)
+        longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+        return Target(text, read, generated, longest, context, cross)
 
 
 def open_reader(
@@ -194,13 +213,9 @@ def open_reader(
     stored = None
     if profile and source is not None and not checkpoint.stacks:
         shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-        stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _warn)
+        stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
     options = Options(words, local_window, long_range_from)
     return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
@@ -208,6 +223,14 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: 
         return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
+
+
+def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
+    """The context of attention within one text: units, and the masks of patterns among them."""
+    units = merge_units(tokens, options.words)
+    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
+    window, far = options.local_window, options.long_range_from
+    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:

@@ -6,12 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from attnviz.attention.generation import MOST_NEW_TOKENS
-from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
-from attnviz.commands.heads.inputs import Target
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, role_text, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.look import family_of_label
@@ -25,14 +23,12 @@ from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
+MOSTLY_WHITE = 40
+"""Tokens from which on nearly all weights are too small to be seen on the linear scale."""
+
 
 def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
-    """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
-
-    Args:
-        analysis: of one text.
-        choices: the heads, token, scale and special tokens that it begins with.
-    """
+    """What the page shows, beginning with these choices; see ``PageData`` in ``attnviz/page/patterns.js``."""
     facts, model, parts = analysis.facts, analysis.checkpoint, analysis.parts
     of_layer = {head.id.layer: place for place, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
@@ -87,6 +83,18 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     }
 
 
+def kinds_in_words(analysis: Analysis) -> str:
+    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    if analysis.target is None:
+        return ""
+    whose = "generated, greedily" if analysis.target.generated else "given"
+    return (
+        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
+        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
+        "predicts the next one"
+    )
+
+
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     """A pattern, and the places of its texts among the axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
@@ -109,18 +117,16 @@ def _pairs(analysis: Analysis, choices: Choices) -> dict[HeadId, dict[str, Any]]
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    """One head: id, place in the grid, label with its evidence, role."""
     family, role = family_of_label(head.label), head.role
     over_corpus = ""
     if role is not None:
         over_corpus = f"{role_text(analysis, head)} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
-    mark = head.labelled.shown.removeprefix(head.label)
     return {
         "id": str(head.id),
         "row": int(head.id.layer),
         "column": head.id.head,
-        "label": visible(head.label) + mark,
-        "short": visible(shorter(head.label)) + mark,
+        "label": head.shown,
+        "short": visible(shorter(head.label)) + head.mark,
         "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
         "evidence": evidence(head),
         "role": over_corpus,
@@ -136,7 +142,8 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
 
 def command_options(analysis: Analysis) -> list[str]:
     """The options of the command line that give the same numbers."""
-    model, asked = analysis.checkpoint, analysis.options
+    model, asked, target = analysis.checkpoint, analysis.options, analysis.target
+    longer = target is not None and target.longest != MOST_NEW_TOKENS
     dtype = str(model.dtype).removeprefix("torch.")
     return [
         *("--model", model.name),
@@ -144,20 +151,14 @@ def command_options(analysis: Analysis) -> list[str]:
         *(("--dtype", dtype) if dtype != "float32" else ()),
         *(("--pair", analysis.pair) if analysis.pair is not None else ()),
         *(("--generate", str(analysis.continuation.asked)) if analysis.continuation is not None else ()),
-        *(_target_options(analysis.target) if analysis.target is not None else ()),
+        *(("--target", target.text) if target and not target.generated else ()),
+        *(("--max-new-tokens", str(target.longest)) if target and target.generated and longer else ()),
         *(("--any-family",) if analysis.verification.level < 4 else ()),
         *(("--words",) if asked.words else ()),
         *(("--local-window", str(asked.local_window)) if asked.local_window != 1 else ()),
         *(("--long-range-from", str(asked.long_range_from)) if asked.long_range_from != 4 else ()),
         *(("--truncate",) if analysis.tokens.truncated else ()),
     ]
-
-
-def _target_options(target: Target) -> list[str]:
-    """What gives the same target; one that was generated is generated again."""
-    if not target.generated:
-        return ["--target", target.text]
-    return ["--max-new-tokens", str(target.longest)] if target.longest != MOST_NEW_TOKENS else []
 
 
 def kept_note(kept: int, total: int, budget: int) -> str:

@@ -18,15 +18,14 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.drawn import labels_of, parts_drawn, stem_of
-from attnviz.commands.heads.naming import label_and_role
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, max_pool
+from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -34,6 +33,14 @@ Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
 
 _SIDE, _WIDE = 6.0, 5.0
+
+
+def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
+    """Names of the rows of patterns; and of the columns, where these are another text."""
+    rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
+    if shown.context.source is None:
+        return rows, None
+    return rows, Labels(shown.keys.labels, shown.keys.sink)
 
 
 def segment_positions(analysis: Analysis) -> Groups:
@@ -77,8 +84,8 @@ def _missing(analysis: Analysis) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | TilesPlan]:
     """All heads, kind by kind; where some are selected, then the pattern of each of these."""
-    groups, parts = segment_positions(analysis), parts_drawn(analysis, choices)
-    parts = [part for part in parts if part.stack_letter != "D"]
+    groups = segment_positions(analysis)
+    parts = [part for part in analysis.parts_of(choices.select) if part.stack_letter != "D"]
     if not parts:
         raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
                          "choose others with --select, such as E or X.")  # fmt: skip
@@ -114,7 +121,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     kind = f"{analysis.stack_name} " if analysis.stack_name else ""
     title = "attention within and between two texts" if len(queries) > 1 else "to two texts"
     return HeadMapPlan(
-        stem=stem_of(analysis, "pair"),
+        stem=analysis.stem("pair"),
         caption=sentence(
             f"{facts.model} on {_both_texts(analysis)}: share of the attention {whose} that lands "
             f"on A, on B and on the special tokens, mean over the {facts.unit}s of the attending text, in "
@@ -134,7 +141,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
 
 def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
     """The pattern of one head, with rules around the blocks, and the shares of these."""
-    facts, name = analysis.facts, f"{head.id} ({visible(head.labelled.shown)})"
+    facts, name = analysis.facts, f"{head.id} ({head.shown})"
     labels, keys = labels_of(analysis)
     pooled, every = tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
     queries = _queries(analysis, groups)

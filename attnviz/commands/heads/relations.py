@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from torch import Tensor
-
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.model.tokens import merge_pattern
 from attnviz.model.wording import visible
@@ -38,7 +37,6 @@ class HeadRelation:
     """The relation of a head on this text.
 
     Attributes:
-        head: with its label and role.
         name: of the relation; a subtype counts for its base.
         direction: who attends, one of :data:`attnviz.patterns.syntax.DIRECTIONS`.
         pairs: every instance that the parse has.
@@ -68,12 +66,8 @@ class HeadRelation:
 def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str | None = None) -> Iterator[HeadRelation]:
     """The heads that have a relation on this text, with what they find of it, in the model's order.
 
-    It is that of the head's label, or else of its role over the corpus, in their direction.
-
-    Args:
-        analysis: of one text, with a parse.
-        heads: those asked for.
-        named: the relation for all of them instead, in the direction in which each is furthest above its baselines.
+    It is that of the head's label, or else of its role over the corpus, in their direction; or the one that is
+    ``named`` for all of them, in the direction in which each is furthest above its baselines.
 
     Raises:
         UsageError: there is no parse, or none with this relation.
@@ -83,13 +77,14 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
     parse, wanted = analysis.parse, None if named is None else named.removeprefix(SYNTACTIC)
     assert parse is not None
     words = pieces_of_words(parse, analysis.tokens.sinks)
-    instances = instances_of(parse, list(words))
+    places, pieces = list(words), list(words.values())
+    instances = instances_of(parse, places)
     if wanted is not None and wanted not in instances:
         raise UsageError(f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.")
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
-    places = list(words)
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
-        guesses = _guesses(analysis, layer, list(words.values()))
+        # the other word that each word attends to most, as verdicts have it: [n_heads, n_words]
+        guesses = most_attended_other(merge_pattern(analysis.attention.layer(layer).wide[0], pieces).cpu())
         for head, (name, direction) in of_layer:
             guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
             ends = [pair if forwards else pair[::-1] for pair in instances[name]]
@@ -131,11 +126,6 @@ def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str] | None:
 def _direction(verdict: Verdict) -> str:
     assert verdict.direction is not None  # every relation has one
     return verdict.direction
-
-
-def _guesses(analysis: Analysis, layer: int, pieces: Sequence[tuple[int, ...]]) -> Tensor:
-    """[n_heads, n_words], the other word that each word attends to most, as verdicts have it."""
-    return most_attended_other(merge_pattern(analysis.attention.layer(layer).wide[0], pieces).cpu())
 
 
 def _listed(instances: dict[str, list[tuple[int, int]]]) -> str:

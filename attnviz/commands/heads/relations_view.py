@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import label_and_role
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
-from attnviz.commands.heads.naming import label_and_role
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of, without_relations
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
@@ -108,7 +108,6 @@ def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
 
 
 def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
-    """The sentence of one head."""
     forwards = relation.direction == syntax.DIRECTIONS[0]
     arcs = [
         Arc(
@@ -121,7 +120,7 @@ def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
         for pair in relation.pairs
     ]
     others = () if _is_long(parse) else _others(parse, arcs)
-    label = visible(relation.head.labelled.shown)
+    label = relation.head.shown
     return Sentence(str(relation.head.id), f"{relation.arrow}: {relation.count} · label {label}", (*arcs, *others))
 
 

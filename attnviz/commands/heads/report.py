@@ -1,21 +1,23 @@
 """How ``attnviz heads`` tells what it measured: JSON, CSV, attention weights, tables."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from safetensors.torch import save
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.drawn import MOSTLY_WHITE
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import lines_left_out
+from attnviz.commands.heads.page_view import MOSTLY_WHITE
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
 from attnviz.commands.heads.relations_view import relations_left_out
 from attnviz.commands.heads.summary import label_entry, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.commands.heads.text_view import LONG_TEXT
-from attnviz.model.head_ids import HeadId, LayerId
+from attnviz.model.head_ids import LayerId
 from attnviz.model.wording import quoted
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import SHARES
@@ -26,10 +28,10 @@ from attnviz.results.documents import model_entry, stack_entry, tokens_entry, ve
 from attnviz.results.report import Report
 from attnviz.results.view import Choices
 
-_LABEL = ("label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain")
+_MEASURED = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
 _SCALARS = (
-    "id", "layer", "head", "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content",
-    "confidence", "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
+    "id", "layer", "head", "entropy", "entropy_uniform", *_MEASURED, "label", "label_score", "label_baseline",
+    "label_gain", "label_n", "label_certain", "role", "role_score", "role_baseline",
 )  # fmt: skip
 
 
@@ -37,7 +39,10 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     """The document of heads.json; what cannot be measured is None."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
-    pairs = _relation_entries(analysis, choices)
+    related = {}
+    if choices.relations:
+        found = relations_of(analysis, heads, choices.relation)
+        related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in found}
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
         "model": model_entry(analysis.checkpoint),
@@ -54,7 +59,11 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "summary": {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),
-        "heads": [_head(head, part) | pairs(head.id) for part, of_part in parts for head in of_part],
+        "heads": [
+            {**_head(head, part), **({"relation": related[head.id]} if related else {})}
+            for part, of_part in parts
+            for head in of_part
+        ],
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
@@ -64,17 +73,17 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
 
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    names = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
+    context = analysis.context_of(head.id.layer)
     return {
         "id": str(head.id),
         "layer": head.id.layer,
         **stack_entry(head.id.layer),
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
-        "entropy_uniform": analysis.context_of(head.id.layer).entropy_uniform,
-        **{name: head.statistics[name] for name in names},
+        "entropy_uniform": context.entropy_uniform,
+        **{name: head.statistics[name] for name in _MEASURED},
         **_between_entry(head, analysis),
-        "baseline": {name: analysis.context_of(head.id.layer).baselines[name] for name in SHARES},
+        "baseline": {name: context.baselines[name] for name in SHARES},
         "patterns": [_verdict(verdict) for verdict in head.patterns],
         **label_entry(head),
         "role": _role_entry(head, analysis),
@@ -86,8 +95,7 @@ def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None
     """What the head does over the corpus, with its own numbers, and whether this text has it."""
     if head.role is None:
         return None
-    names = ("direction", "score", "baseline", "gain", "n")
-    numbers = {name: getattr(head.role, name) for name in names}
+    numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "gain", "n")}
     return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
 
 
@@ -121,12 +129,12 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
-    """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer."""
+    """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer, ``layer.0``, ``encoder.0``."""
     layers = analysis.checkpoint.layers
-    names = [_tensor_name(layer) for layer in layers]
+    names = [f"{at.stack.name}.{at.number}" if isinstance(at, LayerId) else f"layer.{at}" for at in layers]
     tensors = {name: analysis.layer_patterns(layer).contiguous() for name, layer in zip(names, layers, strict=True)}
-    said = {"unit": analysis.units.name, "labels": json.dumps(list(analysis.units.labels))}
-    said |= {"model": analysis.checkpoint.name}
+    units = analysis.units
+    said = {"unit": units.name, "labels": json.dumps(list(units.labels)), "model": analysis.checkpoint.name}
     if analysis.target is not None:
         said["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
     content: bytes = save(tensors, said)
@@ -141,13 +149,12 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
         return {**asked, "continuation": written.text, "ended": written.ended}
     if target is None:
         return {}
-    words = list(target.context.units.labels) if analysis.options.words else None
     return {
         "target": target.text,
         "target_generated": target.generated,
         "target_tokens": tokens_entry(target.tokens),
         "target_tokens_cut_off": target.tokens.truncated,
-        "target_words": words,
+        "target_words": list(target.context.units.labels) if analysis.options.words else None,
     }
 
 
@@ -170,21 +177,8 @@ def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _tensor_name(layer: int) -> str:
-    """``layer.0``; of an encoder-decoder ``encoder.0``, ``decoder.0``, ``cross-attention.0``."""
-    return f"{layer.stack.name}.{layer.number}" if isinstance(layer, LayerId) else f"layer.{layer}"
-
-
-def _relation_entries(analysis: Analysis, choices: Choices) -> Callable[[HeadId], dict[str, Any]]:
-    """Of each head ``relation``, with its pairs by positions (tokens, or words); nothing unless it is asked for."""
-    if not choices.relations:
-        return lambda _: {}
-    found = relations_of(analysis, analysis.select(choices.select), choices.relation)
-    entries = {each.head.id: _relation_entry(analysis, each) for each in found}
-    return lambda head: {"relation": entries.get(head)}
-
-
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
+    """What a head finds of its relation, pair by pair, by positions (tokens, or words)."""
     ends = ((pair.query, pair.key, pair.guess) for pair in relation.pairs)
     places = [[None if word is None else places_of(analysis, word) for word in words] for words in ends]
     return {
@@ -207,19 +201,15 @@ def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Ite
         yield f"the model generated the target, greedily: {text}; --target gives another."
     if analysis.continuation is not None:
         yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
-    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
+    drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}
+    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & drawn:
         yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
-    if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
+    if "lines" in drawn and (message := lines_left_out(analysis, choices)):
         yield message
-    if n > LONG_TEXT and any(name.startswith("lines") for name in document["figures"]):
+    if "lines" in drawn and n > LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
     if choices.relations and (message := relations_left_out(analysis, choices)):
         yield message
-
-
-def _drawn(document: dict[str, Any]) -> set[str]:
-    """The views of which there are pictures now."""
-    return {name.partition("/")[0].partition(".")[0] for name in document["figures"]}
 
 
 REPORT = Report(

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.look import FAMILIES, family_of_label
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
@@ -54,7 +55,7 @@ def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
     return {
         "heads": len(heads),
         "labels": dict(Counter(head.label for head in heads).most_common()),
-        "best": best and {"id": str(best.id), "see": _see(best), **label_entry(best)},
+        "best": best and {"id": str(best.id), "see": f"--select {best.id}", **label_entry(best)},
     }
 
 
@@ -119,21 +120,17 @@ def _best(heads: Sequence[HeadFindings]) -> HeadFindings | None:
     return ranked[0][0] if ranked else None
 
 
-def _see(head: HeadFindings) -> str:
-    return f"--select {head.id}"
-
-
-def label_column(title: str, name: str) -> Column[HeadFindings]:
-    """One of the numbers of :func:`label_entry`."""
-    return Column(title, lambda head: label_entry(head)[f"label_{name}"])
-
+LABEL_NUMBERS: list[Column[HeadFindings]] = [
+    Column("Score", lambda head: label_entry(head)["label_score"]),
+    Column("Baseline", lambda head: label_entry(head)["label_baseline"]),
+    Column("n", lambda head: head.labelled.n),
+]
+"""What the label of a head rests on."""
 
 _BEST: list[Column[HeadFindings]] = [
     Column("Kind", kind_of, left=True),
     Column("Head", lambda head: head.id, left=True),
-    Column("Label", lambda head: visible(head.labelled.shown), left=True, least=8),
-    label_column("Score", "score"),
-    label_column("Baseline", "baseline"),
-    label_column("n", "n"),
-    Column("To see it, add", _see, left=True),
+    Column("Label", lambda head: head.shown, left=True, least=8),
+    *LABEL_NUMBERS,
+    Column("To see it, add", lambda head: f"--select {head.id}", left=True),
 ]

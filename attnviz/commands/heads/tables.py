@@ -1,6 +1,6 @@
 """The tables of ``attnviz heads``: heads, their roles, patterns and relations, and the small print below."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -8,25 +8,41 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
-from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, role_text, shorter
 from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import label_column, summary_tables
+from attnviz.commands.heads.summary import LABEL_NUMBERS, summary_tables
 from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.registry import PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY
-from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.results.facts import capital
 from attnviz.results.published import ARROWS, published_table, role_name
-from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, titled, verification_line
 from attnviz.results.view import Choices
 
 _STRONGEST, _RELATIONS = 5, 8
 
 _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
+
+
+_OF_ALL_HEADS = [
+    ("Sink", "sink", "", 2),
+    ("Entropy", "entropy", "nats", 3),
+    ("Conf", "confidence", "", 6),
+    ("Conf, content", "confidence_content", "", 4),
+]
+"""Title, statistic, unit, and which goes first on a narrow terminal: the largest number."""
+
+_BETWEEN_TEXTS = [("Diagonal", DIAGONALITY, "", 1), *_OF_ALL_HEADS]
+_OF_ONE_TEXT = [
+    *_OF_ALL_HEADS,
+    ("Distance", "distance", "{}s", 7),
+    ("Distance, content", "distance_content", "{}s", 5),
+    *((spec.column, spec.statistic, "", 8 + at) for at, spec in enumerate(spec for spec in PATTERNS if spec.column)),
+]
 
 
 def head_tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
@@ -58,52 +74,26 @@ def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, 
 
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
     """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
-    context, units = analysis.context, f"{analysis.units.name}s"
+    context = analysis.context
     uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
     uniform[DIAGONALITY] = context.diagonality_baseline
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
         Column("Label", _label, left=True, least=9, fit=_label),
-        *(label_column(title, name) for title, name in (("Score", "score"), ("Baseline", "baseline"), ("n", "n"))),
+        *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        role: Callable[..., str] = partial(role_text, analysis)
+        role = partial(role_text, analysis)
         columns.append(Column("Role over corpus", role, left=True, least=20, fit=role))
-        columns.append(Column("its score (baseline)", _role_numbers, optional=1))
+        columns.append(Column("its score (baseline)", lambda head: _score(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    for title, name, unit, optional in _columns(units, context.source is not None):
-        columns.append(Column(title, partial(_statistic, name=name), unit, optional=optional))
+    for title, name, unit, optional in _OF_ONE_TEXT if context.source is None else _BETWEEN_TEXTS:
+        of = unit.format(analysis.units.name)
+        columns.append(Column(title, partial(_statistic, name=name), of, optional=optional))
         last.append(uniform.get(name, ""))
-    count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
-    return column_table(
-        f"Heads ({count}, clearest pattern first)", columns, listed, width=width,
-        last=last, caption=left_out(len(listed), total, "head", "heads.csv"),
-    )  # fmt: skip
-
-
-def _columns(units: str, between: bool) -> list[tuple[str, str, str, int]]:
-    """Title, statistic, unit, and which goes first on a narrow terminal: the largest number.
-
-    ``between`` says whether it is of two texts, of which shares and distances have no meaning.
-    """
-    if between:
-        return [
-            ("Diagonal", DIAGONALITY, "", 1),
-            ("Sink", "sink", "", 2),
-            ("Entropy", "entropy", "nats", 3),
-            ("Conf", "confidence", "", 5),
-            ("Conf, content", "confidence_content", "", 4),
-        ]
-    shares = [(spec.column, spec.statistic) for spec in PATTERNS if spec.column]
-    return [
-        ("Sink", "sink", "", 2),
-        ("Entropy", "entropy", "nats", 3),
-        ("Conf", "confidence", "", 6),
-        ("Conf, content", "confidence_content", "", 4),
-        ("Distance", "distance", units, 7),
-        ("Distance, content", "distance_content", units, 5),
-        *((title, name, "", 8 + place) for place, (title, name) in enumerate(shares)),
-    ]
+    title = f"Heads ({listed_of(len(listed), total)}, clearest pattern first)"
+    caption = left_out(len(listed), total, "head", "heads.csv")
+    return column_table(title, columns, listed, width=width, last=last, caption=caption)
 
 
 def _statistic(head: HeadFindings, name: str) -> float | None:
@@ -112,14 +102,10 @@ def _statistic(head: HeadFindings, name: str) -> float | None:
 
 def _label(head: HeadFindings, room: int = 99) -> Text:
     """The label, shorter where there is no room; grey and with a question mark where it is an indication only."""
-    name, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
+    name, mark = visible(head.label), head.mark
     forms = (name, shorter(name))
     form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
     return Text(form + mark, "dim" if mark else "")
-
-
-def _role_numbers(head: HeadFindings) -> str:
-    return "–" if head.role is None else f"{number(head.role.score)} ({number(head.role.baseline)})"
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
@@ -135,14 +121,14 @@ def _roles(head: HeadFindings, room: int = 999) -> str:
     """As many roles as the room has place for, at least one, and how many more there are."""
     if head.profile is None or not head.profile.roles:
         return "none"
-    names = [_role(role) for role in head.profile.roles]
+    names = [f"{role_name(role.role, role.direction)} {_score(role)}" for role in head.profile.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
 
 
-def _role(role: StoredRole) -> str:
-    return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
+def _score(role: StoredRole | None) -> str:
+    return "–" if role is None else f"{number(role.score)} ({number(role.baseline)})"
 
 
 def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
@@ -169,15 +155,9 @@ def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
 
 def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
     """All relations but the subtypes that are all that the text has of their base relation."""
-
-    def instances(name: str) -> int:
-        return by_name[name][0][1].n
-
-    return [
-        entries
-        for name, entries in by_name.items()
-        if ":" not in name or instances(name) < instances(name.partition(":")[0])
-    ]
+    instances = {name: entries[0][1].n for name, entries in by_name.items()}
+    bases = {name: name.partition(":")[0] for name in by_name}
+    return [by_name[name] for name, base in bases.items() if name == base or instances[name] < instances[base]]
 
 
 def _ranked(entries: list[_Entry]) -> _Pattern:
@@ -239,7 +219,7 @@ def _scores(verdict: Verdict) -> str:
 
 def _relation_table(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
     """How many pairs each head finds, those that find most first."""
-    found = list(relations_of(analysis, analysis.select(choices.select), choices.relation))
+    found = relations_of(analysis, analysis.select(choices.select), choices.relation)
     listed = sorted(found, key=lambda each: (-each.found / len(each.pairs), each.head.id))[: choices.top or None]
     if listed:
         yield titled(
@@ -263,7 +243,9 @@ def _notes(analysis: Analysis) -> Text:
         repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy; labels rest on it."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
-        syntax = f"parse by {parse.parser}, which may be wrong{_relations(parse)}; {guesses}."
+        mapped = parse.vocabulary.mapped_from
+        whose = "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
+        syntax = f"parse by {parse.parser}, which may be wrong{whose}; {guesses}."
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
@@ -290,21 +272,18 @@ def _notes(analysis: Analysis) -> Text:
     )
 
 
-def _relations(parse: Parse) -> str:
-    """Whose relations they are, where the parser's own were mapped."""
-    mapped = parse.vocabulary.mapped_from
-    return "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
-
-
 def _target_note(analysis: Analysis) -> str:
     """How to read the heads of an encoder-decoder; what a decoder wrote; else empty."""
-    if analysis.continuation is not None:
-        return analysis.continuation.told
-    if analysis.target is None:
+    written, target = analysis.continuation, analysis.target
+    if written is not None:
+        end = f", which then ended the text ({written.asked} were asked for)" if written.ended else ""
+        last = f"The last {counted(written.count, 'token')} {'was' if written.count == 1 else 'were'}"
+        return f"{last} generated by the model, greedily{end}."
+    if target is None:
         return ""
-    whose = "generated by the model, greedily" if analysis.target.generated else "given"
+    whose = "generated by the model, greedily" if target.generated else "given"
     return (
-        f"Target ({whose}): {quoted(analysis.target.text)}. D and X attend from what the decoder reads, a start token "
+        f"Target ({whose}): {quoted(target.text)}. D and X attend from what the decoder reads, a start token "
         "and the target without its last token: the row of each token predicts the next one. Diagonal: how far a head "
         "goes through the source as the target goes on (1: a straight diagonal; after Shim et al. 2022)."
     )

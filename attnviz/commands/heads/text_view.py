@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.drawn import drawn, stem_of
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, label_and_role
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
-from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
@@ -37,7 +36,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
         if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
             continue
         heads = part.select(choices.select)
-        plan = _plan(part, heads, choices, stem_of(part, "text"))
+        plan = _plan(part, heads, choices, part.stem("text"))
         if len(plan.blocks) == 1 or text_inches(plan, choices.look)[1] <= HIGHEST - 1.5:
             yield plan
             continue
@@ -47,10 +46,11 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
-    shown, scale = drawn(part, choices), choices.look.scale
+    shown, look, scale = part.drawn(choices.drop_special), choices.look, choices.look.scale
     facts, between = shown.facts, shown.context.source is not None
     start, chosen = start_of(shown, choices.token)
-    queries = _attending(shown.units) if start is None else list(start)
+    content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
+    queries = content if start is None else list(start)
     pieces, places = pieces_of(*_source(part), shown.keys)
     blocks = _blocks(heads, [pattern[queries] for _, pattern in shown.patterns(heads)], places)
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in places]
@@ -71,7 +71,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem:
         "per-head": "colour from 0 to the largest value of each block",
         "log": f"colour logarithmic from {FAINTEST:g} to 1",
     }
-    title = f"{heads[0].id}  {visible(heads[0].labelled.shown)}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = f"{heads[0].id}  {heads[0].shown}" if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
         caption=sentence(
@@ -84,16 +84,11 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem:
         notes=facts.notes(*(f"{capital(part)}." for part in said if part)),
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset() if start is None or between else _framed(places, start),
-        norm=_norm(choices, top),
+        framed=frozenset(at for at, units in enumerate(places) if start and not between and {*units} & {*start}),
+        norm=Normalize(0.0, top, clip=True) if scale == "shared" else look.norm(),  # per-head: shares of the largest
         bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
         cut=cut and scale == "shared",
     )
-
-
-def _attending(units: Units) -> list[int]:
-    """The units whose attention counts: all but sinks, if there are others."""
-    return [place for place, sink in enumerate(units.sink) if not sink] or list(range(len(units)))
 
 
 def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
@@ -112,7 +107,7 @@ def _blocks(
     received = [pattern.double().mean(0).numpy() for pattern in patterns]
     if len(heads) > MOST_HEADS:
         return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), places)]
-    names = [f"{head.id}  {visible(head.labelled.shown)}" for head in heads]
+    names = [f"{head.id}  {head.shown}" for head in heads]
     return [_block(name, values, places) for name, values in zip(names, received, strict=True)]
 
 
@@ -127,24 +122,18 @@ def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bo
     """Where the shared scale ends, so that all but sinks can be told apart, and whether anything is beyond it."""
     values = np.stack([block.values for block in blocks])
     content = values[:, ~np.array(sinks)] if not all(sinks) else values
-    top = next((top for top in _TOPS if top >= content.max()), 1.0)
+    top = scale_end(content.max())
     return top, bool(values.max() > top)
+
+
+def scale_end(value: float) -> float:
+    """The round number at which a shared scale of colours ends that has room for this value."""
+    return next((top for top in _TOPS if top >= value), 1.0)
 
 
 def _of_own_scale(block: ShadedText) -> ShadedText:
     end = float(block.values.max()) or 1.0
     return replace(block, largest=end, beside=" · ".join(filter(None, (block.beside, f"largest {end:.2g}"))))
-
-
-def _norm(choices: Choices, top: float) -> Normalize:
-    """From what a token receives to its colour; ``per-head`` values are shares of their block's largest."""
-    if choices.look.scale == "log":
-        return choices.look.norm()
-    return Normalize(0.0, top if choices.look.scale == "shared" else 1.0, clip=True)
-
-
-def _framed(places: Sequence[Sequence[int]], start: Sequence[int]) -> frozenset[int]:
-    return frozenset(number for number, units in enumerate(places) if set(units) & set(start))
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:

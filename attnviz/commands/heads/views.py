@@ -1,22 +1,21 @@
-"""The figures of ``attnviz heads``: the overview, heatmaps and mean patterns; lines, maps and pairs stand apart."""
+"""The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have files of their own."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
+from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, kinds_in_words, labels_of, parts_drawn, stem_of
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
-from attnviz.commands.heads.naming import evidence, role_text, shorter
-from attnviz.commands.heads.page_view import page_data
-from attnviz.commands.heads.pair_view import PAIR
-from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
+from attnviz.commands.heads.page_view import MOSTLY_WHITE, kinds_in_words, page_data
+from attnviz.commands.heads.pair_view import PAIR, labels_of
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
-from attnviz.commands.heads.text_view import TEXT
+from attnviz.commands.heads.text_view import TEXT, scale_end
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
@@ -27,23 +26,31 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.patterns.profile_store import StoredRole
 from attnviz.results.facts import capital, sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View, page_view
 
-MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
+MOST_HEADS = 12
+"""Heads side by side in a panel; of more, those furthest above their baselines."""
 
 _TILE, _ALONE = 1.6, 6.4
-_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means has to cover."""
 
+_BARS = {
+    "shared": "attention weight (same scale for every head)",
+    "per-head": "share of the head’s largest weight (own scales)",
+    "log": "attention weight (log scale)",
+}
+"""What a colour bar shows that serves every head, by scale."""
+
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
-    """One picture of all selected heads."""
     look, heads = choices.look, analysis.select(choices.select)
-    shown = [drawn(part, choices) for part in analysis.parts]
-    facts, model, own = drawn(analysis, choices).facts, analysis.checkpoint, look.scale == "per-head"
+    shown = [part.drawn(choices.drop_special) for part in analysis.parts]
+    facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
     few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
     labels = labels_of(shown[0])[0] if few else None
@@ -54,9 +61,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     for part in shown:
         sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
         for head, pattern in part.patterns(part.select(choices.select)):
-            values = max_pool(pattern.float().numpy(), pooled)
-            share = values / (_largest(values) if own else 1.0)
-            cells.append(_cell(analysis, head, share, sinks))
+            cells.append(_cell(analysis, head, cells_of(pattern, pooled, own), sinks))
     all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
@@ -88,7 +93,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
             f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
-            MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
+            "Most cells are near 0: --scale log shows them." * (facts.n > MOSTLY_WHITE and look.scale == "shared"),
             facts.pooled(pooled),
         ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
@@ -97,34 +102,30 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         labels=labels,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
-        bar=_bar(look),
+        bar=_BARS[look.scale],
     )
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
     """A head with its label on the text and, right of its id, its role over the corpus."""
-    label, mark, role = visible(head.label), head.labelled.shown.removeprefix(head.label), head.role
-    forms = [label, label.replace(SYNTACTIC, "syn: "), shorter(label)]
+    label, mark, role = visible(head.label), head.mark, head.role
     over_corpus = None
     if role is not None:
         name, here = role_name(role.role, None), bool(analysis.has_role(head))
-        forms_of_role = (name + " (corpus)" * (not here), name, shorter(name))
-        over_corpus = (family_of_label(role.role), forms_of_role, here)
-    beside, *briefer = (form + mark for form in forms)
+        over_corpus = (family_of_label(role.role), (name + " (corpus)" * (not here), name, shorter(name)), here)
+    beside, *briefer = (form + mark for form in (label, label.replace(SYNTACTIC, "syn: "), shorter(label)))
     family = family_of_label(head.label)
-    shorter_forms = tuple(briefer)
-    return HeadCell(head.id, values, beside, family, shorter_forms, bool(mark), over_corpus, sinks)
+    return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
-    """The heatmap of each selected head."""
-    for part in parts_drawn(analysis, choices):
+    for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
 
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
-    shown, look = drawn(analysis, choices), choices.look
+    shown, look = analysis.drawn(choices.drop_special), choices.look
     asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in asked}
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
@@ -140,9 +141,9 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
         )[1:],
     )
     for head, pattern in shown.patterns(heads):
-        values = max_pool(pattern.float().numpy(), pooled)
-        largest, label = _largest(values), visible(head.labelled.shown)
-        on_text, over = evidence(head), _over_corpus(analysis, head)
+        values = cells_of(pattern, pooled)
+        largest, label = _largest(values), head.shown
+        on_text, over = evidence(head), "" if head.role is None else _over_corpus(head.role)
         told = " · ".join(part for part in (on_text, over) if part)
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
@@ -170,7 +171,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=look.norm(largest),
             bar_norm=look.norm(),
-            bar=_bar(look),
+            bar=_BARS[look.scale],
             pooled=pooled,
         )
 
@@ -180,34 +181,30 @@ def _heatmap_files(analysis: Analysis, choices: Choices, file_format: str) -> It
         yield from heatmap_files(_heatmaps(part, choices), choices.look, file_format)
 
 
+def cells_of(pattern: Tensor, pooled: int, own: bool = False) -> Array:
+    """A pattern as it is drawn, the largest weight of each cell; on the head's own scale a share of its largest."""
+    values = max_pool(pattern.float().numpy(), pooled)
+    return values / _largest(values) if own else values
+
+
 def _largest(values: Array) -> float:
     return float(values.max()) or 1.0
 
 
-def _bar(look: Look) -> str:
-    """What a colour bar shows that serves every head."""
-    return {
-        "shared": "attention weight (same scale for every head)",
-        "per-head": "share of the head’s largest weight (own scales)",
-        "log": "attention weight (log scale)",
-    }[look.scale]
-
-
 def _scale(look: Look, own: str) -> str:
     """The scale of the colours, for a caption; ``own`` is where it ends if each head has its own."""
-    return {
-        "shared": "colour = attention weight, from 0 to 1, the same for every head",
-        "per-head": f"colour = attention weight, from 0 to {own}",
-        "log": f"colour = attention weight, logarithmic from {FAINTEST:g} or less to 1, the same for every head",
-    }[look.scale]
+    colours = {
+        "shared": "from 0 to 1, the same for every head",
+        "per-head": f"from 0 to {own}",
+        "log": f"logarithmic from {FAINTEST:g} or less to 1, the same for every head",
+    }
+    return f"colour = attention weight, {colours[look.scale]}"
 
 
-def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
-    """The role over the corpus with its own score and baseline; empty where there is none."""
-    if head.role is None:
-        return ""
-    role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
+def _over_corpus(role: StoredRole) -> str:
+    """A role with its own score and baseline."""
+    name = role_name(role.role, role.direction)
+    return f"over the corpus: {name} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -218,14 +215,15 @@ def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
     So every picture says that no head need look like it.
     """
-    for part in parts_drawn(analysis, choices):
-        shown, (labels, keys) = drawn(part, choices), labels_of(drawn(part, choices))
+    for part in analysis.parts_of(choices.select):
+        shown = part.drawn(choices.drop_special)
+        labels, keys = labels_of(shown)
         layers = dict.fromkeys(head.id.layer for head in shown.heads)
         patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in layers]
         means = [*patterns, np.mean(patterns, axis=0)]
         pooled, _ = tile_pooling(labels.texts, [len(means)], _TILE, choices.look, keys.texts if keys else ())
         cells = np.concatenate([max_pool(mean, pooled).ravel() for mean in means])
-        top = next((top for top in _TOPS if top >= np.quantile(cells, _COVERED)), 1.0)
+        top = scale_end(np.quantile(cells, _COVERED))
         names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
         yield _mean(shown, names, means, top, choices.look)
         yield _mean(shown, names[-1:], means[-1:], top, choices.look)
@@ -248,7 +246,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
     }
     tiles = tuple(_mean_tile(name, max_pool(mean, pooled), own) for name, mean in zip(names, means, strict=True))
     return TilesPlan(
-        stem=stem_of(shown, "mean-all" if alone else "mean"),
+        stem=shown.stem("mean-all" if alone else "mean"),
         caption=sentence(
             f"{facts.model} on {facts.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
             "it)",
@@ -285,6 +283,46 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
     return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
 
 
+def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+    """A few chosen heads side by side, tokens named; of an encoder-decoder one figure for each kind of attention."""
+    return (_panel(part, choices) for part in analysis.parts_of(choices.select))
+
+
+def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
+    shown, look, asked = analysis.drawn(choices.drop_special), choices.look, analysis.select(choices.select)
+    clearest = clearest_first(asked)[:MOST_HEADS]
+    heads = [head for head in asked if head in clearest]
+    target = _PANEL_TILE if look.width is None else max(_LEAST_TILE, look.width / min(len(heads), _ACROSS) - 0.3)
+    facts, (labels, keys), own = shown.facts, labels_of(shown), look.scale == "per-head"
+    pooled, every = tile_pooling(labels.texts, [len(heads)], target, look, keys.texts if keys else ())
+    tiles = tuple(
+        Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), (str(head.id),))
+        for head, pattern in shown.patterns(heads)
+    )
+    count = counted(len(heads), "head")
+    if len(heads) < len(asked):
+        count = f"{len(heads)} of {len(asked)} heads, the clearest"
+    rows = "rows (target) attend to columns (source)" if keys else "rows attend to columns"
+    return TilesPlan(
+        stem=analysis.stem("panel"),
+        caption=sentence(
+            f"Attention of {facts.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
+            f"colour = attention weight ({look.scale_of('each head')})",
+            facts.dropped,
+            facts.pooled(pooled),
+        ),
+        title=f"{facts.model}: {count}",
+        notes=facts.notes(f"{capital(rows)}.", f"{facts.named(every)} {facts.pooled(pooled)}".strip()),
+        groups=(("", tiles),),
+        labels=labels,
+        keys=keys,
+        norm=look.norm(),
+        bar="share of each head’s largest weight" if own else f"attention weight ({look.scale_of('each head')})",
+        pooled=pooled,
+        target=target,
+    )
+
+
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
@@ -298,7 +336,10 @@ VIEWS: tuple[View[Any, Any], ...] = (
         stems="mean(-[a-z-]+)?", default=False,
     ),
     PAIR,
-    PANEL,
+    View(
+        "panel", "up to 12 chosen heads side by side, tokens named", _panels, tiles_figure, draw_last_tile,
+        stems="panel(-[a-z-]+)?", default=False,
+    ),
     RELATIONS,
     TEXT,
     page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data),

@@ -9,9 +9,12 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from attnviz.arguments import is_whole
-from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.commands.models.configurations import (
+    ConfigFile,
     Configuration,
+    built_in_configs,
+    cached_configs,
+    find_config,
     paper_configuration,
     paper_configurations,
     parameter_counts,
@@ -35,8 +38,11 @@ _NAMES = {
 }
 """What the architectures call each size: transformers' own name first, where it maps the others to it."""
 
-_ONE_WIDTH = ("bert", "camembert", "distilbert", "electra", "gpt2", "roberta", "xlm-roberta")
-"""Architectures whose heads are always d_model / n_heads wide, whatever else a config says."""
+_OF_DECODER = {
+    "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
+    "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
+}
+"""Likewise of an encoder-decoder; a name that both parts share stands for both."""
 
 _LONGEST = 160
 """Characters of a reason that is transformers' own."""
@@ -103,14 +109,14 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
 
 
 def _read(file: ConfigFile) -> Configuration:
-    closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in _ONE_WIDTH
+    closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in ("bert", "gpt2")
     return built_in_configuration(file) if closed_form else read_configuration(file)
 
 
 def built_in_configuration(file: ConfigFile) -> Configuration:
     """A built-in model from its config.json alone: torch is not imported, so that a list of models is quick."""
     raw = read_json(file.path)
-    model = _with_sizes(Configuration(file.name, file.kind, None, raw["model_type"]), raw.get)
+    model = _with_sizes(Configuration(file.name, file.kind, None, raw["model_type"]), raw.get, one_width=True)
     sizes = {name: getattr(model, name) for name in ("n_layers", "d_model", "vocabulary", "positions")}
     d_ff = raw.get("intermediate_size") or raw.get("n_inner") or 4 * sizes["d_model"]
     counts = parameter_counts(**sizes, d_ff=d_ff, segments=raw.get("type_vocab_size", 0))
@@ -136,11 +142,6 @@ def read_configuration(file: ConfigFile) -> Configuration:
     if model_type not in CONFIG_MAPPING:
         unknown = f"transformers {__version__} does not know it: sizes as its config names them, parameters not counted"
         return _with_sizes(replace(model, reason=f"architecture {model_type!r}", notes=(unknown,)), raw.get)
-    return _of_config(model, file)
-
-
-def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
-    """The configuration of an architecture that transformers knows."""
     from attnviz.model.configs import read_config
     from attnviz.model.libraries import calling_transformers
 
@@ -152,6 +153,7 @@ def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
 
 def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
     """The configuration with the sizes of its main part; what differs from layer to layer has no size."""
+    from attnviz.model.architectures import ARCHITECTURES
 
     def setting(name: str) -> Any:
         try:
@@ -161,16 +163,18 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
             return None
 
     inner, notes, varying = config, list[str](), list[str]()
+    decoder = getattr(config, "is_encoder_decoder", False)
     if not isinstance(getattr(config, "hidden_size", None), int):
         with suppress(ValueError):  # several parts, none of them the main one
             inner = config.get_text_config()
         if inner is not config:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
-    elif getattr(config, "is_encoder_decoder", False):
+    elif decoder:
         notes.append("encoder and decoder: layers and heads are those of the encoder + those of the decoder")
-    model = _with_sizes(replace(model, notes=tuple(notes)), setting)
-    if inner is config and getattr(config, "is_encoder_decoder", False):
-        model = _with_decoder(model, setting)
+    family = ARCHITECTURES.get(config.model_type)
+    one_width = family is not None and not family.states_d_head
+    model = replace(model, notes=tuple(notes))
+    model = _with_sizes(model, setting, decoder=decoder and inner is config, one_width=one_width)
     if not varying:
         return model
     origins = {size: origin for size, origin in model.origins.items() if size != "d_head"}
@@ -235,24 +239,20 @@ def _missing_weights(file: ConfigFile) -> list[str]:
     return []
 
 
-def _with_sizes(model: Configuration, get: Callable[[str], Any]) -> Configuration:
-    """The configuration with its sizes, by whatever names they have; None for what is no number."""
-    sizes = {size: _first_number(get, names) for size, names in _NAMES.items()}
-    stated = None if model.architecture in _ONE_WIDTH else sizes["d_head"]
+def _with_sizes(
+    model: Configuration, get: Callable[[str], Any], *, decoder: bool = False, one_width: bool = False
+) -> Configuration:
+    """The configuration with its sizes, by whatever names they have; None for what is no number.
+
+    ``one_width``: heads are d_model / n_heads wide, whatever else the config says.
+    """
+    sizes = {size: _first_number(get, names) for size, names in (_NAMES | (_OF_DECODER if decoder else {})).items()}
+    stated = None if one_width else sizes["d_head"]
     sizes["d_head"], odd = width_of_heads(sizes["d_model"], sizes["n_heads"], stated)
     origins = {size: "config" for size, number in sizes.items() if number is not None}
     if stated is None and sizes["d_head"] is not None:
         origins["d_head"] = "derived"
     return replace(model, **sizes, origins=origins, notes=(*model.notes, *([odd] if odd else [])))  # type: ignore[arg-type]
-
-
-def _with_decoder(model: Configuration, get: Callable[[str], Any]) -> Configuration:
-    """The configuration with the decoder's layers and heads; a name that both share stands for both."""
-    layers = _first_number(get, ("decoder_layers", "num_decoder_layers"))
-    heads = _first_number(get, ("decoder_attention_heads", "num_heads"))
-    known = {"n_decoder_layers": layers, "n_decoder_heads": heads}
-    origins = {size: "config" for size, number in known.items() if number is not None}
-    return replace(model, n_decoder_layers=layers, n_decoder_heads=heads, origins={**model.origins, **origins})
 
 
 def _first_number(get: Callable[[str], Any], names: Iterable[str]) -> int | None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from attnviz.commands.models.configurations import PAPERS, Configuration
 from attnviz.model.wording import visible
 from attnviz.results.documents import csv_text
-from attnviz.results.output_folder import Layout
+from attnviz.results.report import Layout
 from attnviz.results.tables import Column, column_table, notes, spaced
 
 _SIZES = {

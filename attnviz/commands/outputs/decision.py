@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import layer_contributions, without_gradients
-from attnviz.attention.norms import Norm, widened
+from attnviz.attention.contributions import without_gradients
+from attnviz.attention.reference import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.promoted_tokens import output_norm
-from attnviz.commands.outputs.stream import ResidualStream, check_parts
+from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, parts_at
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier
@@ -115,11 +114,7 @@ def take_apart(
 ) -> Decision | None:
     """The decision as a sum; ``stream`` was recorded while the heads were verified. None for a model without classes.
 
-    Args:
-        verified: the heads of one text.
-        stream: of the same forward pass.
-        label: the class to explain; None for the most probable one.
-        against: the class to hold it against; None for the most probable other one.
+    Without a label the most probable class is explained, and held against the most probable other one.
 
     Raises:
         UsageError: the model lacks such a class.
@@ -133,10 +128,8 @@ def take_apart(
     with without_gradients(verified.checkpoint.device):
         own = widened(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
-        classes = tuple(
-            ClassLogit(i, *each)
-            for i, each in enumerate(zip(classifier.labels, own.tolist(), own.softmax(-1).tolist(), strict=True))
-        )
+        columns = range(len(own)), classifier.labels, own.tolist(), own.softmax(-1).tolist()
+        classes = tuple(map(ClassLogit, *columns))
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
         final = widened(stream.normed[position])
@@ -145,9 +138,9 @@ def take_apart(
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
         values = (vectors @ gradient).tolist()
     difference = float(own[chosen.number] - own[other.number])
-    heads = {name: value for name, value in zip(names, values, strict=True) if isinstance(name, HeadId)}
-    others = [(name, value) for name, value in zip(names, values, strict=True) if not isinstance(name, HeadId)]
-    parts = [DecisionPart(*name, value) for name, value in others] + rest
+    named = list(zip(names, values, strict=True))
+    heads = {name: value for name, value in named if isinstance(name, HeadId)}
+    parts = [DecisionPart(*name, value) for name, value in named if not isinstance(name, HeadId)] + rest
     every = [*heads.values(), *(part.value for part in parts)]
     scale = max(map(abs, [*every, difference])) or 1.0
     error = abs(sum(every) - difference) / scale
@@ -194,21 +187,20 @@ _Name = HeadId | tuple[str, int | None]
 
 def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: int) -> tuple[list[_Name], Tensor]:
     """Parts that sum to the final state at a position, [n_parts, d_model], and what each of them is."""
-    checkpoint = verified.checkpoint
-    architecture = checkpoint.architecture
+    checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
     assert stream.first is not None
     state = _State(widened(stream.first[position]))
-    for layer, modules in enumerate(architecture.modules(checkpoint.model)):
-        writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
-        outputs = through(writing.outputs_at(position))
-        state.add(outputs, *(HeadId(layer, head) for head in range(len(outputs))))
-        if architecture.parameters(checkpoint.model, layer).output_bias is not None:
-            state.add(through(writing.output_bias)[None], ("attention bias", layer))
-        if not architecture.pre_norm:
-            state.normalise(checkpoint.norm(modules.attention_norm), layer)
-        state.add(stream.feed_forward[layer][position][None], ("feed-forward", layer))
-        if not architecture.pre_norm:
-            state.normalise(checkpoint.norm(modules.feed_forward_norm), layer)
+    layers = architecture.modules(checkpoint.model)
+    for name, layer, vectors in parts_at(verified, stream, position):
+        normed = name == "feed-forward" and not architecture.pre_norm
+        if normed:
+            state.normalise(checkpoint.norm(layers[layer].attention_norm), layer)
+        if name == "heads":
+            state.add(vectors, *(HeadId(layer, head) for head in range(len(vectors))))
+        else:
+            state.add(vectors[None], (name, layer))
+        if normed:
+            state.normalise(checkpoint.norm(layers[layer].feed_forward_norm), layer)
     if (last := architecture.final_norm(checkpoint.model)) is not None:
         state.normalise(checkpoint.norm(last), None)
     return state.names, state.parts

@@ -1,16 +1,16 @@
 """The maps of what heads write: shares of a layer's output, direct effects on a logit or on a classifier's decision."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs.decision import Decision
-from attnviz.commands.outputs.decision_report import how_it_is_read, versus
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
 from attnviz.commands.outputs.promoted_tokens import Attribution
+from attnviz.commands.outputs.report import how_it_is_read, versus
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.look import Look
 from attnviz.figures.page import Mark
@@ -19,6 +19,7 @@ from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
 _Columns = tuple[tuple[str, Numbers], ...]
+_BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
@@ -97,29 +98,26 @@ def _effect(part: HeadOutputs, attribution: Attribution, look: Look, bar: str) -
     """The effects of one kind of attention, or of a model of one kind, beside those of its layers' other parts."""
     layers = [layer.layer for layer in part.layers]
     values = np.array([head.predicted for head in attribution.heads if head.id.layer in layers])
-    beside = tuple(
-        (short, np.array([each.predicted for each in attribution.parts if each.name == name and each.layer in layers]))
-        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
-    )
-    beside = tuple((short, column) for short, column in beside if len(column) or part.stack is None)
+    beside = _beside(((each.name, each.layer, each.predicted) for each in attribution.parts), layers)
     name = _letter(part).removesuffix(". ")
     return _map(values.reshape(len(layers), -1), look, bar, name=name, beside=beside, diverging=True)
+
+
+def _beside(parts: Iterable[tuple[str, int | None, float]], layers: Sequence[int]) -> _Columns:
+    """What else adds something in each of these layers, a column a kind: from names, layers and values."""
+    of_layers = [part for part in parts if part[1] in layers]
+    columns = ((short, [value for name, _, value in of_layers if name == kind]) for kind, short in _BESIDE.items())
+    return tuple((short, np.array(column)) for short, column in columns if column)
 
 
 def _decision(result: HeadOutputs, decision: Decision, look: Look) -> HeadMapPlan:
     facts, both = result.facts, versus(decision)
     values = np.array([decision.heads[head] for head in sorted(decision.heads)]).reshape(result.table("norm").shape)
-    of_layers = (
-        (short, np.array([part.value for part in decision.parts if (part.name, part.layer is None) == (name, False)]))
-        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"), ("norm bias", "LN"))
-    )
-    beside = tuple((short, column) for short, column in of_layers if len(column))
+    layers = [layer.layer for layer in result.layers]
+    beside = _beside(((part.name, part.layer, part.value) for part in decision.parts), layers)
     rest = ", ".join(f"{part.name} {signed(part.value)}" for part in decision.parts if part.layer is None)
-    at, total = (
-        f"position #{decision.position} (“{result.tokens.labels[decision.position]}”)",
-        signed(decision.difference),
-    )
-    reading = how_it_is_read(result, decision)
+    at = f"position #{decision.position} (“{result.tokens.labels[decision.position]}”)"
+    total, reading = signed(decision.difference), how_it_is_read(result, decision)
     return HeadMapPlan(
         stem="outputs-effects",
         caption=sentence(

@@ -7,6 +7,7 @@ GPT-2 not the first), S the others; means and sums over queries are over C.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +20,14 @@ from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
-from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
-from attnviz.commands.outputs.stream import ResidualStream, recording_stream, why_no_attribution
+from attnviz.commands.outputs.residual_stream import (
+    HeadContribution,
+    OutputShares,
+    ResidualStream,
+    measure_contributions,
+    recording_stream,
+    why_no_attribution,
+)
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
@@ -28,7 +35,7 @@ from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import OfHeads, TextResult
+from attnviz.results.result import OfHeads, TextResult
 
 Numbers = NDArray[np.float64]
 
@@ -135,11 +142,9 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
         """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
-        layer: LayerContributions | None = None
-        for head in sorted(heads, key=lambda head: head.id):
-            if layer is None or layer.layer != head.id.layer:
-                layer = layer_contributions(self.attention, head.id.layer)
-            yield head, layer
+        for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
+            layer = layer_contributions(self.attention, number)
+            yield from ((head, layer) for head in of_layer)
 
     def attribute(self, token: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
@@ -179,7 +184,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         return max(head.largest for head in self.heads)
 
     def __repr__(self) -> str:
-        """One line: what was read, and which head makes up most."""
         id, value = self.heads[0].id, self.heads[0].projection_share
         share = "no share" if value is None else f"{rounded(value)} of its layer's output"
         counts = f"{len(self.heads)} heads verified, {id} first ({share})"
@@ -250,22 +254,11 @@ def head_outputs(
         layers.append(shares)
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
-    heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
+    ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
     attribution = None if why_not else attribute_logits(verified, stream, position)
     decision = take_apart(verified, stream, label, against)
     return HeadOutputs(
-        text,
-        pair,
-        checkpoint,
-        tokens,
-        verified,
-        tuple(layers),
-        tuple(heads),
-        stream,
-        attribution,
-        why_not,
-        decision,
-        read,
+        text, pair, checkpoint, tokens, verified, tuple(layers), ranked, stream, attribution, why_not, decision, read
     )
 
 

@@ -14,7 +14,7 @@ all parts sum to the model's own logits is checked at the position, or nothing i
 what later layers make of a head's output is in their parts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import layer_contributions, without_gradients
-from attnviz.attention.norms import widened
+from attnviz.attention.contributions import without_gradients
+from attnviz.attention.reference import widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_stream
+from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream, parts_at
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -144,9 +144,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
     """
     checkpoint = verified.checkpoint
-    layers = last_stream(checkpoint)
-    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
-    tokens, _ = verified.tokens_of(layers[0])
+    tokens, _ = verified.tokens_of(last_stream(checkpoint)[0])
     heads: list[HeadPromotion] = []
     parts: list[PartEffect] = []
     assert stream.last is not None
@@ -167,18 +165,15 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
-        for place, layer in enumerate(layers, start=1):
-            writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
-            of_heads = unembedding(through(writing.outputs_at(position)))
-            total += of_heads.sum(0)
-            for head, logits in enumerate(of_heads):
+        for name, layer, vectors in parts_at(verified, stream, position):
+            added = unembedding(vectors)
+            if name != "heads":
+                add(name, layer, added)
+                continue
+            total += added.sum(0)
+            for head, logits in enumerate(added):
                 promoted, suppressed = (_most_moved(logits, checkpoint.tokenizer, raised) for raised in (True, False))
                 heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
-            if checkpoint.architecture.parameters(checkpoint.model, layer).output_bias is not None:
-                add("attention bias", layer, unembedding(through(writing.output_bias)))
-            if place % of_block == 0:
-                network = stream.feed_forward[place // of_block - 1]
-                add("feed-forward", layers[place - of_block], unembedding(network[position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
     refuse_not_finite(given, f"logits at position {position}")
@@ -194,14 +189,12 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         total, own, tolerance, f"logits at position {position} ({tokens.labels[position]!r})",
         lambda token: f"for the token {label(token)!r}", "mean over the vocabulary removed; ",
     )  # fmt: skip
-
     return Attribution(
         position,
         predicted=named(predicted, label(predicted)),
         actual=None if actual is None else named(actual, tokens.labels[position + 1]),
         heads=tuple(sorted(heads, key=lambda head: head.id)),
-        parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
-        tolerance=tolerance,
+        parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale, tolerance=tolerance,
     )  # fmt: skip
 
 
@@ -236,16 +229,6 @@ class _Unembedding:
             yield "final norm bias", _centred(widened(self._norm.bias) @ self._weight.T)
         if self._head.bias is not None:
             yield "unembedding bias", _centred(widened(self._head.bias))
-
-
-def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
-    """What becomes of parts of a layer's attention output before they are added, with the norm's scale held fixed."""
-    checkpoint = verified.checkpoint
-    module = checkpoint.architecture.modules(checkpoint.model)[layer].attention_output_norm
-    if module is None:
-        return lambda part: part
-    norm, own = checkpoint.norm(module), verified.model_output(layer)[0, position]
-    return lambda part: norm.linear_part(part, norm.scale(own))
 
 
 def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:

@@ -1,7 +1,7 @@
 """How what heads write is told: tables, JSON, CSV, tensors, and the sentences that figures and tables share."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
@@ -13,22 +13,17 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.outputs.decision_report import (
-    decision_entry,
-    decision_table,
-    decision_text,
-    how_it_is_read,
-    listed_parts,
-)
+from attnviz.commands.outputs.decision import NOT_LINEAR, Decision
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
-from attnviz.commands.outputs.shares import HeadContribution
+from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.model.wording import counted, percent, quoted, shortened, signed
+from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.results.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
 
 MOST_BYTES = 4 * 2**30
@@ -39,6 +34,14 @@ _NUMBERS = (
 )  # fmt: skip
 _PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
 """Tokens that a head promotes, that it suppresses, and letters of each; columns that they take at least."""
+
+_OF_LAYERS = {
+    "attention bias": "b_O of all layers",
+    "feed-forward": "feed-forward networks",
+    "norm bias": "biases of norms",
+    "classifier bias": "biases of the classifier",
+    NOT_LINEAR: "what is not linear in the classifier",
+}
 
 
 def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
@@ -85,7 +88,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
             ],
         },
         "no_attribution": result.no_attribution or None,
-        "decision": decision and decision_entry(decision),
+        "decision": decision and _decision_entry(decision),
     }  # fmt: skip
 
 
@@ -149,19 +152,13 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
-    yield column_table(
-        f"Heads ({listed_of(len(heads), count)}, the largest share of their layer’s output first)",
-        _COLUMNS,
-        heads,
-        width=width,
-        caption=left_out(len(heads), count, "head", "outputs.csv"),
-    )
+    yield _first_heads("Heads ({}, the largest share of their layer’s output first)", _COLUMNS, heads, count, width)
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
     if decision is not None:
-        yield decision_table(decision, result.select(choices.select), choices.top or count, width)
-        yield decision_text(result, decision)
+        yield _decision_table(decision, result.select(choices.select), choices.top or count, width)
+        yield _decision_text(result, decision)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
         "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
@@ -209,21 +206,22 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
     ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
     suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
-    count = f"{listed_of(len(ranked), len(known))} head{'s' * (len(known) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
-    return column_table(
-        f"Tokens promoted ({count}, the largest direct effect first)",
-        [
-            Column("Head", lambda head: head.id, left=True),
-            Column("Predicted", lambda head: signed(head.predicted)),
-            *(following if attribution.actual is not None else []),
-            Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
-            Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
-        ],
-        ranked,
-        width=width,
-        caption=left_out(len(ranked), len(known), "head", "outputs.csv"),
-    )
+    columns = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Predicted", lambda head: signed(head.predicted)),
+        *(following if attribution.actual is not None else []),
+        Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
+        Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
+    ]
+    title = f"Tokens promoted ({{}} head{'s' * (len(known) != 1)}, the largest direct effect first)"
+    return _first_heads(title, columns, ranked, len(known), width)
+
+
+def _first_heads(title: str, columns: Sequence[Column[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
+    """A table of the first heads; the braces of its title stand for how many of all they are."""
+    caption = left_out(len(heads), total, "head", "outputs.csv")
+    return column_table(title.format(listed_of(len(heads), total)), columns, heads, width=width, caption=caption)
 
 
 def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
@@ -231,7 +229,7 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
     predicted, actual = attribution.predicted, attribution.actual
     following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
     others = ((part.name, part.predicted) for part in attribution.parts)
-    parts = listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
+    parts = _listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
     return Text(
         f"At #{attribution.position} (‘{result.read.labels[attribution.position]}’) the model predicts "
         f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
@@ -247,6 +245,72 @@ def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     if not lines or len(lines[-1]) <= room:
         return next((line for line in lines if len(line) <= room), "–")
     return f"{shortened(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
+
+
+def _decision_entry(decision: Decision) -> dict[str, Any]:
+    """For outputs.json; what each head adds stands with the head."""
+    named = ("position", "difference", "linear", "error", "scale", "tolerance")
+    return {
+        **{name: getattr(decision, name) for name in named},
+        **{name: getattr(decision, name).name for name in ("label", "against", "predicted")},
+        "classes": [asdict(each) for each in decision.classes],
+        "parts": [asdict(part) for part in decision.parts],
+    }
+
+
+def versus(decision: Decision) -> str:
+    """The two classes: ``“good” against “bad”``."""
+    return f"{quoted(decision.label.name)} against {quoted(decision.against.name)}"
+
+
+def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
+    """What heads add to the difference of the logits, the largest part first."""
+    ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
+    columns: list[Column[HeadId]] = [
+        Column("Head", lambda head: head, left=True),
+        Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
+        Column("Speaks for", lambda head: _side(decision, decision.heads[head]), left=True),
+    ]
+    title = "Parts of the decision ({} heads, the largest direct effect first)"
+    return _first_heads(title, columns, ranked, len(heads), width)
+
+
+def _side(decision: Decision, value: float) -> str:
+    side = decision.label if value > 0 else decision.against
+    return "–" if signed(value) == rounded(0.0) else unisolated(quoted(side.name))
+
+
+def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
+    """What heads and all that is no head add, those of all layers together, so that the reader can add up."""
+    sums = {heads: total}
+    for name, value in parts:
+        sums[_OF_LAYERS.get(name, name)] = sums.get(_OF_LAYERS.get(name, name), 0.0) + value
+    return ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
+
+
+def _decision_text(result: HeadOutputs, decision: Decision) -> Text:
+    """What is decided where, and all parts of the difference."""
+    predicted, token = decision.predicted, result.tokens.labels[decision.position]
+    named = ((part.name, part.value) for part in decision.parts)
+    parts = _listed_parts("heads", sum(decision.heads.values()), named)
+    return Text(
+        f"At #{decision.position} (‘{token}’) the model decides for {unisolated(quoted(predicted.name))} (probability "
+        f"{rounded(predicted.probability)}). The logit of {unisolated(versus(decision))}: "
+        f"{signed(decision.difference)}, of which {parts}."
+    )
+
+
+def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
+    """Which path is linear and which is not, in a sentence or two."""
+    norms = "the final norm" if result.checkpoint.architecture.pre_norm else "every later norm"
+    held = f"direct effect alone, through {norms} with its scale at this token held fixed"
+    classifier = result.checkpoint.classifier
+    if decision.linear or classifier is None:
+        return f"Decision: {held}, and through the classifier, which is linear."
+    return (
+        f"Decision: {held}, up to the classifier's {classifier.activation}, which is not linear: from there along its "
+        f"gradient at this text, a linearisation. What that leaves out is a part of its own."
+    )
 
 
 REPORT = Report(

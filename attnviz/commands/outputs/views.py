@@ -16,7 +16,7 @@ from attnviz.attention.contributions import LayerContributions
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen
-from attnviz.commands.outputs.shares import HeadContribution
+from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
@@ -34,7 +34,17 @@ from attnviz.figures.matrix import (
     pooled_for,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, colour_bar, new_page, page_width, settled, written
+from attnviz.figures.page import (
+    MARGIN,
+    PIXEL,
+    ColourScale,
+    PagePlan,
+    colour_bar,
+    new_page,
+    page_width,
+    settled,
+    written,
+)
 from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -46,20 +56,14 @@ _KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to 
 
 
 @dataclass(frozen=True)
-class HeadPlan:
+class HeadPlan(PagePlan):
     """One head's raw pattern and norm-weighted attention, [m, m], and ||f(x)|| of its keys, [m].
 
     Attributes:
-        stem, caption: of the file.
-        title, notes: above the panels.
         pattern, weighted, value_norms: pooled by their largest, ``pooled`` positions in a cell.
         norms, bars: of the two panels: from numbers to colours, and what the colours are.
     """
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     pattern: Array
     weighted: Array
     value_norms: Array

@@ -11,11 +11,9 @@ from attnviz.commands.profile.pattern_examples import PatternExamples
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
-from attnviz.corpora.batches import Batch, SampledAttention
-from attnviz.corpora.bootstrap import text_weights
-from attnviz.corpora.parsing import ready
+from attnviz.corpora.batches import Batch, SampledAttention, text_weights
 from attnviz.corpora.reading import Text
-from attnviz.corpora.runs import LongRun, Part, RunSettings
+from attnviz.corpora.runs import LongRun, Part, RunSettings, ready
 
 _SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings", "relation examples", "pattern examples")
 _NAMES, _SAMPLED = ("names", "name examples"), ("distances",)

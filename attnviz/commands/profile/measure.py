@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import check_examples, check_sampling, checked
+from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checked
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
@@ -20,9 +20,8 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import own_device
+from attnviz.corpora.runs import find_parser, own_device
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
@@ -189,7 +188,7 @@ def profile_heads(
         VerificationError: the heads do not reproduce the model.
     """
     check_sampling(limit, batch_size, seed)
-    check_examples(examples)
+    check_whole("examples", examples, most=MOST_EXAMPLES)
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()

@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.commands.profile.tallies import SumTally
-from attnviz.corpora.batches import Batch
-from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.corpora.batches import REPLICATES, Batch
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other

@@ -13,7 +13,9 @@ from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.reference import transformed_values
 from attnviz.attention.verify import VerifiedAttention, verify_attention
-from attnviz.commands.rollout.attention_rollout import (
+from attnviz.commands.rollout.rollout_and_flow import (
+    check_flow_library,
+    maximum_flows,
     mixed_with_identity,
     norm_patterns,
     rolled_out,
@@ -21,14 +23,13 @@ from attnviz.commands.rollout.attention_rollout import (
     summed_norms,
     uniform_pattern,
 )
-from attnviz.commands.rollout.max_flow import check_flow_library, maximum_flows
 from attnviz.errors import UsageError
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import TextResult
 
 MOST_FLOWS = 128
 """Tokens up to which the flow between all pairs is found: n² problems."""

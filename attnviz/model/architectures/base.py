@@ -7,8 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
-from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.attention.reference import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 from attnviz.errors import ArchitectureError
 from attnviz.model.head_ids import Stack
 

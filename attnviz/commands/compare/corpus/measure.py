@@ -17,17 +17,15 @@ from torch import Tensor
 from attnviz.arguments import check_sampling, checked
 from attnviz.attention.capture import capture_layers
 from attnviz.attention.checks import Verification
-from attnviz.commands.compare.corpus.noise import dropping_out
-from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
+from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.commands.profile.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.corpora.batches import Batch, SampledAttention, encode
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.commands.profile.tallies import Tally
+from attnviz.corpora.batches import ENOUGH_TEXTS, Batch, SampledAttention, encode, text_weights
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import LongRun, Part, RunSettings, own_device
+from attnviz.corpora.runs import LongRun, Part, RunSettings, find_parser, own_device
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
@@ -35,8 +33,7 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.progress import Progress, named, told_once
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.result import OfHeads, Result
 from attnviz.version import __version__
 
 
@@ -74,11 +71,7 @@ class HeadChange:
     @property
     def role_changed(self) -> bool:
         """Whether its clearest role is another one in B."""
-        return _name(self.before) != _name(self.after)
-
-
-def _name(role: Role | None) -> str | None:
-    return None if role is None else role.role
+        return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,7 +131,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return f"{visible(self.corpus.path.name)} ({counts})"
 
     def __repr__(self) -> str:
-        """One line: what was compared, and how many heads changed."""
         first, second = model_names(self.first, self.second)
         heads = f"{len(self.changed)} of {counted(len(self.heads), 'head')} changed"
         return f"<CorpusComparison of {first} with {second} on {self.source}: {heads}>"
@@ -231,11 +223,13 @@ class _Run(LongRun):
     def _begin(self) -> dict[str, Part]:
         a, b = self.models = self.settings.checkpoint, self.settings.other
         self.attention = SampledAttention(a, self.settings.seed), SampledAttention(b, self.settings.seed)
-        self.roles = RolesOfCorpus(a), RolesOfCorpus(b)
+        self.roles = role_tallies(a), role_tallies(b)
         self.tally = DifferenceTally(a.n_layers, a.n_heads)
         self._drops = True  # until a pass of A has dropped nothing
-        names = ("attention A", "attention B", "roles A", "roles B", "differences")
-        return dict(zip(names, (*self.attention, *self.roles, self.tally), strict=True))
+        parts: dict[str, Part] = {"differences": self.tally}
+        for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
+            parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
+        return parts
 
     def _count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
         _check_same_tokens(self.models[1], batch)
@@ -247,12 +241,12 @@ class _Run(LongRun):
         weights = text_weights(self.settings.seed, [item.source.number for item in batch.items])
         self.tally.begin(batch, weights, self.models[0].architecture.causal)
         kept: dict[int, Tensor] = {}  # of A, until B comes
-        for attention, roles, compare in zip(self.attention, self.roles, (False, True), strict=True):
-            for tally in roles.tallies:
+        for attention, tallies, compare in zip(self.attention, self.roles, (False, True), strict=True):
+            for tally in tallies:
                 tally.begin(batch, weights)
 
-            def visit(layer: int, pattern: Tensor, roles: RolesOfCorpus = roles, compare: bool = compare) -> None:
-                for tally in roles.tallies:
+            def visit(layer: int, pattern: Tensor, tallies: Sequence[Tally] = tallies, compare: bool = compare) -> None:
+                for tally in tallies:
                     tally.add(layer, pattern, batch)
                 if compare:
                     self.tally.add(layer, kept.pop(layer), pattern)
@@ -294,7 +288,7 @@ class _Run(LongRun):
         ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
         evidence = self._evidence(ranked, means, n_texts) if n_texts >= ENOUGH_TEXTS else {}
         q = dict(zip(evidence, false_discovery([each.p for each in evidence.values()]), strict=True))
-        before, after = (roles.clearest() for roles in self.roles)
+        before, after = (clearest_roles(*tallies, ids) for tallies in self.roles)
         heads = []
         for rank, id in enumerate(ranked, start=1):
             found, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
@@ -304,7 +298,9 @@ class _Run(LongRun):
                     HeadId(model.layers[id.layer], id.head), rank, values["distance"],
                     None if found is None else (max(0.0, found.interval[0]), found.interval[1]), values["divergence"],
                     values["total_variation"], noise, found and found.difference, found and found.p, q.get(id),
-                    found is not None and q[id] <= ERROR_RATE and _above(found, noise or 0.0), before[id], after[id],
+                    found is not None and q[id] <= ERROR_RATE
+                    and found.interval[0] > (noise or 0.0) and found.difference[0] > 0,
+                    before[id], after[id],
                 )
             )  # fmt: skip
         return tuple(heads)
@@ -312,19 +308,12 @@ class _Run(LongRun):
     def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor], n_texts: int) -> dict[HeadId, Evidence]:
         """Of each head, the intervals of its distance and of its distance less noise, over all heads together."""
         noise = means.get("noise", torch.zeros_like(means["distance"]))
-        errors, of_difference = self.tally.errors()
-
-        def of(id: HeadId) -> Evidence:
-            both = float(errors[id]), float(of_difference[id])
-            score, baseline = float(means["distance"][id]), float(noise[id])
-            return cosine_evidence(score, baseline, both, n_texts, ERROR_RATE / len(ids))
-
-        return {id: of(id) for id in ids}
-
-
-def _above(evidence: Evidence, noise: float) -> bool:
-    """Whether the interval of the distance is above noise, and that of their difference above 0."""
-    return evidence.interval[0] > noise and evidence.difference[0] > 0
+        numbers = torch.stack([means["distance"], noise, *self.tally.errors()])
+        evidence = {}
+        for id in ids:
+            distance, baseline, *errors = numbers[:, id.layer, id.head].tolist()
+            evidence[id] = cosine_evidence(distance, baseline, (errors[0], errors[1]), n_texts, ERROR_RATE / len(ids))
+        return evidence
 
 
 def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:

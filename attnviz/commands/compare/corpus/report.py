@@ -10,13 +10,13 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.sides import model_names
 from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.corpora.batches import ENOUGH_TEXTS
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, visible
 from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.published import role_name
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
 
 
@@ -102,10 +102,9 @@ def _tables(result: CorpusComparison, choices: Choices, width: int) -> Iterator[
         Column("Role (A → B)", _roles, left=True, least=12),
         Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=3),
     ]
-    count = str(len(listed)) if len(listed) == len(heads) else f"{len(listed)} of {len(heads)}"
     caption = left_out(len(listed), len(heads), "head", "compare-corpus.csv")
     last = ["", "largest", f"{result.largest:.3f}", *[""] * 5]
-    title = f"Heads ({count}, the most different first)"
+    title = f"Heads ({listed_of(len(listed), len(heads))}, the most different first)"
     yield column_table(title, columns, listed, width=width, last=last, caption=caption)
     yield _notes(result)
 

@@ -1,11 +1,12 @@
-"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it."""
+"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it; and dropout as a yardstick."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, query_differences
 from attnviz.commands.profile.relations import RelationTally
@@ -16,11 +17,10 @@ from attnviz.commands.profile.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.commands.profile.tallies import StatisticsTally, SumTally, Tally
-from attnviz.corpora.batches import Batch, collate
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.commands.profile.tallies import StatisticsTally, SumTally
+from attnviz.corpora.batches import REPLICATES, Batch, collate, named_generator, standard_error
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.head_ids import HeadId
 
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
@@ -41,20 +41,16 @@ def pieces(checkpoint: Checkpoint, batch: Batch) -> Iterator[Batch]:
 
 
 class DifferenceTally(SumTally):
-    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts.
-
-    Attributes:
-        dropout: probability of what was dropped, the largest of any module; 0 where no noise was measured.
-    """
+    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts."""
 
     def __init__(self, n_layers: int, n_heads: int, replicates: int = REPLICATES) -> None:
         shape = 1 + replicates, n_layers, n_heads
         super().__init__(texts=(1 + replicates,), largest=(1,), **dict.fromkeys((*_NAMES, "noise"), shape))
-        self.dropout = 0.0
+        self.dropout = 0.0  # probability of what was dropped, the largest of any module; 0: no noise was measured
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
-        """Take up a batch; ``weights`` as for :func:`attnviz.corpora.bootstrap.text_weights`."""
+        """Take up a batch; ``weights`` as for :func:`attnviz.corpora.batches.text_weights`."""
         self._valid, self._weights = batch.valid, weights
         self._counts["texts"] += weights.sum(1)
         for item in batch.items:  # a query that sees one key alone attends to it in any model
@@ -102,13 +98,8 @@ class DifferenceTally(SumTally):
 def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
 
-    Args:
-        first: [batch, n_heads, n, n], rows sum to 1.
-        second: the same on the other side.
-        valid: boolean [batch, n], True where there is a token.
-
-    Returns:
-        [batch, n_heads] each, float64, on the CPU.
+    From patterns of both sides, [batch, n_heads, n, n], rows sum to 1, and where there is a token, boolean [batch, n];
+    [batch, n_heads] each, float64, on the CPU.
     """
     device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
     p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
@@ -117,26 +108,46 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
     return divergence.cpu(), variation.cpu()
 
 
-class RolesOfCorpus:
-    """What each head of one model does on the corpus, as ``profile`` judges it, without an untrained copy."""
+def role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
+    """What tells what each head does on the corpus, as ``profile`` counts it."""
+    shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
+    return StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal)
 
-    def __init__(self, model: Checkpoint) -> None:
-        self._shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
-        self._statistics = StatisticsTally(*self._shape, causal, windows=model.windows)
-        self._relations = RelationTally(*self._shape, causal)
-        self.tallies: tuple[Tally, ...] = self._statistics, self._relations
 
-    def state(self) -> dict[str, Any]:
-        """What was counted so far."""
-        return {"tallies": [tally.state() for tally in self.tallies]}
+def clearest_roles(
+    statistics: StatisticsTally, relations: RelationTally, heads: Sequence[HeadId]
+) -> dict[HeadId, Role | None]:
+    """The role of the largest error reduction of each head, without an untrained copy; None where it passes none."""
+    candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
+    passed = passed_by_head(judged_roles(candidates, {}), heads)
+    return {head: next(iter(roles), None) for head, roles in passed.items()}
 
-    def absorb(self, state: dict[str, Any]) -> None:
-        """Add what was counted elsewhere."""
-        for tally, other in zip(self.tallies, state["tallies"], strict=True):
-            tally.absorb(other)
 
-    def clearest(self) -> dict[HeadId, Role | None]:
-        """The role of the largest error reduction of each head; None where it passes none."""
-        candidates = [*statistic_candidates(self._statistics), *syntax_candidates(self._relations.results())]
-        passed = passed_by_head(judged_roles(candidates, {}), all_heads(*self._shape))
-        return {head: next(iter(roles), None) for head, roles in passed.items()}
+@contextmanager
+def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> Iterator[set[float]]:
+    """While the block runs, the model drops parts of its hidden states as in training, though it is in eval mode.
+
+    The model's own ``nn.Dropout`` modules do it. Attention weights are not dropped, so that each row still sums to 1.
+    What is dropped of a text depends on the seed, on which draw it is and on the text's number, not on the batch.
+
+    Yields:
+        the probabilities of what was dropped so far; empty after a pass where the model drops nothing.
+    """
+    dropped: set[float] = set()
+    generators = [named_generator(f"dropout:{seed}:{draw}:{item.source.number}") for item in batch.items]
+    lengths = [len(item) for item in batch.items]
+
+    def drop(module: nn.Dropout, _: tuple[Any, ...], output: Any) -> Tensor | None:
+        if not isinstance(output, Tensor) or output.dim() != 3 or output.shape[:2] != batch.valid.shape:
+            return None
+        dropped.add(module.p)
+        kept = torch.zeros(output.shape)
+        for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
+            kept[row, :length] = (torch.rand(length, output.shape[2], generator=generator) >= module.p).float()
+        return output * (kept / (1 - module.p)).to(output)
+
+    with ExitStack() as stack:
+        for module in checkpoint.model.modules():
+            if isinstance(module, nn.Dropout) and 0 < module.p < 1:
+                stack.callback(module.register_forward_hook(drop).remove)
+        yield dropped

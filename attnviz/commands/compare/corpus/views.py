@@ -10,14 +10,14 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.colors import Normalize, to_hex
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
-from attnviz.commands.compare.views import rounded_up
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.commands.compare.views import distance_map, rounded_up
+from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.page import PIXEL, Mark, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.wording import counted
@@ -37,13 +37,13 @@ def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
     for head in heads:
         distances[head.id] = head.distance
     end = min(rounded_up(max(head.distance for head in heads)), result.largest)
-    end = end if any(head.distance for head in heads) else result.largest
     changed = frozenset((head.id.layer, head.id.head) for head in heads if head.changed)
     corners = frozenset((head.id.layer, head.id.head) for head in heads if head.role_changed)
     notes = ["Outlined: heads that changed."] if changed else []
     notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
     noise = [head.noise for head in heads if head.noise is not None]
     mark = Mark(median(noise), "dropout, median head") if noise else None
+    bar = f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})"
     yield HeadMapPlan(
         stem="compare-corpus-map",
         caption=sentence(
@@ -56,15 +56,8 @@ def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
         ),
         title=changed_line(result),
         notes=(*side_lines(result), *notes),
-        maps=(
-            HeadMap(
-                distances, norm=Normalize(0, end, clip=True), mark=mark,
-                bar=f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})",
-                write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}", beside=(("mean", distances.mean(axis=1)),),
-                corners=corners, outlined=changed,
-            ),
-        ),
-    )  # fmt: skip
+        maps=(distance_map(distances, end, bar, mark=mark, corners=corners, outlined=changed),),
+    )
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
     ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
     _name_largest(ax, plan.largest, top, look)
     _name_changed(ax, plan.heads, look)
-    n = len(x)
-    ticks = x if n < 20 else np.array([1, *range(10, n + 1, 10 * math.ceil(n / 120))])
+    ticks = x if len(x) < 20 else np.array([1, *range(10, len(x) + 1, 10 * math.ceil(len(x) / 120))])
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
     ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
     ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))

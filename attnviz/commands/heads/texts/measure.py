@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.errors import TextError, UsageError
@@ -21,9 +22,8 @@ from attnviz.model.wording import counted, visible
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
 from attnviz.progress import Progress, tell
-from attnviz.results.folder_names import text_folder
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.output_folder import text_folder
+from attnviz.results.result import OfHeads, Result
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
@@ -59,7 +59,6 @@ class OneText:
     """One of the texts.
 
     Attributes:
-        text: as given.
         place: where it stands, ``FILE:LINE``; None for a text of a list.
         n_tokens: tokens that the model reads.
         cut: tokens that were cut off.
@@ -84,7 +83,6 @@ class HeadSpread:
     """One head over all texts.
 
     Attributes:
-        id: the head.
         labels: how many texts give it which label, the most frequent first.
         score: of the pattern behind the most frequent label, over the texts with this label.
         statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`).
@@ -217,8 +215,7 @@ def analyze_each(
         analysis = reader.read(line.text, None, None, None)
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
-        of_heads = [_row(head, analysis) for head in analysis.heads]
-        rows.append(of_heads)
+        rows.append([_row(head, analysis) for head in analysis.heads])
         if len(first) < MOST_TEXTS and all(line.text != each.text for each in first):
             first.append(analysis)
         errors = analysis.verification.pattern_error, analysis.verification.output_error
@@ -245,7 +242,7 @@ def _check(reader: Reader, lines: Sequence[Text]) -> None:
     """Refuse the first text that the model cannot read, before anything is measured."""
     for line in lines:
         try:
-            reader.tokens(line.text)
+            reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
         except TextError as error:
             raise TextError(f"{line.place or f'text {line.number + 1} of the list'}: {error}") from error
 
@@ -274,12 +271,8 @@ def _spread(rows: Sequence[_Row]) -> HeadSpread:
     labels = dict(Counter(row.label for row in rows).most_common())
     most = next(iter(labels))
     statistics = {name: Spread.of([row.statistics[name] for row in rows]) for name in rows[0].statistics}
-    uniform = {
-        name: fmean(values) for name in rows[0].uniform if (values := list(_known(row.uniform[name] for row in rows)))
-    }
-    return HeadSpread(rows[0].id, labels, Spread.of([row.score for row in rows if row.label == most]), statistics,
-                      uniform)  # fmt: skip
-
-
-def _known(values: Iterator[float | None]) -> Iterator[float]:
-    return (value for value in values if value is not None and math.isfinite(value))
+    uniform = {name: [row.uniform[name] for row in rows] for name in rows[0].uniform}
+    known = {name: [each for each in of if each is not None and math.isfinite(each)] for name, of in uniform.items()}
+    score = Spread.of([row.score for row in rows if row.label == most])
+    means = {name: fmean(values) for name, values in known.items() if values}
+    return HeadSpread(rows[0].id, labels, score, statistics, means)

@@ -12,7 +12,7 @@ from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, Te
 from attnviz.model.wording import counted, quoted, rounded, unisolated, visible
 from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
 from attnviz.results.view import Choices
 
 _COLUMNS = (
@@ -84,9 +84,8 @@ def _tables(result: TextsAnalysis, choices: Choices, width: int) -> Iterator[Ren
     for title, name, optional in _COLUMNS:
         columns.append(Column(title, partial(_mean_and_sd, name=name), "mean ± sd", optional=optional))
         last.append(uniform.get(name, ""))
-    count = str(len(listed)) if len(listed) == len(heads) else f"{len(listed)} of {len(heads)}"
     caption = left_out(len(listed), len(heads), "head", "heads-texts.csv")
-    title = f"Heads ({count}, those of the same label in most texts first)"
+    title = f"Heads ({listed_of(len(listed), len(heads))}, those of the same label in most texts first)"
     yield column_table(title, columns, listed, width=width, last=last, caption=caption)
     lines: list[Column[OneText]] = [
         Column("Line", lambda text: text.place.line if text.place else "–"),
@@ -102,8 +101,6 @@ def _tables(result: TextsAnalysis, choices: Choices, width: int) -> Iterator[Ren
 
 def _mean_and_sd(head: HeadSpread, name: str) -> str:
     spread = head.statistics[name]
-    if spread.mean is None:
-        return "–"
     return number(spread.mean) if spread.sd is None else f"{number(spread.mean)} ± {number(spread.sd)}"
 
 

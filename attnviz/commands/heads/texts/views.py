@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.commands.heads.views import cells_of
+from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import sentence
@@ -21,7 +21,8 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     heads, look = _chosen(result, choices), choices.look
-    shown = [drawn(analysis, choices) for analysis in result.first]
+    weight, own = f"attention weight ({look.scale_of('each head on each text')})", look.scale == "per-head"
+    shown = [analysis.drawn(choices.drop_special) for analysis in result.first]
     longest = max((analysis.units.labels for analysis in shown), key=len)
     target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
     counts = [len(heads)] * len(shown)
@@ -30,19 +31,18 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         labels = Labels(analysis.units.labels, analysis.units.sink)
         factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
         pooled = max(pooled, factor)
-        groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
+        groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, own))))
     n = len(result.texts)
     of = f"the first {len(shown)} of {counted(n, 'text')}" if len(shown) < n else counted(n, "text")
     facts = shown[0].facts
     names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
-    scale = f"colour = attention weight ({look.scale_of('each head on each text')})"
     yield TilesPlan(
         stem="texts",
         caption=sentence(
             f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on "
             f"{of}, row by row; in each square rows attend to columns; in brackets the label that most of "
             f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
-            scale,
+            f"colour = {weight}",
             facts.dropped,
             facts.pooled(pooled),
         ),
@@ -51,9 +51,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
         norm=look.norm(),
-        bar="share of each head’s largest weight"
-        if look.scale == "per-head"
-        else f"attention weight ({look.scale_of('each head on each text')})",
+        bar="share of each head’s largest weight" if own else weight,
         target=target,
     )
 
@@ -76,11 +74,8 @@ def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pool
     by_id = {head.id: (head, pattern) for head, pattern in found}
     for wanted in heads:
         head, pattern = by_id[wanted.id]
-        values = max_pool(pattern.float().numpy(), pooled)
-        label, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
-        names = (f"{head.id}  {label}{mark}", f"{head.id} {shorter(label)}{mark}", str(head.id))
-        largest = (float(values.max()) or 1.0) if own else 1.0
-        yield Tile(names[0], values / largest, names[1:], labels=labels, pooled=pooled)
+        brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
+        yield Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), brief, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:

@@ -1,4 +1,4 @@
-"""What heads are called: label on this text and role over a corpus, two things that never stand as one.
+"""The findings of one head, with its label on this text and its role over a corpus, which never stand as one.
 
 As they are written, with their numbers; and as selections name them.
 """
@@ -6,20 +6,21 @@ As they are written, with their numbers; and as selections name them.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import FORMS, HeadId, selection_texts
 from attnviz.model.wording import rounded, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.patterns.universal import RELATIONS
-from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT
+from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT, Label, Verdict
 from attnviz.results.published import role_name
 
 if TYPE_CHECKING:
-    from attnviz.commands.heads.analysis import Analysis, HeadFindings
-
+    from attnviz.commands.heads.analysis import Analysis
 
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
@@ -34,7 +35,64 @@ _OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
 """Names that heads may have besides, on other texts or over a corpus."""
 
 
-def role_text(analysis: "Analysis", head: "HeadFindings", room: int = 999) -> str:
+@dataclass(frozen=True)
+class HeadFindings:
+    """Numbers and verdicts of one head.
+
+    Attributes:
+        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
+        patterns: every verdict with its score, baseline and n.
+        labelled: what it does on this text, from this text alone, with the verdict behind it.
+        profile: what a stored profile of the model says of the head; None where there is none.
+        alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
+    """
+
+    id: HeadId
+    statistics: dict[str, float | None]
+    patterns: tuple[Verdict, ...]
+    labelled: Label
+    profile: HeadProfile | None = None
+    alignment: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The label in one word: ``previous-token``, ``syntactic:det``, ``heterogeneous``, ``too short``."""
+        return self.labelled.name
+
+    @property
+    def role(self) -> StoredRole | None:
+        """What it does over the corpus, from the stored profile alone; None without one, or where no role passes."""
+        return None if self.profile is None else self.profile.role
+
+    @property
+    def strongest(self) -> Verdict | None:
+        """The verdict behind the label, or else the positional one of the largest error reduction."""
+        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.gain is not None]
+        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.gain or 0.0, default=None)
+
+    @property
+    def clearness(self) -> tuple[bool, float]:
+        """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
+        gain = None if self.strongest is None else self.strongest.gain
+        return self.labelled.verdict is not None, float("-inf") if gain is None else gain
+
+    @property
+    def shown(self) -> str:
+        """The label as figures show it: with a question mark where it is an indication only."""
+        return visible(self.labelled.shown)
+
+    @property
+    def mark(self) -> str:
+        """That question mark, or nothing."""
+        return self.labelled.shown.removeprefix(self.label)
+
+
+def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
+    """Those of the clearest labels first; heads that cannot be measured last."""
+    return sorted(heads, key=lambda head: head.clearness, reverse=True)
+
+
+def role_text(analysis: "Analysis", head: HeadFindings, room: int = 999) -> str:
     """``det dep→head``; ``obj dep→head (corpus)`` where the text has no obj, or cannot tell; a dash for none.
 
     Where there is not so much room, it goes without direction.
@@ -52,16 +110,16 @@ def shorter(name: str) -> str:
     return _SHORTER.get(name, name)
 
 
-def label_and_role(analysis: "Analysis", head: "HeadFindings") -> str:
+def label_and_role(analysis: "Analysis", head: HeadFindings) -> str:
     """The label, and over the corpus the role with its numbers where there is one, for captions."""
-    label, role = visible(head.labelled.shown), head.role
+    label, role = head.shown, head.role
     if role is None:
         return label
     numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
     return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
 
 
-def evidence(head: "HeadFindings") -> str:
+def evidence(head: HeadFindings) -> str:
     """The score of the pattern behind the label, or of the nearest, beside its baseline."""
     verdict = head.strongest
     if head.label == TOO_SHORT:
@@ -84,41 +142,29 @@ def evidence(head: "HeadFindings") -> str:
     return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
 
 
-def heads_named(
-    selections: str | HeadId | Iterable[str | HeadId], heads: Sequence["HeadFindings"]
-) -> tuple[list[str], set[HeadId]]:
-    """The selections that are ids, and the heads that the others name.
-
-    Args:
-        selections: as for ``--select``.
-        heads: of the model, with their labels and roles.
+def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[HeadId]:
+    """The heads that have one of these labels or roles.
 
     Raises:
-        UsageError: no head has such a label or role.
+        UsageError: none has such a label or role.
     """
-    ids, names = _parted(selections)
     chosen = set[HeadId]()
     for name in map(str.casefold, names):
         found = {head.id for head in heads if name in _names(head)}
         if not found:
             raise UsageError(_nobody(name, heads))
         chosen |= found
-    return ids, chosen
+    return chosen
 
 
-def labels_in(selections: str | HeadId | Iterable[str | HeadId]) -> list[str]:
-    """The selections that are no ids, but labels or roles."""
-    return _parted(selections)[1]
-
-
-def _parted(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """The selections that are ids, and those that are names."""
+def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
+    """The selections that are ids of heads, and those that are labels or roles."""
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     ids = [part for part in parts if _IDS.fullmatch(part)]
     return ids, [part for part in parts if part not in ids]
 
 
-def _names(head: "HeadFindings") -> set[str]:
+def _names(head: HeadFindings) -> set[str]:
     """All that a head may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
     called = [head.label] if head.role is None else [head.label, head.role.role]
     return {name.casefold() for label in called for name in _names_of(label)}
@@ -131,7 +177,7 @@ def _names_of(label: str) -> Iterator[str]:
     yield _KINDS.get(label, "syntactic" if relation != label else label)
 
 
-def _nobody(name: str, heads: Sequence["HeadFindings"]) -> str:
+def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     """What there is instead, with counts."""
     labels = Counter(head.label.removeprefix(SYNTACTIC) for head in heads)
     roles = Counter(head.role.role.removeprefix(SYNTACTIC) for head in heads if head.role is not None)

@@ -1,0 +1,267 @@
+"""The residual stream of one text: what the model's modules gave it, how much each head writes into it, and from where.
+
+Symbols as in :mod:`attnviz.commands.outputs.measure`.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.attention.contributions import (
+    LayerContributions,
+    check_sum,
+    error_of_sum,
+    layer_contributions,
+    without_gradients,
+)
+from attnviz.attention.verify import VerifiedAttention
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, LayerId
+
+
+@dataclass(frozen=True)
+class HeadContribution:
+    """How much one head writes, and from where; None where the text has no content positions.
+
+    Attributes:
+        norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
+        norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
+        projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
+            b_O it sums to 1 over the layer; negative where the head works against the others.
+        sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
+        sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
+        value_norm: mean over k in C of ||f(x_k)||.
+        value_norm_of_sinks: mean over k in S of ||f(x_k)||; None without sinks.
+        largest: the largest ||A[q, k] f(x_k)|| over all q and k.
+    """
+
+    id: HeadId
+    norm: float | None
+    norm_share: float | None
+    projection_share: float | None
+    sink: float | None
+    sink_by_norm: float | None
+    value_norm: float | None
+    value_norm_of_sinks: float | None
+    largest: float
+
+
+@dataclass(frozen=True)
+class OutputShares:
+    """What the heads of one layer and the bias make up together.
+
+    Attributes:
+        norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
+        bias_norm: ||b_O||, which no head writes.
+        bias_projection_share: as that of a head.
+        sum_error: largest absolute difference of the sum of all o_h and b_O from the model's own output, divided by
+            ``output_scale``.
+        output_scale: the layer's largest absolute output in the model.
+    """
+
+    layer: int
+    norm: float | None
+    bias_norm: float
+    bias_projection_share: float | None
+    sum_error: float
+    output_scale: float
+
+
+def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
+    """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
+
+    One head's [n, d_model] is in memory at a time.
+
+    Raises:
+        VerificationError: the heads and the bias do not sum to the model's own attention output.
+    """
+    writing = layer_contributions(verified, layer)
+    with without_gradients(verified.checkpoint.device):
+        own = verified.model_output(layer)[0].to(writing.pattern.dtype)
+        lengths, bias = own.norm(dim=-1), writing.output_bias
+        direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
+        total, norms, along = bias.expand_as(own).clone(), [], []
+        for head in range(len(writing.pattern)):
+            output = writing.output(head)
+            total += output
+            norms.append(output.norm(dim=-1))
+            along.append((output * direction).sum(-1))
+        parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
+        error, scale = check_sum(verified, layer, total, parts)
+        content, of_keys = (
+            ~torch.tensor(tokens.sink, dtype=torch.bool, device=own.device) for tokens in verified.tokens_of(layer)
+        )
+        lengths, of_bias = lengths[content], (direction @ bias)[content]
+        bias_share = _number(of_bias.sum() / lengths.sum())
+        shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
+        heads = list(
+            _heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content, of_keys)
+        )
+    return shares, heads
+
+
+def _heads(
+    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor, keys: Tensor
+) -> Iterator[HeadContribution]:
+    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n].
+
+    ``keys``: C among the keys, which are of another text in cross-attention.
+    """
+    for head, pattern in enumerate(writing.pattern):
+        values = writing.value_norms(head)
+        weighted = pattern * values
+        yield HeadContribution(
+            id=HeadId(writing.layer, head),
+            norm=_number(norms[head].mean()),
+            norm_share=_number(norms[head].sum() / norms.sum()),
+            projection_share=_number(along[head].sum() / lengths.sum()),
+            sink=_on_sinks(pattern, content, keys),
+            sink_by_norm=_on_sinks(weighted, content, keys),
+            value_norm=_number(values[keys].mean()),
+            value_norm_of_sinks=_number(values[~keys].mean()),
+            largest=float(weighted.max()),
+        )
+
+
+def _on_sinks(weights: Tensor, content: Tensor, keys: Tensor) -> float | None:
+    """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
+    rows = weights[content]
+    return None if keys.all() else _number((rows[:, ~keys].sum(-1) / rows.sum(-1)).mean())
+
+
+def _number(value: Tensor) -> float | None:
+    """None where the text has nothing to measure it on: a mean of nothing, or a share of nothing, is NaN."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+@dataclass
+class ResidualStream:
+    """What the model's own modules gave in one forward pass, of one text, [n, d_model] each."""
+
+    first: Tensor | None = None  # what the first layer was given
+    feed_forward: list[Tensor] = field(default_factory=list)  # a layer each, what its feed-forward network added
+    last: Tensor | None = None  # the residual stream after the last layer, before its last norm
+    normed: Tensor | None = None  # the final state: the same after the final norm, or that of the last layer
+
+
+def why_no_attribution(checkpoint: Checkpoint) -> str:
+    """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
+    if (classifier := checkpoint.classifier) is not None:
+        why = classifier.why_no_classes and f": {classifier.why_no_classes}"
+        return f"Promoted tokens are not given: this checkpoint has a head for sequence classification{why}."
+    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
+        return (
+            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
+            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
+            "be told apart."
+            if not checkpoint.stacks
+            else "Promoted tokens are not given: in this model every residual passes through later layer norms, so "
+            "that no head's part of the logits can be told apart; they are in T5 and mT5."
+        )
+    if checkpoint.language_head is None:
+        return (
+            "Promoted tokens are not given: the model has no language-modelling head; load one that has "
+            f"({checkpoint.architecture.language_class})."
+        )
+    if not hasattr(checkpoint.language_head, "weight"):
+        return (
+            "Promoted tokens are not given: this model bounds its logits (final_logit_softcapping), so that they are "
+            "no sum of parts."
+        )
+    return ""
+
+
+@contextmanager
+def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
+    """Read feed-forward networks and the last norm in the last forward pass inside, where logits can be taken apart."""
+    stream = ResidualStream()
+    if why_no_attribution(checkpoint) and checkpoint.classifier is None:
+        yield stream
+        return
+    layers = [checkpoint.modules[layer] for layer in last_stream(checkpoint)]
+    norm: Any = checkpoint.architecture.final_norm(checkpoint.model) or layers[-1].feed_forward_norm
+
+    def before_layers(_: nn.Module, given: tuple[Any, ...]) -> None:
+        stream.first = given[0][0]
+
+    # cross-attention has the feed-forward network of its block
+    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.contract for layer in layers))
+
+    def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
+        if module is added[0]:
+            stream.feed_forward.clear()
+        stream.feed_forward.append(output[0])
+
+    def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+        stream.last, stream.normed = given[0][0], output[0]
+
+    with ExitStack() as stack:
+        hooks = [module.register_forward_hook(after_feed_forward) for module in added]
+        hooks.append(layers[0].block.register_forward_pre_hook(before_layers))
+        for handle in (*hooks, norm.register_forward_hook(after_norm)):
+            stack.callback(handle.remove)
+        yield stream
+
+
+def last_stream(checkpoint: Checkpoint) -> list[int]:
+    """The layers that write into the residual stream that logits are made of, all but an encoder's, as they run."""
+    layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
+    return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
+
+
+def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Iterator[tuple[str, int, Tensor]]:
+    """What layers add to the stream that logits are made of, at one position, in the model's order.
+
+    A norm between W_O and the residual (Gemma) has the scale that it has in the model.
+
+    Yields:
+        what it is, of which layer, and the numbers: ``heads``, [n_heads, d_model]; ``attention bias`` where there is
+        one, [d_model]; ``feed-forward``, [d_model], with the first layer of its block.
+    """
+    checkpoint, layers = verified.checkpoint, last_stream(verified.checkpoint)
+    architecture, model = checkpoint.architecture, checkpoint.model
+    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
+    for place, layer in enumerate(layers, start=1):
+        writing, norm = layer_contributions(verified, layer), architecture.modules(model)[layer].attention_output_norm
+        heads, bias = writing.outputs_at(position), writing.output_bias
+        if norm is not None:
+            output_norm = checkpoint.norm(norm)
+            scale = output_norm.scale(verified.model_output(layer)[0, position])
+            heads, bias = (output_norm.linear_part(part, scale) for part in (heads, bias))
+        yield "heads", layer, heads
+        if architecture.parameters(model, layer).output_bias is not None:
+            yield "attention bias", layer, bias
+        if place % of_block == 0:
+            yield "feed-forward", layers[place - of_block], stream.feed_forward[place // of_block - 1][position]
+
+
+def check_parts(
+    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = ""
+) -> tuple[float, float]:
+    """Hold the sum of all parts of the stream against the model's own numbers at one position.
+
+    For the message: what the numbers are; where, in words, from the place of the largest difference; and what was
+    removed from both, which ends in a semicolon and a space.
+
+    Returns:
+        the largest difference as a share of the largest of the model's numbers, and this number.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance.
+    """
+    error, scale, place = error_of_sum(total, own)
+    if not error <= tolerance:  # a NaN is a failure, too
+        raise VerificationError(
+            f"embeddings, heads, biases and feed-forward networks do not sum to the model's own {what}: they differ "
+            f"most {where(place)}: the model gives {float(own[place]):.6g}, the sum {float(total[place]):.6g} "
+            f"({removed}tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype "
+            "float64: it makes rounding smaller, but not an error."
+        )
+    return error, scale
