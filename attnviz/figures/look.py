@@ -267,12 +267,12 @@ _FAMILY_OF = (
     | {RETRIEVAL: _NAMED["repeats"]}
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
 )
-_WITHOUT = ("heterogeneous", "too short")
 
 
 def family_of_label(label: str) -> Family:
     """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
-    return NO_ROLE if label in _WITHOUT else _FAMILY_OF.get(label.partition(":")[0], OTHER)
+    without = label in ("heterogeneous", "too short")
+    return NO_ROLE if without else _FAMILY_OF.get(label.partition(":")[0], OTHER)
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
