@@ -269,12 +269,11 @@ def _legend(plan: ArcsPlan, look: Look) -> list[Line2D]:
     arcs = [arc for block in plan.blocks for arc in block.arcs]
     kinds, missed = {arc.found for arc in arcs}, look.verdict(False)
     others = f"{'other ' * (kinds != {None})}relations of the parse"
+    instead = {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
     entries = {
         "found": (True in kinds, {"color": look.verdict(True), "linewidth": _BOLD}),
         "missed": (False in kinds, {"color": missed, "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}),
-        "attends to this word instead": (
-            any(arc.instead is not None for arc in arcs), {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
-        ),
+        "attends to this word instead": (any(arc.instead is not None for arc in arcs), instead),
         others: (None in kinds, {"color": look.greys.frame, "linewidth": PIXEL}),
-    }  # fmt: skip
+    }
     return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]

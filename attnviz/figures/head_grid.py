@@ -132,13 +132,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    block = grid.rows * grid.row
-    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    block, layers = grid.rows * grid.row, () if grid.packed else grid.layers  # of packed heads ids name the layers
+    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(layers))]
     full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
-    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    if grid.packed:  # ids name the layers
-        middles, names = [], []
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
     families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)

@@ -215,13 +215,11 @@ class _Svg(_Page):
                 f'xlink:href="data:image/png;base64,{data}"/>\n'
             )
             return
-        corners = ((left, columns), (top, rows))
-        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in corners)
+        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in ((left, columns), (top, rows)))
+        around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
         for level in np.unique(levels[levels > 0]):
             colour = to_hex(palette(self.look.theme)[level] / 255)
-            path = "".join(
-                f"M{xs[x]} {ys[y]}h{cell:.6g}v{cell:.6g}h-{cell:.6g}z" for y, x in np.argwhere(levels == level)
-            )
+            path = "".join(f"M{xs[x]} {ys[y]}{around}" for y, x in np.argwhere(levels == level))
             yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
         if size is None:
             return
