@@ -157,7 +157,7 @@ def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor,
     else:
         again = norm(record.summed)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, again):
-        return expected.new_zeros(1), expected.new_zeros(1)
+        return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
     rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
     summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
     return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)

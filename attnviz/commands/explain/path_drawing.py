@@ -92,6 +92,7 @@ class _Block(NamedTuple):
     right: float
     above: float
     below: float
+    panels: list[Panel]  # none of an operation
     strip: float = 0.0  # lower end of the free strip above its row
 
     @property
@@ -127,11 +128,10 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
                 left += block.right + _GAP
             strip -= above + below + _STRIP
         for block in blocks:
-            if block.name in OPERATIONS:
+            for panel, box in zip(block.panels, block.boxes, strict=False):
+                _draw_panel(_axes(page, *box.bounds), panel, plan, look, sizes, vector)
+            if not block.panels:
                 _draw_operation(page, block, look, sizes)
-            else:
-                for panel, box in zip(_panels(block.name, plan), block.boxes, strict=True):
-                    _draw_panel(_axes(page, *box.bounds), panel, plan, look, sizes, vector)
         _colour_bars(page, look, sizes)
         _draw_lines(page, plan, blocks, look, sizes)
         return page
@@ -177,15 +177,12 @@ def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
 
 
-def _panels(name: str, plan: PathPlan) -> list[Panel]:
-    return [plan.panels[part] for part in STACKS[name][0]] if name in STACKS else [plan.panels[name]]
-
-
 def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
     if name in OPERATIONS:
         half = (_OPERATION if name == "+" else text_width(name, sizes.text, DPI) / DPI + 0.12) / 2
-        return _Block(name, [Bbox.from_bounds(0, -half, _OPERATION, 2 * half)], _OPERATION, half, half)
-    panels, count = _panels(name, plan), STACKS[name][1] if name in STACKS else 1
+        return _Block(name, [Bbox.from_bounds(0, -half, _OPERATION, 2 * half)], _OPERATION, half, half, [])
+    parts, count = STACKS.get(name, ((name,), 1))
+    panels = [plan.panels[part] for part in parts]
     first, lines = panels[0], _below(panels[-1], sizes)
     width, height = sizes.side * first.width, sizes.side * first.height
     title = text_width(first.label, sizes.title, DPI, "bold") / DPI if count == 1 else width + 2 * _LETTER
@@ -195,7 +192,7 @@ def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
     boxes = [Bbox.from_bounds(left, level, width, height) for level in levels]
     above = 1.35 * (sizes.text * bool(first.brief) + sizes.title * (count == 1)) + 4
     below = 1.25 * sizes.text * len(lines) + 4
-    return _Block(name, boxes, left + (room + width) / 2, boxes[0].y1 + above / 72, below / 72 - boxes[-1].y0)
+    return _Block(name, boxes, left + (room + width) / 2, boxes[0].y1 + above / 72, below / 72 - boxes[-1].y0, panels)
 
 
 def _below(panel: Panel, sizes: _Sizes) -> list[str]:
@@ -309,8 +306,8 @@ def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
     named = {block.name: block for block in blocks}
     yield _values(named)
     if "gates" in named:  # below the activated gate, to where it multiplies
-        start, level = named["gates"].boxes[1], _middle(named["gates"].boxes[1])
-        yield [(start.x1, level), (named["gated"].box.x0, level)]
+        start = named["gates"].boxes[1]
+        yield _bent(start.x1, _middle(start), named["gated"].box.x0)
 
 
 def _values(named: dict[str, _Block]) -> list[_Point]:
