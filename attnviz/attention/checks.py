@@ -173,10 +173,8 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
 
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Written so that a comparison with NaN is a failure."""
-    passed = check.output_error <= tolerance.output and check.passed_error <= tolerance.output
-    return (
-        check.pattern_error <= tolerance.pattern and passed and _rows_agree(check, tolerance) and _scale_agrees(check)
-    )
+    patterns = check.pattern_error <= tolerance.pattern and _rows_agree(check, tolerance) and _scale_agrees(check)
+    return patterns and check.output_error <= tolerance.output and check.passed_error <= tolerance.output
 
 
 def _rows_agree(check: LayerCheck, tolerance: Tolerance) -> bool:

@@ -22,11 +22,9 @@ _SAME_WEIGHTS = 1e-4
 
 @dataclass(frozen=True)
 class VerifiedLayer:
-    """The reference patterns of a layer, each held against the model's own.
+    """The reference patterns of a layer, [batch, n_heads, n_queries, n_keys], each held against the model's own.
 
-    Attributes:
-        check: how closely; construction fails where it is not within the tolerance.
-        pattern: [batch, n_heads, n_queries, n_keys].
+    Construction fails where the ``check`` is not within the tolerance.
     """
 
     check: LayerCheck
@@ -85,7 +83,6 @@ class VerifiedAttention:
         Raises:
             VerificationError: the model's weights are no longer those that were verified.
         """
-        check = self.verification.layers[layer]
         x, model = self._inputs[layer], self.checkpoint
         if (x.dtype, x.device) != (model.dtype, model.device):
             raise VerificationError(
@@ -98,7 +95,7 @@ class VerifiedAttention:
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
             )
-        return VerifiedLayer(check, self.verification.tolerance, pattern)
+        return VerifiedLayer(self.verification.layers[layer], self.verification.tolerance, pattern)
 
 
 def verify_attention(

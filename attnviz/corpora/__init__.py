@@ -1,4 +1,1 @@
-"""Corpora: from files of many texts to batches through a model, by one process or by several.
-
-reading -> batches -> runs; long_runs to go on with or to share the work
-"""
+"""From files of many texts to batches through a model: reading, batches, runs; long_runs to go on or share the work."""

@@ -126,10 +126,8 @@ class ChangedCorpusError(Exception):
 class Measured:
     """How much of one corpus is done, with ``texts`` measured, ``tokens`` in them, and texts ``left_out``.
 
-    Attributes:
-        numbers: of the texts that need not be read again, measured or left out.
-        digest: of their content, whatever their order.
-        pending: digests of texts that are being measured, by number.
+    ``numbers`` are those of the texts that need not be read again, measured or left out; ``digest`` is of their
+    content, whatever their order; ``pending`` has the digests of texts that are being measured, by number.
     """
 
     numbers: set[int] = field(default_factory=set)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ class Part:
     """
 
     text: str
-    ends: frozenset[str] = field(default_factory=frozenset)
+    ends: frozenset[str] = frozenset()
     joined: bool = False
 
 

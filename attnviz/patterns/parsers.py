@@ -107,8 +107,7 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
 def load_parser(name: str | None = None) -> Any:
     """A spaCy pipeline with a dependency parser, or None where none is installed.
 
-    The name is that of an installed pipeline or a folder with one; default: an installed English one, else any that has
-    a parser.
+    The name is of an installed pipeline, or a folder with one; default: an English one, else any that has a parser.
 
     Raises:
         ParserError: the pipeline that was named is missing, broken or has no parser; or spaCy is

@@ -27,13 +27,10 @@ _ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 @dataclass(frozen=True)
 class Merged:
-    """A stored profile after a run.
+    """A stored profile after a run, and what was measured on which texts ``before`` it, by part.
 
-    Attributes:
-        document: to store.
-        new, replaced, kept, larger: the names of the parts that only the run has, that it replaces, that it has not
-            measured, and that it has measured on fewer texts, so that the older stay.
-        before: of the earlier profile's parts, what they were measured on.
+    Parts are ``new`` where only the run has them, ``replaced`` by it, ``kept`` where it has not measured them, and
+    ``larger`` where it has measured them on fewer texts, so that the older stay.
     """
 
     document: dict[str, Any]

@@ -18,8 +18,7 @@ from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TOP, TYPES, a
 
 SCALARS = (
     "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
-    *REPEATS,
-    *ON_REPEATS.values(),
+    *REPEATS, *ON_REPEATS.values(),
 )  # fmt: skip
 """All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
 
@@ -197,17 +196,12 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`), one number a head; None for what a text cannot measure.
     """
     pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
-    n_heads, n, _ = pattern.shape
-    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    spread = torch.special.entr(pattern)
-    result: dict[str, list[float | None]] = {name: [None] * n_heads for name in _MEASURED}
-    result["entropy"] = _numbers(spread.sum(-1).mean(-1))
-    result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
-    if content.any() and not keys.all():
-        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
     if context.source is not None:
-        return result | _between_texts(pattern, context)
+        return _between_texts(pattern, context)
+    n, content = pattern.shape[1], context.content.to(pattern.device)
     distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
+    spread = torch.special.entr(pattern)
+    result = _of_rows(pattern, spread, context)
     result["distance"] = [ratio(of_head, n) for of_head in distance]
     if not content.any():
         return result
@@ -228,10 +222,20 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     return result
 
 
+def _of_rows(pattern: Tensor, spread: Tensor, context: TextContext) -> dict[str, list[float | None]]:
+    """Entropy, from -A ln A, confidence and sink of a pattern A, [n_heads, n_queries, n_keys]; None for all others."""
+    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
+    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in _MEASURED}
+    result |= {"entropy": _numbers(spread.sum(-1).mean(-1)), "confidence": _numbers(pattern.amax(-1).mean(-1))}
+    if content.any() and not keys.all():
+        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
+    return result
+
+
 def _between_texts(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics of content that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
+    """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
     own = pattern[:, context.content.to(pattern.device)][..., context.key_content.to(pattern.device)]
-    result = {DIAGONALITY: _diagonality(pattern, context)}
+    result = _of_rows(pattern, torch.special.entr(pattern), context) | {DIAGONALITY: _diagonality(pattern, context)}
     if own.numel():
         found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own).sum(-1))
         result |= {name: found[name] for name in ("confidence_content", "entropy_content")}
@@ -260,10 +264,7 @@ def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
 
 
 def alignment(pattern: Tensor) -> list[int]:
-    """For each query its key of the largest weight, in a head's pattern [n_queries, n_keys].
-
-    It is the word alignment of a head (Koehn & Knowles 2017, section 3.6).
-    """
+    """Word alignment: each query's key of largest weight in [n_queries, n_keys] (Koehn & Knowles 2017, section 3.6)."""
     positions: list[int] = pattern.argmax(-1).tolist()
     return positions
 

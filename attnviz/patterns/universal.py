@@ -57,11 +57,8 @@ def is_universal(labels: Iterable[str]) -> bool:
 def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[Node]:
     """The tree of a parse in ClearNLP's labels, in those of Universal Dependencies.
 
-    Args:
-        words: of one text: text, universal part of speech, place of the head (its own for a root), label.
-
-    Returns:
-        the same words in the same order, with a tree of the same words for each tree.
+    Of each word of a text: its text, universal part of speech, place of its head (its own for a root), label. The same
+    words come back in the same order, with a tree of the same words for each tree.
     """
     nodes = [Node(*word) for word in words]
     inner_first = _inner_first(nodes)

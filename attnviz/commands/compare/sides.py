@@ -63,15 +63,14 @@ def side_names(result: "Comparison") -> tuple[str, str]:
 def model_names(first: "Checkpoint", second: "Checkpoint") -> tuple[str, str]:
     """What tells two models apart: as little as does."""
     models = first, second
-    for names in (
+    ways = (
         [model.short_name for model in models],
         [model.name for model in models],
         [f"{model.name} at {model.revision}" for model in models if model.revision is not None],
         [f"{model.name} in {str(model.dtype).removeprefix('torch.')}" for model in models],
-    ):
-        if len(set(names)) == 2:
-            return visible(names[0]), visible(names[1])
-    return visible(models[0].short_name), visible(models[1].short_name)
+    )
+    a, b = next((names for names in ways if len(set(names)) == 2), ways[0])
+    return visible(a), visible(b)
 
 
 def side_lines(result: "Comparison") -> list[str]:
@@ -97,11 +96,7 @@ def sides_in_words(result: "Comparison") -> str:
 
 
 def check_shapes(a: "Checkpoint", b: "Checkpoint") -> None:
-    """Refuse models that have not the same architecture with as many layers and heads.
-
-    Raises:
-        UsageError: with both.
-    """
+    """Refuse models that have not the same architecture with as many layers and heads, with a UsageError."""
     shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
         raise UsageError(
@@ -135,11 +130,7 @@ def _shape(model: "Checkpoint") -> str:
 
 
 def _check_targets(first: Analysis, second: Analysis) -> None:
-    """Of encoder-decoders: what the decoders read has to be the same, or heads would differ because of it.
-
-    Raises:
-        TextError: with both targets.
-    """
+    """Of encoder-decoders: what the decoders read has to be the same, or heads would differ because of it."""
     a, b = first.target, second.target
     if a is None or b is None or (a.tokens.ids, a.tokens.labels) == (b.tokens.ids, b.tokens.labels):
         return

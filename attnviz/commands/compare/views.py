@@ -187,26 +187,22 @@ def _in_cell(value: float) -> str:
 
 
 def _end(result: Comparison, look: Look, head: HeadDifference | None = None) -> float:
-    """Where the colours end: at the largest difference of this head, or of all heads.
-
-    Raises:
-        UsageError: the scale is logarithmic.
-    """
+    """Where the colours end: at the largest difference of this head, or of all heads; no scale is logarithmic."""
     if look.scale == "log":
         raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
     if head is None:
-        return rounded_up(result.largest) if result.any_beyond_rounding else 1.0
+        return _end_of_all(result)
     return 1.0 if head.rounding else rounded_up(abs(head.largest.difference))
+
+
+def _end_of_all(result: Comparison) -> float:
+    return rounded_up(result.largest) if result.any_beyond_rounding else 1.0
 
 
 def _pooled(factor: int) -> str:
     """That a cell stands for several differences; empty where it does not."""
     of = f"{factor} × {factor}"
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
-
-
-def _page(result: Comparison, choices: Choices) -> dict[str, Any]:
-    return page_data(result, choices, rounded_up(result.largest) if result.any_beyond_rounding else 1.0)
 
 
 VIEWS: tuple[View[Any, Any], ...] = (
@@ -217,7 +213,8 @@ VIEWS: tuple[View[Any, Any], ...] = (
         heatmap_figure, draw_heatmap, stems=r"differences/[LEDX]\d+H\d+",
     ),
     page_view(
-        "compare", "every head on A, on B, and their difference, in one HTML file", _page,
+        "compare", "every head on A, on B, and their difference, in one HTML file",
+        lambda result, choices: page_data(result, choices, _end_of_all(result)),
         lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
     ),
 )  # fmt: skip

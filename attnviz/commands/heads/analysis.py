@@ -191,15 +191,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """By layer, the contexts with a window that is shorter than the text."""
         return {layer: context for layer, context in self.contexts.items() if context.window is not None}
 
-    @property
-    def dropped(self) -> str:
-        """What is left out of pictures, and what that did to the rest; empty where nothing is."""
-        units = self.context.units
-        kinds = ["special tokens"] * any(units.special)
-        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
-            kinds.append(f"first {units.name}")
-        return f"{' and '.join(kinds)} dropped, rows renormalised" if kinds and self.without_sinks else ""
-
     def drawn(self, drop_special: bool) -> "Analysis":
         """The analysis as its patterns are drawn: without sinks where that is asked for, rows scaled to sum to 1.
 
@@ -220,7 +211,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
-        facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        units = self.context.units
+        kinds = ["special tokens"] * any(units.special)
+        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
+            kinds.append(f"first {units.name}")
+        dropped = f"{' and '.join(kinds)} dropped, rows renormalised" if kinds and self.without_sinks else ""
+        facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
         if self.verification.level < 4:
             facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
         if self.continuation is not None:

@@ -63,8 +63,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
-    parts = parts_asked(analysis, choices)
-    for part in parts:
+    for part in parts_asked(analysis, choices):
         pairs = part.drawn(choices.drop_special).patterns(_heads_drawn(part, choices))
         if len(part.select(choices.select)) <= MOST_HEADS:
             yield _plan(part, list(pairs), choices, part.stem("lines"), MOST_LINES)

@@ -53,15 +53,9 @@ def segment_positions(analysis: Analysis) -> Groups:
 
 
 def pair_shares(patterns: Array, groups: Groups, queries: Sequence[list[int]] | None = None) -> Array:
-    """Shares from A and from B to A, B and the special tokens; each row sums to 1.
+    """Shares from A and from B, or from each text of ``queries``, to A, B and the special tokens, [.., 2, 3].
 
-    Args:
-        patterns: [.., n_queries, n], rows sum to 1.
-        groups: from :func:`segment_positions`.
-        queries: the positions of each text that attends, where these are others than A and B.
-
-    Returns:
-        [.., 2, 3], or a row for each of the queries' texts.
+    Rows sum to 1, as those of the patterns do, [.., n_queries, n].
     """
     onto = np.stack([patterns[..., group].sum(-1, dtype=np.float64) for group in groups], -1)
     return np.stack([onto[..., group, :].mean(-2) for group in queries or groups[:2]], -2)

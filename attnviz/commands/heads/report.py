@@ -197,8 +197,7 @@ def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Ite
     """Which heads have no picture of their lines; how small weights can be seen in a long text."""
     n, unit = len(analysis.units), analysis.units.name
     if analysis.target is not None and analysis.target.generated:
-        text = quoted(analysis.target.text)
-        yield f"the model generated the target, greedily: {text}; --target gives another."
+        yield f"the model generated the target, greedily: {quoted(analysis.target.text)}; --target gives another."
     if analysis.continuation is not None:
         yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
     drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}

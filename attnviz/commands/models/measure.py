@@ -195,9 +195,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     except CheckpointError as error:
         why = str(error) if architecture is not None else f"parameters not counted: {error}"
         why = shorten(why, _LONGEST, placeholder=" …")
-        return (
-            replace(model, reason=why) if reason is None else replace(model, reason=reason, notes=(*model.notes, why))
-        )
+        return replace(model, reason=reason or why, notes=(*model.notes, *([why] if reason else [])))
     total = sum(parameter.numel() for parameter in empty.parameters())  # what is shared comes once
     if architecture is None:
         return replace(model, reason=reason).with_counts(total, None)

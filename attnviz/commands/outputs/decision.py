@@ -44,18 +44,11 @@ class ClassLogit:
 
 @dataclass(frozen=True)
 class DecisionPart:
-    """What a head, or something else, adds to the difference of the logits.
+    """What something else than a head adds to the difference of the logits."""
 
-    Attributes:
-        name: ``L2H8``, ``embeddings``, ``attention bias``, ``feed-forward``, ``norm bias``, ``classifier bias``, or
-            :data:`NOT_LINEAR`.
-        layer: counted from 0; None for what belongs to no layer.
-        value: in logits; positive where it speaks for the class.
-    """
-
-    name: str
-    layer: int | None
-    value: float
+    name: str  # embeddings, attention bias, feed-forward, norm bias, classifier bias, or NOT_LINEAR
+    layer: int | None  # counted from 0; None for what belongs to no layer
+    value: float  # in logits; positive where it speaks for the class
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,6 @@ class Decision:
         position: of the token that the classifier reads, counted from 0.
         classes: all of them, in the model's order.
         label, against: the class whose logit is explained, and the one it is held against.
-        predicted: the most probable class.
         difference: logit of ``label`` less that of ``against``.
         heads: in the model's order.
         parts: all that is no head.
@@ -95,11 +87,7 @@ class Decision:
 
 
 def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
-    """Refuse classes that the model lacks, or that are asked of a model without classes.
-
-    Raises:
-        UsageError: naming the classes there are.
-    """
+    """Refuse classes that the model lacks, or that are asked of one without, with a UsageError that names those."""
     given = [label for label in labels if label is not None]
     classifier, why = checkpoint.classifier, checkpoint.why_no_classes
     if given and why:

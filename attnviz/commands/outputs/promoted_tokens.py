@@ -46,15 +46,10 @@ class TokenLogit:
 
 @dataclass(frozen=True)
 class ModelLogit(TokenLogit):
-    """A token with the model's own logit: ``logit``, which parts sum to, and the mean that was removed from it.
+    """A token with the model's own logit: ``logit``, which parts sum to, and the mean that was removed from it."""
 
-    Attributes:
-        model_logit: as the model gives it.
-        mean_logit: the mean of the model's logits over the vocabulary; with ``logit`` it sums to ``model_logit``.
-    """
-
-    model_logit: float
-    mean_logit: float
+    model_logit: float  # as the model gives it
+    mean_logit: float  # the mean of the model's logits over the vocabulary; with logit it sums to model_logit
 
 
 @dataclass(frozen=True)
@@ -76,18 +71,11 @@ class HeadPromotion:
 
 @dataclass(frozen=True)
 class PartEffect:
-    """What another part than a head adds to the logits of the predicted and of the actual next token.
+    """What another part than a head adds to the logits of the predicted and of the actual next token."""
 
-    Attributes:
-        name: ``word embedding``, ``position embedding``, ``attention bias``, ``feed-forward``, ``final norm bias``,
-            ``unembedding bias``.
-        layer: counted from 0; None for what belongs to no layer.
-        predicted, actual: as of a :class:`HeadPromotion`.
-    """
-
-    name: str
-    layer: int | None
-    predicted: float
+    name: str  # word or position embedding, attention bias, feed-forward, final norm bias, unembedding bias
+    layer: int | None  # counted from 0; None for what belongs to no layer
+    predicted: float  # as of a HeadPromotion, as is actual
     actual: float | None
 
 

@@ -107,12 +107,6 @@ def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
     return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
 
 
-def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row a head, the largest share first, with its effects on the two tokens."""
-    for head in content["heads"]:
-        yield {**head, **(head["promotion"] or {})}
-
-
 def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
     """Outputs of the selected heads, ``layer.0``, … [n_heads, n, d_model], and b_O, ``bias.0``, …, as safetensors."""
     heads, model = result.select(choices.select), result.checkpoint
@@ -266,18 +260,19 @@ def versus(decision: Decision) -> str:
 def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """What heads add to the difference of the logits, the largest part first."""
     ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
+
+    def side(head: HeadId) -> str:
+        value = decision.heads[head]
+        name = (decision.label if value > 0 else decision.against).name
+        return "–" if signed(value) == rounded(0.0) else unisolated(quoted(name))
+
     columns: list[Column[HeadId]] = [
         Column("Head", lambda head: head, left=True),
         Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
-        Column("Speaks for", lambda head: _side(decision, decision.heads[head]), left=True),
+        Column("Speaks for", side, left=True),
     ]
     title = "Parts of the decision ({} heads, the largest direct effect first)"
     return _first_heads(title, columns, ranked, len(heads), width)
-
-
-def _side(decision: Decision, value: float) -> str:
-    side = decision.label if value > 0 else decision.against
-    return "–" if signed(value) == rounded(0.0) else unisolated(quoted(side.name))
 
 
 def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
@@ -316,7 +311,7 @@ def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
 REPORT = Report(
     content=_content,
     columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
-    rows=_rows,
+    rows=lambda document: ({**head, **(head["promotion"] or {})} for head in document["heads"]),
     tables=_tables,
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,

@@ -54,23 +54,14 @@ class HeadContribution:
 
 @dataclass(frozen=True)
 class OutputShares:
-    """What the heads of one layer and the bias make up together.
-
-    Attributes:
-        norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
-        bias_norm: ||b_O||, which no head writes.
-        bias_projection_share: as that of a head.
-        sum_error: largest absolute difference of the sum of all o_h and b_O from the model's own output, divided by
-            ``output_scale``.
-        output_scale: the layer's largest absolute output in the model.
-    """
+    """What the heads of one layer and the bias make up together."""
 
     layer: int
-    norm: float | None
-    bias_norm: float
-    bias_projection_share: float | None
-    sum_error: float
-    output_scale: float
+    norm: float | None  # mean over q in C of ||o(q)||, the model's own attention output; None without content positions
+    bias_norm: float  # ||b_O||, which no head writes
+    bias_projection_share: float | None  # as that of a head
+    sum_error: float  # largest absolute difference of the sum of all o_h and b_O from the model's, over output_scale
+    output_scale: float  # the layer's largest absolute output in the model
 
 
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
@@ -109,10 +100,7 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
 def _heads(
     writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor, keys: Tensor
 ) -> Iterator[HeadContribution]:
-    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n].
-
-    ``keys``: C among the keys, which are of another text in cross-attention.
-    """
+    """From norms of o_h and lengths along o, [n_heads, n of C], norms of o, and C among queries and among keys."""
     for head, pattern in enumerate(writing.pattern):
         values = writing.value_norms(head)
         weighted = pattern * values

@@ -57,21 +57,17 @@ _KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to 
 
 @dataclass(frozen=True)
 class HeadPlan(PagePlan):
-    """One head's raw pattern and norm-weighted attention, [m, m], and ||f(x)|| of its keys, [m].
+    """One head's raw pattern and norm-weighted attention, [m, m], and ||f(x)|| of its keys, [m]."""
 
-    Attributes:
-        pattern, weighted, value_norms: pooled by their largest, ``pooled`` positions in a cell.
-        norms, bars: of the two panels: from numbers to colours, and what the colours are.
-    """
-
+    # pooled by their largest, ``pooled`` positions in a cell
     pattern: Array
     weighted: Array
     value_norms: Array
     labels: Labels
     keys: Labels | None
     pooled: int
-    norms: tuple[Normalize, Normalize]
-    bars: tuple[str, str]
+    norms: tuple[Normalize, Normalize]  # of the two panels, from numbers to colours
+    bars: tuple[str, str]  # and what the colours are
 
 
 def check_scale(scale: str) -> None:

@@ -52,23 +52,14 @@ class RolloutOptions(NamedTuple):
 
 
 class InputShares(NamedTuple):
-    """How one output token's attention is shared among the input tokens, [n] by method; None where not measured.
+    """How one output token's attention is shared among the input tokens, [n] by method; None where not measured."""
 
-    Attributes:
-        attention: the mean pattern of the heads of the layer shown.
-        rollout: of mean patterns.
-        norm_rollout: of norms.
-        flow: maximum flows, divided by their sum.
-        uniform: as ``attention``, were it the same for all keys that a query may see.
-        uniform_rollout: the rollout of that.
-    """
-
-    attention: Tensor
-    rollout: Tensor
-    norm_rollout: Tensor
-    flow: Tensor | None
-    uniform: Tensor
-    uniform_rollout: Tensor
+    attention: Tensor  # the mean pattern of the heads of the layer shown
+    rollout: Tensor  # of mean patterns
+    norm_rollout: Tensor  # of norms
+    flow: Tensor | None  # maximum flows, divided by their sum
+    uniform: Tensor  # as attention, were it the same for all keys that a query may see
+    uniform_rollout: Tensor  # the rollout of that
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,6 @@ class Rollout(TextResult):
         return InputShares(attention, rollout, norms, self.flow, uniform, uniform_rollout)
 
     def __repr__(self) -> str:
-        """One line: the model, the text's length, and the layers."""
         size = counted(len(self.units), self.units.name)
         return f"<Rollout of {self.checkpoint.short_name} through {counted(len(self.layers), 'layer')}, {size}>"
 

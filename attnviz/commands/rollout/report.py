@@ -1,7 +1,7 @@
 """How a rollout is told: the document, the tables, and the sentences that figures and tables share."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import RenderableType
@@ -166,21 +166,16 @@ def _ranked_inputs(result: Rollout) -> list[Column[int]]:
     rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
 
-    def ranked(row: Tensor) -> Callable[..., str]:
+    def column(name: str, row: Tensor) -> Column[int]:
         order = row.argsort(descending=True, stable=True).tolist()
 
         def written(rank: int, room: int = 99) -> str:
             number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
             return f"{number} {shortened(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
 
-        return written
+        return Column(METHOD_NAMES[name].capitalize(), written, left=True, least=_NUMBER + digits, fit=written)
 
-    columns: list[Column[int]] = [Column("Rank", lambda rank: rank + 1)]
-    for name, row in rows.items():
-        written = ranked(row)
-        title = METHOD_NAMES[name].capitalize()
-        columns.append(Column(title, written, left=True, least=_NUMBER + digits, fit=written))
-    return columns
+    return [Column("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
 
 
 _LAYER_COLUMNS: list[Column[LayerShares]] = [

@@ -90,7 +90,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         largest: the largest distance that is possible, the mean over texts: in a causal model the first token of a
             text sees itself alone and cannot differ.
         dropout: probability of dropout of hidden states in A, the largest of any module; 0 where it has none.
-        judged: whether there are texts enough for intervals.
     """
 
     command: ClassVar[str] = "compare.corpus"
@@ -273,11 +272,11 @@ class _Run(LongRun):
     def result(self) -> CorpusComparison:
         """From sums to heads."""
         a, b = self.models
-        settings, (done,) = self.settings, self.measured
-        verified = self.attention[0].verification, self.attention[1].verification
+        settings, (done,), (first, second) = self.settings, self.measured, self.attention
         return CorpusComparison(
-            a, b, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed, verified,
-            self.attention[0].texts_verified, None if settings.parse is None else settings.parse.name,
+            a, b, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
+            (first.verification, second.verification), first.texts_verified,
+            None if settings.parse is None else settings.parse.name,
             self._heads(done.texts), self.tally.largest, self.tally.dropout,
         )  # fmt: skip
 

@@ -37,8 +37,8 @@ def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
     for head in heads:
         distances[head.id] = head.distance
     end = min(rounded_up(max(head.distance for head in heads)), result.largest)
-    changed = frozenset((head.id.layer, head.id.head) for head in heads if head.changed)
-    corners = frozenset((head.id.layer, head.id.head) for head in heads if head.role_changed)
+    changed = frozenset(head.id for head in heads if head.changed)
+    corners = frozenset(head.id for head in heads if head.role_changed)
     notes = ["Outlined: heads that changed."] if changed else []
     notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
     noise = [head.noise for head in heads if head.noise is not None]
@@ -66,7 +66,6 @@ class _RankedPlan(PagePlan):
 
     heads: tuple[HeadChange, ...]
     largest: float
-    dropout: float
 
 
 def _plan_ranked(result: CorpusComparison, choices: Choices) -> Iterator[_RankedPlan]:
@@ -87,7 +86,6 @@ def _plan_ranked(result: CorpusComparison, choices: Choices) -> Iterator[_Ranked
         (*side_lines(result), "The most different head first."),
         heads,
         result.largest,
-        result.dropout,
     )
 
 
@@ -130,13 +128,12 @@ def _name_changed(ax: Axes, heads: Sequence[HeadChange], look: Look) -> None:
     page = ax.get_figure(root=True)
     assert page is not None
     apart, last = _ID_INCHES * (len(heads) + 1) / (_AXES_SHARE * page.get_figwidth()), -math.inf
-    for head in heads:
-        if not head.changed or (at := heads.index(head) + 1) - last < apart:
-            continue
-        last = at
-        top = max(head.interval[1] if head.interval else 0.0, head.distance)
-        ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
-                    va="bottom", fontsize=6, color=look.greys.ink, zorder=5)  # fmt: skip
+    for at, head in enumerate(heads, start=1):
+        if head.changed and at - last >= apart:
+            last = at
+            top = max(head.interval[1] if head.interval else 0.0, head.distance)
+            ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
+                        va="bottom", fontsize=6, color=look.greys.ink, zorder=5)  # fmt: skip
 
 
 def _name_largest(ax: Axes, largest: float, top: float, look: Look) -> None:
@@ -161,7 +158,7 @@ def _handles(plan: _RankedPlan, look: Look) -> Sequence[Artist]:
         handles.append(Line2D([], [], **dot, mfc=pale, label="other head" if handles else "head"))
     if any(head.interval for head in plan.heads):
         handles.append(Line2D([], [], color=look.greys.quiet, lw=0.8, label="interval"))
-    if plan.dropout:
+    if any(head.noise is not None for head in plan.heads):
         handles.append(Line2D([], [], marker="_", ls="", color=_NOISE, ms=6, label="A twice, with dropout"))
     return handles
 
