@@ -14,7 +14,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -83,6 +83,12 @@ def without_numbers(folder: Path) -> None:
         path.unlink()
 
 
+def draw(name: str, result: Any, **choices: Any) -> None:
+    """The pictures of a result in a new folder, without its numbers."""
+    result.save(new_folder(name), **choices)
+    without_numbers(GALLERY / name)
+
+
 def draw_views() -> None:
     for model, text, heads in VIEWS:
         analysis = attnviz.analyze(text, model, device="cpu")
@@ -101,23 +107,18 @@ def draw_looks() -> None:
         analysis.save(folder, figures=["overview"], **look)
         without_numbers(folder)
     pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
-    pair.save(new_folder("pair"), select=["L2H8"], figures=["pair"])
-    without_numbers(GALLERY / "pair")
+    draw("pair", pair, select=["L2H8"], figures=["pair"])
     chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
     look = Look(width=7.0, bare=True, panel="a")
-    chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
-    without_numbers(GALLERY / "panel")
+    draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
-    pets.save(new_folder("relations"), select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
-    without_numbers(GALLERY / "relations")
+    draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
-    long.save(new_folder("text"), select=["L2H8", "L1H8"], figures=["text"])
-    without_numbers(GALLERY / "text")
+    draw("text", long, select=["L2H8", "L1H8"], figures=["text"])
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
-    attnviz.compare(before, after).save(new_folder("compare"), top=3)
-    without_numbers(GALLERY / "compare")
+    draw("compare", attnviz.compare(before, after), top=3)
 
 
 def draw_corpus_comparison(treebank: Path) -> None:
@@ -131,18 +132,15 @@ def draw_corpus_comparison(treebank: Path) -> None:
                 weight.copy_((weight / step).round() * step)
     after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_sha256=None)
     found = attnviz.compare_corpus(before, after, treebank, limit=200)
-    found.save(new_folder("compare-corpus"))
+    draw("compare-corpus", found)
     (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
-    without_numbers(GALLERY / "compare-corpus")
     print("compare-corpus")
 
 
 def draw_several() -> None:
     """Heads on several texts, side by side."""
     texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
-    found = attnviz.analyze_each(texts, "minilm", device="cpu")
-    found.save(new_folder("texts"))
-    without_numbers(GALLERY / "texts")
+    draw("texts", attnviz.analyze_each(texts, "minilm", device="cpu"))
 
 
 def draw_llama() -> None:
@@ -152,22 +150,19 @@ def draw_llama() -> None:
     except attnviz.CheckpointError as error:
         print(f"smollm2 is left as it is: {error}")
         return
-    analysis.save(new_folder("smollm2-10"), select="L8-11", figures=["overview"])
-    without_numbers(GALLERY / "smollm2-10")
+    draw("smollm2-10", analysis, select="L8-11", figures=["overview"])
 
 
 def draw_inside(treebank: Path | None) -> None:
     """What lies inside a layer, what heads write, and how much of each token arrives."""
     for model, text in (("minilm", SENTENCE), ("tiny-gpt2", COUNTING)):
-        attnviz.explain(text, model, device="cpu").save(new_folder(f"explain-{model}"))
-        attnviz.head_outputs(text, model, device="cpu").save(new_folder(f"outputs-{model}"), top=1)
-        attnviz.rollout(text, model, device="cpu").save(new_folder(f"rollout-{model}"))
+        draw(f"explain-{model}", attnviz.explain(text, model, device="cpu"))
+        draw(f"outputs-{model}", attnviz.head_outputs(text, model, device="cpu"), top=1)
+        draw(f"rollout-{model}", attnviz.rollout(text, model, device="cpu"))
         if treebank is not None:
             found = attnviz.ablate([treebank], model, limit=60, device="cpu")
-            found.save(new_folder(f"ablate-{model}"))
+            draw(f"ablate-{model}", found)
             (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(width=80), encoding="utf-8")
-        for command in ("explain", "outputs", "rollout", "ablate"):
-            without_numbers(GALLERY / f"{command}-{model}")
         print(f"inside {model}")
 
 
@@ -178,8 +173,7 @@ def draw_translation() -> None:
         trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
         print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
         analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
-        analysis.save(new_folder("translation"), select="X0", figures=["panel"])
-    without_numbers(GALLERY / "translation")
+        draw("translation", analysis, select="X0", figures=["panel"])
     with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
         captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
 
@@ -215,13 +209,9 @@ def screenshot(html: str, name: str, width: int, height: int, seen: str) -> None
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "page.html"
         page.write_text(html, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
-        options += [
-            f"--screenshot={GALLERY / 'page' / name}.png",
-            "--virtual-time-budget=8000",
-            f"file://{page}#{seen}",
-        ]
-        subprocess.run([chromium, *options], check=True, capture_output=True)
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000"]
+        options += [f"--window-size={width},{height}", f"--screenshot={GALLERY / 'page' / name}.png"]
+        subprocess.run([chromium, *options, f"file://{page}#{seen}"], check=True, capture_output=True)
 
 
 def draw_profile(treebank: Path) -> None:

@@ -96,6 +96,11 @@ class _Span:
         return self.low - more, self.high + more
 
 
+_Line = Sequence[Placed]
+_Spans = list[_Span]
+_Row = tuple[_Line, _Spans, _Spans]
+
+
 def arcs_inches(plan: ArcsPlan, look: Look) -> float:
     """Inches of all sentences with their arcs."""
     return _height(plan, (prose_width(plan.words, look, _SPACE) - 2 * MARGIN) * 72) / 72
@@ -123,12 +128,12 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, look)
         top += _HEADING
-        for line in _kept(plan, lines, block, room):
-            if line is None:
+        for row in _kept(plan, lines, block, room):
+            if row is None:
                 put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet)
                 top += _GAP
             else:
-                arcs, top = _draw_line(ax, line, block, top, room, look)
+                arcs, top = _draw_line(ax, *row, top, room, look)
         top += _BETWEEN
     return arcs
 
@@ -138,17 +143,15 @@ def _height(plan: ArcsPlan, room: float) -> float:
     lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
-        for line in _kept(plan, lines, block, room):
-            above, below = ([], []) if line is None else _spans(line, block, room)
-            height += _GAP if line is None else _beside(above, _FIRST) + _LINE + _beside(below)
+        for row in _kept(plan, lines, block, room):
+            height += _GAP if row is None else _beside(row[1], _FIRST) + _LINE + _beside(row[2])
     return height
 
 
-def _kept(
-    plan: ArcsPlan, lines: Sequence[Sequence[Placed]], block: Sentence, room: float
-) -> Iterator[Sequence[Placed] | None]:
-    """The lines of a sentence; None for a run of several that are left out."""
-    for empty, run in groupby(lines, lambda line: plan.folded and not any(_spans(line, block, room))):
+def _kept(plan: ArcsPlan, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
+    """The lines of a sentence with the arcs above and below; None for a run of several that are left out."""
+    rows = ((line, *_spans(line, block, room)) for line in lines)
+    for empty, run in groupby(rows, lambda row: plan.folded and not (row[1] or row[2])):
         some = list(run)
         yield from [None] if empty and len(some) > 1 else some
 
@@ -158,7 +161,7 @@ def _beside(spans: Sequence[_Span], first: float = _LEAST) -> float:
     return first + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
-def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_Span], list[_Span]]:
+def _spans(line: _Line, block: Sentence, room: float) -> tuple[_Spans, _Spans]:
     """The arcs above a line, and below it where attention goes instead; what stands back comes first."""
     ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
     above = [(arc, arc.dependent, arc.head) for arc in ordered]
@@ -167,7 +170,7 @@ def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_
     return _stacked(line, above, room), _stacked(line, instead, room)
 
 
-def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room: float) -> list[_Span]:
+def _stacked(line: _Line, arcs: Iterable[tuple[Arc, int, int]], room: float) -> _Spans:
     """The arcs that begin or end in a line, each so high that it, and its name, is above all that is below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
@@ -199,10 +202,9 @@ def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> N
 
 
 def _draw_line(
-    ax: Axes, line: Sequence[Placed], block: Sentence, top: float, room: float, look: Look
+    ax: Axes, line: _Line, above: _Spans, below: _Spans, top: float, room: float, look: Look
 ) -> tuple[PathCollection, float]:
     """One line of words with what stands above and below it; the arcs above, and where it ends."""
-    above, below = _spans(line, block, room)
     base = top + _beside(above, _FIRST)
     foot = base + _LINE
     for placed in line:
@@ -267,12 +269,11 @@ def _legend(plan: ArcsPlan, look: Look) -> list[Line2D]:
     arcs = [arc for block in plan.blocks for arc in block.arcs]
     kinds, missed = {arc.found for arc in arcs}, look.verdict(False)
     others = f"{'other ' * (kinds != {None})}relations of the parse"
+    instead = {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
     entries = {
         "found": (True in kinds, {"color": look.verdict(True), "linewidth": _BOLD}),
         "missed": (False in kinds, {"color": missed, "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}),
-        "attends to this word instead": (
-            any(arc.instead is not None for arc in arcs), {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
-        ),
+        "attends to this word instead": (any(arc.instead is not None for arc in arcs), instead),
         others: (None in kinds, {"color": look.greys.frame, "linewidth": PIXEL}),
-    }  # fmt: skip
+    }
     return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]

@@ -132,13 +132,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    block = grid.rows * grid.row
-    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    block, layers = grid.rows * grid.row, () if grid.packed else grid.layers  # of packed heads ids name the layers
+    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(layers))]
     full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
-    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    if grid.packed:  # ids name the layers
-        middles, names = [], []
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
     families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
@@ -253,8 +251,7 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
     greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
-    image = np.full((height, width, 4), 255, dtype=np.uint8)
-    image[..., :3] = paper
+    image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
     for cell in plan.cells:
         left, top = (round(place * pixels) for place in grid.corner(cell.id))
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
@@ -269,11 +266,9 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
 
 def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
     """Whether every text stands beside its id, with some room between."""
-    widths = (
-        text_width(str(cell.id), grid.size, DPI, "bold") + text_width(cell.beside, min(6.0, grid.size), DPI)
-        for cell in cells
-    )
-    return grid.named and not grid.marked and max(widths) + 8 <= grid.square
+    ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
+    texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
+    return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
 
 
 def _room_right(cells: Sequence[HeadCell], grid: GridLayout) -> bool:

@@ -93,9 +93,8 @@ def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool, labe
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
     if look.width is None:
-        square, across = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m, columns
-        if packed:
-            across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids)))))
+        square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
+        across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
         grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
         return replace(grid, square=square, tokens=_beside(labels, square))
     room = (look.width - 2 * MARGIN) * DPI - LAYER_NAMES

@@ -116,10 +116,8 @@ def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
     page = new_page(plan.title, plan.notes, look, width=width, body=body)
     axes = page.subplots(rows, plan.columns, squeeze=False)
     cells = [_draw(ax, each, each.name, look, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
-    for ax in axes[:-1].flat:
-        ax.set(xlabel="", xticks=[])
-    for ax in axes[:, 1:].flat:
-        ax.set(ylabel="", yticks=[])
+    for ax in axes.flat:
+        ax.label_outer()
     colour_bar(page, list(axes.flat), plan.maps[0], look)
     settled(page)
     for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):

@@ -58,7 +58,7 @@ def heatmap_figure(plan: HeatmapPlan, look: Look, vector: bool = False) -> Figur
     """A new figure with one heatmap, its weights where cells have room, colour bar, title and notes."""
     with figure_style():
         figure, ax, cells = heatmap_page(plan, look, vector)
-        _write(ax, plan, cells)
+        any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)  # as fully as all of them fit
         return figure
 
 
@@ -97,7 +97,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
     style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}
     ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **style)
     settled(ax.figure)
-    _write(ax, plan, cells)
+    any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
 
@@ -108,20 +108,14 @@ def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, poin
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
     size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
-    names = ("query (attends from)", "key (attended to)")
-    if plan.keys is not None:
-        names = ("target (attends from)", "source (attended to)")
+    from_, to = ("query", "key") if plan.keys is None else ("target", "source")
+    names = (f"{from_} (attends from)", f"{to} (attended to)")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(names, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
         shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells
-
-
-def _write(ax: Axes, plan: HeatmapPlan, cells: Cells) -> None:
-    """The numbers, as fully as all of them fit."""
-    any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
 
 
 def _cell(labels: Sequence[str], m: int, look: Look) -> int:

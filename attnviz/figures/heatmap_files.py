@@ -138,7 +138,8 @@ class _Raster(_Page):
         height, width = picture.shape
         for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
             x, y = text.get_position()[0] * width, (1 - text.get_position()[1]) * height
-            for piece in _pieces(line):
+            joined = any(ord(letter) in _JOINED for letter in line)
+            for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # parts that recur in other lines
                 ink, baseline = _letters(piece, size, weight, self.dpi)
                 place = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
                 ink = ink[:, : place.shape[1]]
@@ -214,13 +215,11 @@ class _Svg(_Page):
                 f'xlink:href="data:image/png;base64,{data}"/>\n'
             )
             return
-        corners = ((left, columns), (top, rows))
-        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in corners)
+        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in ((left, columns), (top, rows)))
+        around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
         for level in np.unique(levels[levels > 0]):
             colour = to_hex(palette(self.look.theme)[level] / 255)
-            path = "".join(
-                f"M{xs[x]} {ys[y]}h{cell:.6g}v{cell:.6g}h-{cell:.6g}z" for y, x in np.argwhere(levels == level)
-            )
+            path = "".join(f"M{xs[x]} {ys[y]}{around}" for y, x in np.argwhere(levels == level))
             yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
         if size is None:
             return
@@ -232,11 +231,6 @@ class _Svg(_Page):
                 x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
                 yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
             yield "</g>\n"
-
-
-def _pieces(line: str) -> list[str]:
-    """A line in parts that recur in others: numbers, and what stands between them; one part where its letters join."""
-    return re.findall(r"[\d.]+|[^\d.]+", line) if not any(ord(letter) in _JOINED for letter in line) else [line]
 
 
 @lru_cache(4096)

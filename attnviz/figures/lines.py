@@ -1,9 +1,7 @@
 """Lines from the tokens that attend, on the left, to those attended to, on the right, after bertviz (Vig 2019)."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -86,10 +84,8 @@ def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:  
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(look, max(_NARROWEST, natural))
     room = (width - 2 * MARGIN) * 72
-    legends = sum(
-        _ENTRY * (math.ceil(len(names) / _legend_columns(names, room)) + bool(title)) + 4
-        for names, title in _legends(plan)
-    ) / 72 + 0.1  # fmt: skip
+    rows = ((math.ceil(len(names) / columns) + bool(title)) for names, title, columns in _legends(plan, room))
+    legends = sum(_ENTRY * n + 4 for n in rows) / 72 + 0.1
     first = "those that give (left) or get (right) more attention come first"
     with figure_style():
         for notes in (plan.notes, (*plan.notes, f"Not every {plan.unit} is named; {first}.")):
@@ -199,14 +195,11 @@ def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
     return sorted(chosen)
 
 
-def _legends(plan: LinesPlan) -> list[tuple[tuple[str, ...], str]]:
-    """The entries and the title of each legend: the heads, where there are several, and examples of weights."""
-    return [(plan.heads, "")] * (len(plan.heads) > 1) + [(tuple(text for _, text in plan.samples), plan.scale)]
-
-
-def _legend_columns(names: Sequence[str], room: float) -> int:
-    """Columns of a legend on so many points."""
-    return legend_columns(map(drawable, names), room / PIXEL, (_HANDLE + 8) / PIXEL)
+def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:
+    """Entries, title and columns on so many points of each legend: several heads, and examples of weights."""
+    legends = [(plan.heads, "")] * (len(plan.heads) > 1) + [(tuple(text for _, text in plan.samples), plan.scale)]
+    pixels, handle = room / PIXEL, (_HANDLE + 8) / PIXEL
+    return [(names, title, legend_columns(map(drawable, names), pixels, handle)) for names, title in legends]
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: float) -> None:
@@ -217,15 +210,13 @@ def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: flo
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
-    for handles, (names, title) in zip(lines, _legends(plan), strict=True):
+    for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
         shown = ["\n".join(wrapped(name, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for name in names]
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0)}
-        if handles is not lines[-1]:
-            place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+        above = handles is not lines[-1]
         legend = Legend(
-            ax, handles, shown, ncols=_legend_columns(names, room), frameon=False, title=title, fontsize=_LETTERS,
+            ax, handles, shown, ncols=columns, frameon=False, title=title, fontsize=_LETTERS,
             title_fontsize=_LETTERS, alignment="left", borderaxespad=0, borderpad=0.3, handlelength=2.2,
-            columnspacing=1.0, labelspacing=0.3, **place,
+            columnspacing=1.0, labelspacing=0.3, loc="lower left" if above else "upper left", bbox_to_anchor=(0, above),
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
             text.set(color=outer_ink(look), family=font_families([text.get_text()]), parse_math=False)

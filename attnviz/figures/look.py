@@ -108,9 +108,7 @@ class Look:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
         if not isinstance(panel, str) or len(panel) > _PANEL_LETTERS or (panel and not panel.isalnum()):
             raise UsageError(f"expected a panel letter such as a or B1, found {panel!r}.")
-        chosen = {"theme": theme, "scale": scale, "width": inches, "bare": bool(bare), "panel": panel}
-        for name, value in chosen.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), panel=panel)
 
     @property
     def greys(self) -> Theme:
@@ -269,12 +267,12 @@ _FAMILY_OF = (
     | {RETRIEVAL: _NAMED["repeats"]}
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
 )
-_WITHOUT = ("heterogeneous", "too short")
 
 
 def family_of_label(label: str) -> Family:
     """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
-    return NO_ROLE if label in _WITHOUT else _FAMILY_OF.get(label.partition(":")[0], OTHER)
+    without = label in ("heterogeneous", "too short")
+    return NO_ROLE if without else _FAMILY_OF.get(label.partition(":")[0], OTHER)
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:

@@ -229,10 +229,8 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
     size, ink = label_size(cell), outer_ink(look, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
     texts = [fitted(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
-    turned: dict[str, Any] = {}
-    if axis.axis_name == "x":
-        slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        turned = slanted if cell >= _SLANTED else {"rotation": 90}
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
     axis.set_tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
     for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):

@@ -27,9 +27,8 @@ PIXEL = 72 / DPI
 
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
-_LINE = 1.35
 # height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters
-_ASCENT = 0.93
+_LINE, _ASCENT = 1.35, 0.93
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50

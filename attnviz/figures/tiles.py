@@ -117,10 +117,7 @@ def _draw(
     inches: float | None = None,
     heading: str = "",
 ) -> Cells:
-    """One matrix, named above; with its width in inches, where the Axes do not have their final size yet.
-
-    Below a ``heading`` the name leaves a line free for it.
-    """
+    """One matrix, named above, and below a ``heading``; ``inches`` is its width until the Axes have their size."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, look, labels=tile.labels or plan.labels, keys=plan.keys,
@@ -132,18 +129,13 @@ def _draw(
     names = (tile.name, *tile.shorter)
     ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
     name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
-    name = f" \n{name}" if heading else name
+    name = f" \n{name}" if heading else name  # which leaves a line free
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink, parse_math=False)
     return cells
 
 
 def tile_pooling(
-    labels: Sequence[str],
-    counts: Sequence[int],
-    target: float,
-    look: Look,
-    keys: Sequence[str] = (),
-    n: int = 0,
+    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = (), n: int = 0
 ) -> tuple[int, int]:
     """How many positions share a cell, so that every cell has a pixel, and every which position is named.
 

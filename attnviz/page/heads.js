@@ -110,7 +110,6 @@ export class HeadsPanel {
   showGrid(listed) {
     const { data } = this.app;
     const cells = [];
-    this.grid.classList.toggle("rows", this.inRows);
     this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(40px, 1fr))` : "";
     if (this.inRows) {
       const left = new Set(listed);
@@ -170,7 +169,8 @@ export class HeadsPanel {
 
   /** @param {number[]} listed */
   showTable(listed) {
-    const { data, app } = { data: this.app.data, app: this.app };
+    const { app } = this;
+    const { data } = app;
     const columns = ["head", "label", ...data.statistics.map(({ title, unit }) => (unit ? `${title} (${unit})` : title))];
     const rows = listed.map((place) => [data.heads[place].id, data.heads[place].label, ...data.statistics.map(({ values }) => values[place])]);
     this.table.replaceChildren(sortable({ title: "All heads", note: "", columns, rows, head: 0 }, (id) => app.set({ head: app.placeOf(id) })));

@@ -237,9 +237,7 @@ function frame(app) {
   put("title", element("bdi", { text: data.title }));
   const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
-  put("tables", ...data.tables.flatMap((table) => [
-    sortable(table, table.head < 0 ? undefined : (id) => app.set({ head: app.placeOf(id) })),
-  ]));
+  put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : (id) => app.set({ head: app.placeOf(id) }))));
 }
 
 frame(new App(JSON.parse(document.getElementById("data")?.textContent ?? "")));

@@ -232,7 +232,7 @@ class Result:
         Args:
             look: theme, and the scale that it begins with.
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
-                :data:`attnviz.page.data.BUDGET`.
+                :data:`attnviz.page.page.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
                 :class:`attnviz.results.view.Choices`.
 
