@@ -217,7 +217,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
             result[TOP[name]] = [ratio(value, context.counts[name]) for value in _numbers(there)]
         if name in REPEATS:
             result[ON_REPEATS[name]] = [ratio(value, context.counts[name]) for value in values]
-            seen = (pattern * context.selected[name].to(pattern)).sum(-1)
+            seen = torch.einsum("hqk,qk->hq", pattern, context.selected[name].to(pattern))
             result[TYPES[name]] = _numbers((seen @ context.types(name).T.to(seen) > _HALF).sum(-1))
     return result
 
