@@ -1,4 +1,4 @@
-"""attnviz: what the attention heads of a pretrained BERT or GPT-2 do, recomputed and verified.
+"""attnviz: what the attention heads of pretrained transformers do, recomputed and verified.
 
     >>> import attnviz
     >>> analysis = attnviz.analyze("The cat that I saw ran away", model="minilm")  # doctest: +SKIP
