@@ -48,7 +48,7 @@ class VerifiedAttention:
 
     Only the d_model-sized inputs and outputs of the layers stay in memory. A recomputed layer must match the
     fingerprint taken at verification, so a model that was changed in between is noticed. Made by
-    :func:`verify_attention` alone; the lists are in the order of the layers.
+    :func:`verify_attention`, at level 1 by :mod:`attnviz.attention.interface`; lists are in the order of the layers.
     """
 
     checkpoint: Checkpoint

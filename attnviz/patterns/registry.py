@@ -3,7 +3,9 @@
 A pattern is a mask: which keys a head of this kind would look at. Its score is the share of attention under the mask
 ("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside what uniform attention puts
 there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV,
-maps, marks, roles of a profile and the documentation's table follow from it.
+maps, marks, roles of a profile and the documentation's table follow from it. A family of its own also needs a colour
+and a mark (``FAMILIES`` in figures/look.py), the mark's outline on the page (``SHAPES`` in page/scene.js), and a letter
+in the summary (``KINDS`` in commands/heads/summary.py), which else counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -49,7 +51,8 @@ class MaskInput:
     """What a mask may depend on.
 
     Attributes:
-        labels: [n], the positions as texts: tokens, or words.
+        labels: [n], the positions as texts: tokens or words as ``heads`` shows them (``##ing``), characters alone in
+            ``profile``, and there empty where no pattern has ``reads_text``; ``tokens`` are alike in both.
         tokens: [n], equal where two positions hold the same token.
         causal: whether a query sees only itself and what precedes it.
         local_window: largest distance that counts as local, in units.
@@ -87,7 +90,7 @@ class PatternSpec:
         column: head of its column in the table of heads; empty for none.
         source: who defined or named it.
         specific: whether it is told before broader patterns, which may include it.
-        reads_text: whether its mask depends on more than positions.
+        reads_text: whether its mask depends on more than positions; without it, it must not look at texts.
         on_repeats: whether it is judged by the tokens that have a copy before them alone (prefix matching, Olsson et
             al. 2022); a text without repeats says nothing of it.
     """

@@ -88,7 +88,7 @@ class InputBatch(NamedTuple):
 
 
 def read_sources(given: Sequence[str | Path], limit: int | None, label: str | None = None) -> Sources:
-    """Read texts and, up to ``limit`` sentences of each, corpora; existing files are corpora, all else texts.
+    """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
     ``label`` is the class of all texts; a ``.tsv`` brings the class of each.
 

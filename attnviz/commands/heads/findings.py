@@ -29,7 +29,7 @@ _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 
 _KINDS = {spec.name: "local" if spec.family == "positional" else spec.family for spec in PATTERNS}
 _KINDS |= {HETEROGENEOUS: "none", TOO_SHORT: "none"}
-"""The kinds of the summary, by label."""
+"""By label, under which name heads of its family are selected; those of places are local."""
 
 _OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
 """Names that heads may have besides, on other texts or over a corpus."""

@@ -31,7 +31,7 @@ _OfLayer = tuple[int, list[str]]
 
 
 def kind_of(head: HeadFindings) -> str:
-    """The kind of a head's label on the text: previous, next and current token are local, too."""
+    """The kind of a head's label on the text: places are local, too, and families that are not listed "other"."""
     family = family_of_label(head.label).name
     kind = _FAMILIES.get(family, family)
     return kind if kind in KINDS else "other"
