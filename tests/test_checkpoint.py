@@ -464,6 +464,16 @@ def test_loaded_model_keeps_the_name_that_it_was_loaded_by(bert_folder):
     assert from_loaded(model, bert_tokenizer()).name == str(bert_folder)
 
 
+@pytest.mark.parametrize(("name", "model", "tokenizer"), [
+    ("bert", sharp_bert, bert_tokenizer), ("transformer", sharp_gpt2, gpt2_tokenizer),
+])  # fmt: skip
+def test_a_model_is_found_in_a_class_of_the_users_own_that_does_not_name_it(name, model, tokenizer):
+    own = torch.nn.Module()
+    own.config, inner = model().config, model()
+    setattr(own, name, inner)
+    assert from_loaded(own, tokenizer()).model is inner
+
+
 def test_loaded_model_without_tokenizer_is_an_error():
     with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
         from_loaded(sharp_bert(), None)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,15 @@ def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: P
         first.commit(hand_made().document())
         document = second.commit(hand_made().document())
     assert document["files"] == names(tmp_path) == ["heads.csv", "heads.json", "overview.png", "overview.svg"]
+
+
+def test_a_run_is_not_taken_for_another_where_its_hidden_folder_has_an_absolute_path(tmp_path, monkeypatch):
+    """As ``tempfile.mkdtemp`` gives it from Python 3.12 on."""
+    monkeypatch.chdir(tmp_path)
+    made = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *given, **more: str(Path(made(*given, **more)).absolute()))
+    with OutputFolder(Path("out"), HEADS) as output:
+        assert output._hidden() == {}
 
 
 def test_a_run_goes_on_when_the_other_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

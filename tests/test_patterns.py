@@ -6,7 +6,7 @@ from math import log
 import pytest
 
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.figures.look import family_of_pattern
+from attnviz.figures.families import family_of_pattern
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import NAMES, PATTERNS, TOP
 from attnviz.patterns.statistics import SCALARS, TextContext

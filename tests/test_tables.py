@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnviz.commands.heads import summary
-from attnviz.figures.look import FAMILIES, family_of_label
+from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.patterns.published import published_heads
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.patterns.verdicts import Label, Verdict

@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
-from attnviz.figures.look import DPI, FAMILIES, NO_ROLE, Family, Look, figure_style, file_dpi, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink
 from attnviz.figures.matrix import Array, Labels, name_axis
 from attnviz.figures.page import (
     MARGIN,

@@ -1,11 +1,10 @@
-"""How figures look: theme, scale, width, colours and marks of roles; and their files.
+"""How figures look: theme, scale and width; and their files.
 
 PNG, SVG and PDF have no dates, so that equal figures are equal files.
 """
 
 import io
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
@@ -20,7 +19,6 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
-from attnviz.patterns.registry import PATTERNS, RETRIEVAL, PatternSpec
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
@@ -216,65 +214,3 @@ def figure_style() -> AbstractContextManager[None]:
     """
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
     return style.context(["default", ours])
-
-
-@dataclass(frozen=True)
-class Family:
-    """Roles that share a colour and a marker; the marker, and in maps the text in each cell, say the same again."""
-
-    name: str
-    colour: str
-    marker: str
-
-
-FAMILIES = (
-    Family("positional", "#77AADD", "o"),
-    Family("local", "#99DDFF", "h"),
-    Family("long-range", "#44BB99", "^"),
-    Family("syntactic", "#BBCC33", "s"),
-    Family("coreference", "#FFAABB", "D"),
-    Family("semantic", "#AAAA00", "P"),
-    Family("repeats", "#C3A5DB", "v"),
-    Family("sink", "#EE8866", "X"),
-    Family("broad", "#EEDD88", "p"),
-    Family("other", "#DDDDDD", "d"),
-    Family("no role", "#FFFFFF", "."),
-)
-"""Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
-
-The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, and
-a lilac.
-"""
-
-OTHER, NO_ROLE = FAMILIES[-2:]
-
-_NAMED = {family.name: family for family in FAMILIES}
-
-
-def family_of_pattern(spec: PatternSpec) -> Family:
-    """The family that a pattern says it is of; ValueError, for who adds a pattern, where there is no such family."""
-    if spec.family not in _NAMED:
-        raise ValueError(
-            f"the pattern {spec.name!r} of patterns/registry.py has the family {spec.family!r}: expected one of "
-            f"{', '.join(_NAMED)}; add another one to FAMILIES in figures/look.py."
-        )
-    return _NAMED[spec.family]
-
-
-_FAMILY_OF = (
-    _NAMED
-    | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
-    | {RETRIEVAL: _NAMED["repeats"]}
-    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
-)
-
-
-def family_of_label(label: str) -> Family:
-    """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
-    without = label in ("heterogeneous", "too short")
-    return NO_ROLE if without else _FAMILY_OF.get(label.partition(":")[0], OTHER)
-
-
-def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
-    """Every family that occurs, in the order of legends, and its label: ``sink (11)``."""
-    return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

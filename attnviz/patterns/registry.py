@@ -4,8 +4,8 @@ A pattern is a mask: which keys a head of this kind would look at. Its score is 
 ("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside what uniform attention puts
 there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV,
 maps, marks, roles of a profile and the documentation's table follow from it. A family of its own also needs a colour
-and a mark (``FAMILIES`` in figures/look.py), the mark's outline on the page (``SHAPES`` in page/scene.js), and a letter
-in the summary (``KINDS`` in commands/heads/summary.py), which else counts it as "other".
+and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js), and a
+letter in the summary (``KINDS`` in commands/heads/summary.py), which else counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence

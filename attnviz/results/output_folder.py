@@ -226,8 +226,9 @@ class OutputFolder:
 
     def _hidden(self) -> dict[Path, str]:
         """The hidden folders of other runs, alive or not, with the number of the process."""
+        own = self._staging and self._staging.name  # by name: from Python 3.12 on its path is absolute
         found = [path for path in self.path.glob(".attnviz-*") if path.is_dir() and not path.is_symlink()]
-        return {path: named[1] for path in found if path != self._staging and (named := _STAGING.fullmatch(path.name))}
+        return {path: named[1] for path in found if path.name != own and (named := _STAGING.fullmatch(path.name))}
 
     def _clear_stale(self) -> None:
         """Remove the hidden folders of runs that were killed; those of living ones are locked."""

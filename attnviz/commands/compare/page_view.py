@@ -11,7 +11,7 @@ from attnviz.commands.compare.sides import side_lines, side_names, sides_in_word
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import axis_of, command_options, kept_note
-from attnviz.figures.look import family_of_label
+from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, signed, visible
 from attnviz.page.page import ERROR, colours_entry, pack, rounded

@@ -12,7 +12,7 @@ from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
-from attnviz.figures.look import family_of_label
+from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.figures.look import FAMILIES, family_of_label
+from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N

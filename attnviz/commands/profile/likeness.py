@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
+from attnviz.figures.families import NO_ROLE, Family, counted_families, family_of_label
 from attnviz.figures.fonts import text_width
-from attnviz.figures.look import DPI, NO_ROLE, Family, Look, counted_families, family_of_label, figure_style, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
 from attnviz.model.wording import visible
 from attnviz.results.facts import sentence

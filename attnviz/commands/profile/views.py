@@ -16,9 +16,10 @@ from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
 from attnviz.commands.profile.roles import Role
+from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import DPI, FAMILIES, NO_ROLE, counted_families
+from attnviz.figures.look import DPI
 from attnviz.figures.page import PIXEL, Mark
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence

@@ -167,8 +167,14 @@ class Architecture(ABC):
         return config.num_attention_heads, config.num_attention_heads
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare encoder or decoder inside a model with any head, by transformers' own name for it."""
-        base: nn.Module = getattr(model, str(getattr(model, "base_model_prefix", "")), model)
+        """The bare encoder or decoder inside a model with any head, by transformers' own name for it.
+
+        A user's own class may have it under that name without saying so in its ``base_model_prefix``.
+        """
+        import transformers
+
+        name = getattr(transformers, f"{self.class_prefix}Model").base_model_prefix
+        base: nn.Module = getattr(model, name, model)
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
