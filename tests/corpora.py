@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from attnviz.attention.capture import capture_layers
-from attnviz.corpora.batches import Batch, batches, text_weights
+from attnviz.corpora.batches import Batch, batches
+from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
 

@@ -24,7 +24,8 @@ from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.profile.estimates import t_quantile
 from attnviz.corpora import runs
-from attnviz.corpora.batches import REPLICATES, SampledAttention, collate, encode, text_weights
+from attnviz.corpora.batches import SampledAttention, collate, encode
+from attnviz.corpora.bootstrap import REPLICATES, text_weights
 from attnviz.corpora.long_runs import Process
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded

@@ -24,7 +24,7 @@ from attnviz.commands.profile.roles import (
     Candidate,
     repeat_candidates,
 )
-from attnviz.corpora.batches import text_weights
+from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.head_ids import HeadId
 
 pytestmark = pytest.mark.slow

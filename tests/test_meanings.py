@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attnviz.commands.profile.tallies import MeaningTally, mean_embedding
-from attnviz.corpora.batches import batches, collate, encode, text_weights
+from attnviz.corpora.batches import batches, collate, encode
+from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import independent

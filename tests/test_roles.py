@@ -42,7 +42,7 @@ from attnviz.commands.profile.roles import (
     untrained_scores,
 )
 from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.corpora.batches import REPLICATES, standard_error
+from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import GENERAL, NAMES, SHARES
 from attnviz.patterns.syntax import DIRECTIONS

@@ -278,7 +278,7 @@ def test_garbage_is_collected_from_the_first_sign_of_progress(enabled: bool):
 
 
 def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
-    from attnviz.cli import _Messages
+    from attnviz.cli.start import _Messages
 
     stream = (tmp_path / "stderr").open("w")
     messages = _Messages(stream)

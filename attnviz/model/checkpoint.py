@@ -265,15 +265,17 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
 def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
     """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights.
 
-    They are read twice: looked at, all of a file is in memory, of which a pass needs a part (of word embeddings, a row
-    a token).
+    What safetensors map into memory is mapped anew once it has been looked at: a pass needs a part of it (of word
+    embeddings, a row a token), and the rest then does not stay in memory.
     """
     files = weight_files(folder)
     check_sizes(folder, config, sum(path.stat().st_size for path in files))
-    named = read_weights(files).items()
-    check_weights(((name, each) for name, each in named if not name.endswith(architecture.old_buffers)), str(folder))
-    del named
-    return read_weights(files)
+    weights = read_weights(files)
+    check_weights(
+        ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
+    )
+    mapped = all(path.suffix == ".safetensors" for path in files)
+    return read_weights(files) if mapped else weights
 
 
 def _model_and_heads(

@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax, nll_loss, normalize
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.reference import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
-from attnviz.corpora.batches import ENOUGH_TEXTS, text_weights
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

@@ -19,7 +19,8 @@ from attnviz.attention.checks import Verification
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
-from attnviz.corpora.batches import EVERY, SampledAttention, named_generator
+from attnviz.corpora.batches import EVERY, SampledAttention
+from attnviz.corpora.bootstrap import named_generator
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

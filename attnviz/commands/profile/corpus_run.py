@@ -11,7 +11,8 @@ from attnviz.commands.profile.pattern_examples import PatternExamples
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
-from attnviz.corpora.batches import Batch, SampledAttention, text_weights
+from attnviz.corpora.batches import Batch, SampledAttention
+from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.corpora.runs import LongRun, Part, RunSettings, ready
 

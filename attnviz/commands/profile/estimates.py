@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.corpora.batches import REPLICATES, standard_error
+from attnviz.corpora.bootstrap import REPLICATES, standard_error
 
 _EDGE = 1e-6
 """Distance from 0 and 1 at which the logit of a share is taken, at least."""

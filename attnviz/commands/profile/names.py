@@ -8,7 +8,8 @@ from torch import Tensor
 from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.commands.profile.relations import between_spans
 from attnviz.commands.profile.tallies import SumTally
-from attnviz.corpora.batches import REPLICATES, Batch, Item
+from attnviz.corpora.batches import Batch, Item
+from attnviz.corpora.bootstrap import REPLICATES
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
 """Who attends."""

@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.commands.profile.tallies import SumTally
-from attnviz.corpora.batches import REPLICATES, Batch
+from attnviz.corpora.batches import Batch
+from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.profile.estimates import Estimate, estimated
-from attnviz.corpora.batches import REPLICATES, Batch
+from attnviz.corpora.batches import Batch
+from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
@@ -42,7 +43,7 @@ class Tally(Part, Protocol):
         Args:
             batch: texts of the corpus.
             weights: [1 + replicates, n_texts] float64, how often each text counts in each replicate of the bootstrap;
-                the first row is ones. See :func:`attnviz.corpora.batches.text_weights`.
+                the first row is ones. See :func:`attnviz.corpora.bootstrap.text_weights`.
         """
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:

@@ -22,7 +22,8 @@ from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.commands.profile.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import Tally
-from attnviz.corpora.batches import ENOUGH_TEXTS, Batch, SampledAttention, encode, text_weights
+from attnviz.corpora.batches import Batch, SampledAttention, encode
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.corpora.runs import LongRun, Part, RunSettings, find_parser, own_device

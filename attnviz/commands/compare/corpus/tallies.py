@@ -18,7 +18,8 @@ from attnviz.commands.profile.roles import (
     syntax_candidates,
 )
 from attnviz.commands.profile.tallies import StatisticsTally, SumTally
-from attnviz.corpora.batches import REPLICATES, Batch, collate, named_generator, standard_error
+from attnviz.corpora.batches import Batch, collate
+from attnviz.corpora.bootstrap import REPLICATES, named_generator, standard_error
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
@@ -50,7 +51,7 @@ class DifferenceTally(SumTally):
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
-        """Take up a batch; ``weights`` as for :func:`attnviz.corpora.batches.text_weights`."""
+        """Take up a batch; ``weights`` as for :func:`attnviz.corpora.bootstrap.text_weights`."""
         self._valid, self._weights = batch.valid, weights
         self._counts["texts"] += weights.sum(1)
         for item in batch.items:  # a query that sees one key alone attends to it in any model

@@ -1,0 +1,109 @@
+"""The start and the end of the process ``attnviz``.
+
+Nothing heavy is imported before signals are handled.
+"""
+
+import errno
+import gc
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from attnviz import signals
+
+INTERRUPTED = 130
+_SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
+
+
+class _InterruptedError(BaseException):
+    """A signal outside of a command; typer would make an exit without a message of a KeyboardInterrupt."""
+
+
+def main() -> None:
+    """The console script ``attnviz``; always ends with SystemExit, or with the traceback of a bug."""
+    signals.insist(KeyboardInterrupt, _InterruptedError)
+    signals.take(signals.interruption(_InterruptedError))
+    try:
+        try:
+            _prepare()
+            _run()
+        finally:
+            signals.ignore()
+            gc.freeze()  # all of it ends now: to look for cycles in a million objects first takes a fifth of the time
+    except (_InterruptedError, KeyboardInterrupt):  # while importing, parsing, or ending
+        signals.ignore()
+        _say("interrupted.")
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    """Run the command; one message where standard output cannot be written to (help, usage, version)."""
+    from attnviz.cli.program import app
+
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or sys.stdout is None:
+            raise
+        _discard(sys.stdout)
+        if error.errno != errno.EPIPE:
+            _say(f"cannot print: {error.strerror}.")
+            sys.exit(1)
+
+
+def _prepare() -> None:
+    """Streams that can be written to, and libraries that neither print nor ask for a display."""
+    import logging
+
+    gc.set_threshold(*_SELDOM)
+    gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
+    for descriptor in range(3):  # of closed ones the next file would get the number, and what is printed to it
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
+    sys.stderr = _Messages(sys.stderr) if isinstance(sys.stderr, io.TextIOWrapper) else sys.stderr
+    os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
+
+
+class _Messages(io.TextIOWrapper):
+    """Standard error; where it cannot be written to (a full disk), messages are lost, and nothing else is."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.buffer, stream.encoding, stream.errors, line_buffering=True)
+        self._stream = stream  # which would close its buffer if nobody had it
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            _discard(self)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            _discard(self)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send to nowhere what is still in the stream's buffer, and all that comes."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"attnviz: {message}\n")
