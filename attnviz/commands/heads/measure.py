@@ -16,7 +16,7 @@ from attnviz.errors import TextError, UsageError
 from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
-from attnviz.model.head_ids import HeadId, LayerId
+from attnviz.model.head_ids import HeadId, is_of_source
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
 from attnviz.patterns.parsers import parser_for
@@ -133,7 +133,7 @@ class Reader:
 
         def judge_layer(layer: VerifiedLayer) -> None:
             at = layer.check.layer
-            of_layer = parse if not isinstance(at, LayerId) or at.stack.letter == "E" else None  # it is of the source
+            of_layer = parse if is_of_source(at) else None
             heads.extend(_judged(layer, contexts.get(at, context), tokens, of_layer, self.stored))
 
         if isinstance(checkpoint.architecture, Undeclared):

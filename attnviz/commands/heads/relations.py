@@ -7,6 +7,7 @@ from itertools import groupby
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
+from attnviz.model.head_ids import is_of_source
 from attnviz.model.tokens import merge_pattern
 from attnviz.model.wording import visible
 from attnviz.patterns.profile_parts import SYNTACTIC
@@ -67,11 +68,15 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
     """The heads that have a relation on this text, with what they find of it, in the model's order.
 
     It is that of the head's label, or else of its role over the corpus, in their direction; or the one that is
-    ``named`` for all of them, in the direction in which each is furthest above its baselines.
+    ``named`` for all of them, in the direction in which each is furthest above its baselines. Heads of the decoder of
+    an encoder-decoder have none, since the parse is of the source.
 
     Raises:
         UsageError: there is no parse, or none with this relation.
     """
+    heads = [head for head in heads if is_of_source(head.id.layer)]
+    if not heads:
+        return
     if why := without_relations(analysis):
         raise UsageError(f"no relations can be shown: {why}.")
     parse, wanted = analysis.parse, None if named is None else named.removeprefix(SYNTACTIC)

@@ -9,6 +9,7 @@ from attnviz.commands.heads.relations import HeadRelation, places_of, relations_
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
+from attnviz.model.head_ids import is_of_source
 from attnviz.model.wording import visible
 from attnviz.patterns import syntax
 from attnviz.results.facts import capital, sentence
@@ -35,14 +36,16 @@ def relations_note(analysis: Analysis) -> str:
     return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"
 
 
-def relations_left_out(analysis: Analysis, choices: Choices) -> str:
-    """What to tell the user where heads have no picture of their relation; empty where all have."""
+def relations_left_out(analysis: Analysis, choices: Choices) -> Iterator[str]:
+    """What to tell the user where heads have no picture of their relation; nothing where all have."""
     relations = _relations(analysis, choices)
-    if not relations:
-        return f"{_NO_RELATION}: --relation names one for all."
+    of_source = [is_of_source(head.id.layer) for head in analysis.select(choices.select)]
+    if not all(of_source):
+        yield "relations are measured in the encoder alone, on the source: --select E shows its heads and no others."
+    if not relations and any(of_source):
+        yield f"{_NO_RELATION}: --relation names one for all."
     if len(relations) > MOST_PICTURES:
-        return f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
-    return ""
+        yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
 
 
 def _relations(analysis: Analysis, choices: Choices) -> list[HeadRelation]:

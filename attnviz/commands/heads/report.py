@@ -207,8 +207,8 @@ def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Ite
         yield message
     if "lines" in drawn and n > LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
-    if choices.relations and (message := relations_left_out(analysis, choices)):
-        yield message
+    if choices.relations:
+        yield from relations_left_out(analysis, choices)
 
 
 REPORT = Report(
