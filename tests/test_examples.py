@@ -16,7 +16,16 @@ from attnviz.corpora.long_runs import Process, Unfinished
 from attnviz.corpora.reading import open_corpus
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.examples import GROUPS, examples_entry, joined_entries, parts_of_text, stored_examples
+from attnviz.patterns.examples import (
+    GROUPS,
+    Example,
+    Unit,
+    examples_entry,
+    joined_entries,
+    parts_of_text,
+    stored_examples,
+)
+from attnviz.patterns.json_entry import Entry
 from tests import corpora
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_profile import interrupt
@@ -203,28 +212,28 @@ def test_deciles_of_99_are_every_tenth():
 
 def test_a_document_gives_the_examples_back_and_names_each_text_once(whole):
     content = json.loads(json.dumps(examples_entry(whole)))
-    assert stored_examples({"examples": content}) == whole
+    assert stored_examples(Entry(content)) == whole
     named = [(text["corpus"], text["number"]) for text in content["texts"]]
     assert len(named) == len(set(named))
-    assert stored_examples({}) == stored_examples({"examples": None}) == ()
+    assert stored_examples(Entry(None)) == ()
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda content: content.pop("texts"),
-        lambda content: content["roles"][0].update(id="L9"),
         lambda content: content["roles"][0]["best"][0].update(weight=float("nan")),
         lambda content: content["roles"][0]["best"][0].update(text=9999),
         lambda content: content["roles"][0]["best"][0].update(query=["a", 5, 2]),
+        lambda content: content["roles"][0]["best"][0].update(key=["a", 5, 9999]),
         lambda content: content.update(roles=7),
     ],
 )
 def test_damaged_examples_are_told(whole, change):
     content = json.loads(json.dumps(examples_entry(whole)))
     change(content)
-    with pytest.raises(ValueError, match="found examples that cannot be read"):
-        stored_examples({"examples": content})
+    with pytest.raises(ValueError, match=r"^expected .* for .*, found "):
+        stored_examples(Entry(content))
 
 
 def test_examples_of_two_documents_are_joined_with_the_licences_of_their_texts(whole):
@@ -232,7 +241,7 @@ def test_examples_of_two_documents_are_joined_with_the_licences_of_their_texts(w
     one, two = ({"examples": examples_entry(some)} for some in names)
     one["examples"]["licences"] = {"gap.tsv": "A", "other.txt": "B"}
     joined = joined_entries([(one, {"coreference"}), (two, {"syntactic:det"})])
-    assert stored_examples({"examples": joined}) == (*names[0], *names[1])
+    assert stored_examples(Entry(joined)) == (*names[0], *names[1])
     assert joined["licences"] == {"gap.tsv": "A"}
 
 
@@ -256,6 +265,12 @@ def test_a_number_of_examples_that_is_none_is_refused(model, paths, given):
 
 
 # --- the words of an example
+
+
+def test_a_long_text_whose_pair_is_white_space_is_cut():
+    space, text = Unit(" ", 5, 6), "some  words " * 40
+    example = Example("a.txt", 0, text, space, space, 0.5, True, None, None)
+    assert [part.text for part in parts_of_text(example, 3)] == ["some", "words", "some", "…"]
 
 
 def test_a_long_text_is_cut_around_its_pair(whole):

@@ -1,23 +1,31 @@
 """Examples as people see them: printed from a stored profile, drawn, on the page."""
 
+import copy
 import json
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from matplotlib.patches import PathPatch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.commands.profile.examples_view import examples_figure, plan_examples
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.errors import UsageError
+from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
+from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Look
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.profile_store import store_profile
+from attnviz.model.sources import Source
+from attnviz.patterns.profile_parts import merged
+from attnviz.patterns.profile_store import find_profile, profile_file_name, read_profile, store_profile
+from attnviz.results.documents import json_text
 from attnviz.results.view import Choices
 from tests import corpora
 from tests.conftest import needs_minilm
+from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -108,14 +116,17 @@ def test_bad_names_are_one_line_each(saved, profile, tmp_path):
         ((saved, "--show", "amod"), "expected a role or relation with examples ("),
         ((saved, "--show", of.id, "--show", elsewhere), "there are no examples of"),
         ((none, "--show", "L0H0"), "has no examples: expected one of a corpus, with --examples above 0"),
-        ((damaged, "--show", "L0H0"), "damaged.json is damaged: found examples that cannot be read"),
-        ((other, "--show", "L0H0"), "expected a profile.json at"),
+        (
+            (damaged, "--show", "L0H0"),
+            "damaged.json is damaged: expected a string for examples.roles[0].id, found nothing; "
+            "make it again with attnviz profile, or name the folder of a profile.",
+        ),
         ((tmp_path / "missing.json", "--show", "L0H0"), "No such file or directory"),
         ((tmp_path, "--show", "L0H0"), "expected a profile.json at"),
         ((saved / "profile.csv", "--show", "L0H0"), "--show reads no corpus"),
-        ((broken, "--show", "L0H0"), "found: broken JSON (Expecting value: line 1 column 6 (char 5))"),
-        ((other, "--show", "L0H0"), "found: JSON without a list of roles"),
-        ((no_roles, "--show", "L0H0"), "found: JSON without a list of roles"),
+        ((broken, "--show", "L0H0"), "is damaged: found broken JSON (Expecting value: line 1 column 6 (char 5));"),
+        ((other, "--show", "L0H0"), "other.json is damaged: expected an object for the document, found a list;"),
+        ((no_roles, "--show", "L0H0"), "no-roles.json is damaged: expected an object for roles[0], found 1;"),
         ((saved, "--show", "L9"), "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
         (
             (saved, "--show", "L0H0", "--figures", "roles", "--limit", "3", "--no-control", "--theme", "dark"),
@@ -129,6 +140,84 @@ def test_bad_names_are_one_line_each(saved, profile, tmp_path):
         assert found in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stdout == ""
+
+
+def small(document):
+    """A profile with one of everything that is read again, and none of the matrices."""
+    of, kept = document["examples"], document["examples"]["roles"][0]
+    (best, *_), text = kept["best"], of["texts"][kept["best"][0]["text"]]
+    examples = {"texts": [text], "roles": [kept | {"best": [best | {"text": 0}], "deciles": [], "failures": []}]}
+    whole = document | {
+        "examples": examples | {"licences": {text["corpus"]: "CC0"}},
+        "published": [],
+        "verification": {},
+    }
+    whole |= {"statistics": {}, "syntax": {"gold": True}, "coreference": {}}
+    whole["roles"] = [role for role in document["roles"] if (role["id"], role["role"]) == (kept["id"], kept["role"])]
+    return merged(whole, None, "2026-11-22").document
+
+
+def places(value, at=()):
+    """Where every value of a document stands, its own place first."""
+    yield at
+    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(below, (*at, key))
+
+
+GONE = object()
+
+
+def spoiled(document, at, other):
+    """A copy with another value there, or none."""
+    whole = below = copy.deepcopy(document)
+    for key in at[:-1]:
+        below = below[key]
+    below[at[-1]] = other
+    if other is GONE:
+        del below[at[-1]]
+    return whole
+
+
+def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
+    """Every value gone, or of another kind or size: it is shown, or refused in a line, and so is a stored one."""
+    document, named = small(json.loads(json.dumps(profile.document()))), tmp_path / "profile.json"
+    stored, source = user_folder / profile_file_name(document), Source("m", tmp_path, None, profile.weights_sha256)
+    shape, run = stored.name.rpartition("-")[0], {**document, "roles": [], "corpora": [], "examples": None}
+    user_folder.mkdir(parents=True)
+    shown, refused = 0, 0
+    for at in filter(None, places(document)):
+        for other in (GONE, None, "x", [], {}, -5, 99, float("nan"), True, "\ud800\x1b"):
+            text = json.dumps(spoiled(document, at, other))
+            named.write_text(text)
+            stored.write_text(text)
+            told = []
+            store_profile(run, "2026-11-23", warn=told.append)
+            stored.write_text(text)
+            found = find_profile(source, shape, told.append)
+            assert (found is None) == (len(told) == 2), (at, other, told)
+            try:
+                read = read_profile(named)
+                chosen = chosen_examples(read, ["det"])
+            except AttnvizError as error:
+                refused += len(str(error).splitlines())
+                continue
+            shown += 1
+            json_text(examples_document(read, chosen), 2).encode()
+            console = Console(file=StringIO())
+            console.print(*example_tables(read, chosen, 100))
+            console.file.getvalue().encode()
+    assert shown > 100
+    assert refused > 500
+    assert shown + refused == 10 * len(list(places(document))[1:])  # each error is one line
+
+
+def test_a_profile_of_an_encoder_decoder_is_shown(tmp_path):
+    tokenizer, path = unigram_tokenizer(), corpora.treebank(tmp_path / "trees.conllu", 30)
+    model = from_loaded(sharp("t5", len(tokenizer)), tokenizer)
+    profile_heads(model, [path], control=False, examples=2).save(tmp_path / "out", figures=[])
+    done = show(tmp_path / "out", "--show", "E1H2")
+    assert (done.exit_code, done.stdout[:4]) == (0, "E1H2"), done.output
+    assert "layers such as E1 or a head such as E0H0, found 'L1'" in show(tmp_path / "out", "--show", "L1").stderr
 
 
 def test_a_stored_profile_is_read_by_the_weights_of_its_model(profile, bert_folder, user_folder):

@@ -14,7 +14,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.patterns import profile_store
 from attnviz.patterns.profile_parts import measured_on, parts_of
-from attnviz.patterns.profile_store import StoredCorpus, StoredRole, find_profile, store_profile
+from attnviz.patterns.profile_store import StoredCorpus, StoredRole, find_profile, read_profile, store_profile
 from tests.stored import WEIGHTS, profile_of, role
 
 SHAPE = "bert-2x3x12"
@@ -244,42 +244,47 @@ def role_with(**values):
 
 
 DAMAGED = {
-    "nothing": ("", "Expecting value"),
+    "nothing": ("", r"found broken JSON \(Expecting value"),
     "half": (json.dumps(DOCUMENT)[:200], "Expecting|Unterminated"),
-    "a list": ("[]", "found list for the document"),
-    "deep": ("[" * 100_000, "RecursionError|recursion"),
+    "a list": ("[]", "expected an object for the document, found a list"),
+    "deep": ("[" * 100_000, "found lists in lists without an end"),
     "NaN": (json.dumps(changed(seed=float("nan"))), "found NaN, which is no number of JSON"),
-    "no model": (changed(model=None), "found nothing for model"),
-    "a score of 55": (role_with(score=55.0), "found 55 for score, which is a share or a cosine"),
-    "an interval of 2": (role_with(interval=[0.1, 2.0]), "found 2 for interval"),
-    "no hash": (changed(model={**MODEL, "weights_sha256": None}), "found nothing for weights_sha256"),
+    "no model": (changed(model=None), "expected an object for model, found nothing"),
+    "a score of 55": (role_with(score=55.0), r"expected a number from -1 to 1 for roles\[0\].score, found 55.0"),
+    "an interval of 2": (role_with(interval=[0.1, 2.0]), r"from 0.1 to 1 for roles\[0\].interval\[1\], found 2.0"),
+    "an interval that ends before it begins": (role_with(interval=[0.9, 0.1]), "from 0.9 to 1 for .* found 0.1"),
+    "no hash": (changed(model={**MODEL, "weights_sha256": None}), "for model.weights_sha256, found nothing"),
     "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "found one of another model"),
     "another shape": (changed(model={**MODEL, "n_heads": 4}), "found one of another model"),
-    "no roles": (changed(roles=None), "found nothing for roles"),
-    "a role as text": (changed(roles=["L0H0"]), "found str for a role"),
-    "no head": (role_with(id="first"), "found 'first' for a head"),
-    "a missing layer": (role_with(id="L2H0"), "found the head L2H0, which the model lacks"),
-    "a missing head": (role_with(id="L0H3"), "found the head L0H3, which the model lacks"),
-    "a score as text": (role_with(score="0.9"), "found str for score"),
-    "a score as truth": (role_with(score=True), "found bool for score"),
-    "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "found float for score"),
-    "a baseline of -3": (role_with(baseline=-3), "found -3 for baseline, which is a share or a cosine"),
-    "no baseline": (role_with(baseline=None), "found nothing for baseline"),
-    "n as truth": (role_with(n=True), "found bool for n"),
-    "passed as text": (role_with(passed="no"), "found str for passed"),
-    "half an interval": (role_with(interval=[0.1]), "found an interval of 1 numbers"),
-    "an interval of text": (role_with(interval=[0.1, "x"]), "found str for interval"),
-    "a direction as number": (role_with(direction=3), "found int for direction"),
-    "a corpus as text": (changed(corpora=["trees.conllu"]), "found str for a corpus"),
-    "a corpus without size": (changed(corpora=[{"path": "x"}]), "found nothing for sentences"),
-    "no seed": (changed(seed=None), "found nothing for seed"),
-    "no version": (changed(attnviz=3), "found int for attnviz"),
-    "statistics as text": (changed(statistics="many"), "found str for statistics"),
-    "parts as a list": (changed(parts=[]), "found list for parts"),
-    "a part that is missing": (changed(parts={"syntax": {}}), "found nothing for syntax"),
-    "a part without corpora": (changed(parts={"statistics": {}}), "found nothing for corpora"),
-    "a part of 1.5 texts": (changed(parts={"statistics": {"corpora": [], "n": 1.5}}), "found float for n"),
-    "a date as number": (changed(parts={"statistics": {"corpora": [], "date": 2026}}), "found int for date"),
+    "no roles": (changed(roles=None), "expected a list for roles, found nothing"),
+    "a role as text": (changed(roles=["L0H0"]), r'expected an object for roles\[0\], found "L0H0"'),
+    "no head": (role_with(id="first"), r'expected a head of 2 layers of 3 heads for roles\[0\].id, found "first"'),
+    "a missing layer": (role_with(id="L2H0"), r'for roles\[0\].id, found "L2H0"'),
+    "a missing head": (role_with(id="L0H3"), r'for roles\[0\].id, found "L0H3"'),
+    "a score as text": (role_with(score="0.9"), 'score, found "0.9"'),
+    "a score as truth": (role_with(score=True), "score, found true"),
+    "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "found 1e999, which is no number of JSON"),
+    "an endless statistic": (json.dumps(DOCUMENT).replace("0.5", "-1e999", 1), "found -1e999, which is no number"),
+    "a baseline of -3": (role_with(baseline=-3), "baseline, found -3"),
+    "no baseline": (role_with(baseline=None), "baseline, found nothing"),
+    "n as truth": (role_with(n=True), r"expected a whole number of at least 0 for roles\[0\].n, found true"),
+    "n of -5": (role_with(n=-5), r"roles\[0\].n, found -5"),
+    "texts as text": (role_with(texts="many"), r'roles\[0\].texts, found "many"'),
+    "passed as text": (role_with(passed="no"), 'expected true or false for .*passed, found "no"'),
+    "half an interval": (role_with(interval=[0.1]), "expected a list of 2 for .*interval, found a list"),
+    "an interval of text": (role_with(interval=[0.1, "x"]), 'interval.*, found "x"'),
+    "a direction as number": (role_with(direction=3), "expected a string for .*direction, found 3"),
+    "a corpus as text": (changed(corpora=["trees.conllu"]), r'an object for corpora\[0\], found "trees.conllu"'),
+    "a corpus without size": (changed(corpora=[{"path": "x"}]), r"corpora\[0\].sentences, found nothing"),
+    "no seed": (changed(seed=None), "seed, found nothing"),
+    "no version": (changed(attnviz=3), "attnviz, found 3"),
+    "statistics as text": (changed(statistics="many"), 'statistics, found "many"'),
+    "examples as text": (changed(examples="many"), 'examples.*, found "many"'),
+    "parts as a list": (changed(parts=[]), "parts, found a list"),
+    "a part that is missing": (changed(parts={"syntax": {}}), "syntax, found nothing"),
+    "a part without corpora": (changed(parts={"statistics": {}}), "parts.statistics.corpora, found nothing"),
+    "a part of 1.5 texts": (changed(parts={"statistics": {"corpora": [], "n": 1.5}}), "statistics.n, found 1.5"),
+    "a date as number": (changed(parts={"statistics": {"corpora": [], "date": 2026}}), "date, found 2026"),
 }
 
 
@@ -291,10 +296,22 @@ def test_a_damaged_profile_is_left_out_with_one_message_and_the_shipped_one_is_f
     found, warnings = find()
     assert found.shipped
     (message,) = warnings
-    start = f"the stored profile {path} was left out: expected a profile.json of these weights, "
-    assert message.startswith(start)
+    assert message.startswith(f"{path} is damaged: ")
     assert re.search(reason, message)
-    assert message.endswith("; delete it, or make it again with attnviz profile.")
+    end = "; this stored profile was left out: make it again with attnviz profile, or delete it."
+    assert message.endswith(end)
+    if "another model" not in reason:
+        with pytest.raises(OutputError) as named:  # it is the same for a file that is named
+            read_profile(path)
+        assert str(named.value).partition(";")[0] == message.partition(";")[0]
+
+
+def test_a_damaged_profile_that_a_new_one_takes_the_place_of_is_told(user_folder):
+    put(user_folder, role_with(score=55.0))
+    told = []
+    _, merged = store_profile(ON_REPEATS, "2026-11-22", warn=told.append)
+    assert [message.partition(": ")[0] for message in told] == [f"{user_folder / SHAPE}-{WEIGHTS}.json is damaged"]
+    assert merged.kept == ()
 
 
 def test_a_pipe_in_place_of_a_profile_is_left_out(shipped, user_folder):
@@ -303,21 +320,22 @@ def test_a_pipe_in_place_of_a_profile_is_left_out(shipped, user_folder):
     os.mkfifo(user_folder / f"{SHAPE}-{WEIGHTS}.json")
     found, warnings = find()
     assert found.shipped
-    assert "found something that is no file" in warnings[0]
+    assert "found: something that is no file" in warnings[0]
 
 
 def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):
     put(shipped, "{")
     found, warnings = find()
     assert found is None
-    assert [message.rpartition("; ")[2] for message in warnings] == ["reinstall attnviz."]
+    assert [message.rpartition(": ")[2] for message in warnings] == ["reinstall attnviz."]
 
 
 def test_a_profile_that_cannot_be_read_is_left_out_with_the_reason(user_folder):
     (user_folder / f"{SHAPE}-{WEIGHTS}.json").mkdir(parents=True)
     found, warnings = find()
     assert found is None
-    assert "expected a profile.json of these weights, Is a directory; delete it" in warnings[0]
+    assert warnings[0].startswith("expected a profile.json at ")
+    assert ", found: Is a directory; this stored profile was left out: " in warnings[0]
 
 
 # --- not stored

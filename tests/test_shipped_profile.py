@@ -13,8 +13,7 @@ import pytest
 from attnviz.commands.profile.show import chosen_examples
 from attnviz.corpora.reading import open_corpus, read_texts
 from attnviz.model.sources import MINILM_SHA256, Source
-from attnviz.patterns.examples import stored_examples
-from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name
+from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name, read_profile
 from tests.conftest import SHARED, needs_minilm
 from tests.test_profile import PUBLISHED
 
@@ -67,7 +66,7 @@ def test_it_holds_no_text_but_that_of_examples_whose_licence_it_names_and_no_fol
 
 
 def test_it_has_examples_of_all_roles_and_a_relation_of_every_head():
-    examples = stored_examples(DOCUMENT)
+    examples = read_profile(FILE).examples
     named = {(str(each.id), each.role) for each in examples}
     assert {(role["id"], role["role"]) for role in DOCUMENT["roles"]} - named == set()
     assert len({head for head, role in named if role.startswith("syntactic:")}) == 72
@@ -99,13 +98,13 @@ def test_the_guide_shows_its_relations():
 
 @pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
 def test_of_a_head_the_clearest_role_is_shown_first():
-    chosen = chosen_examples(DOCUMENT, ["L2H8"], FILE)
+    chosen = chosen_examples(read_profile(FILE), ["L2H8"])
     assert [each.role for each in chosen[:2]] == ["syntactic:det", "syntactic:case"]
 
 
 def test_its_gold_pairs_stand_in_the_treebank():
     trees = {text.number: text for text in read_texts(open_corpus(TREEBANK))}
-    for each in stored_examples(DOCUMENT):
+    for each in read_profile(FILE).examples:
         for example in (*each.best, *each.failures, *each.deciles):
             tree = trees[example.number]
             assert tree.text == example.text

@@ -175,8 +175,8 @@ def _unused(run: Run, own: Mapping[str, Any]) -> list[str]:
 
 def _show(run: Run, wanted: list[str], named: list[Path], unused: Sequence[str]) -> None:
     """Print examples of a stored profile, or of a profile.json that is named."""
-    from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, read_profile
-    from attnviz.patterns.profile_store import stored_document
+    from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
+    from attnviz.patterns.profile_store import read_profile, stored_profile
     from attnviz.results.tables import spaced
 
     if unused:
@@ -188,18 +188,17 @@ def _show(run: Run, wanted: list[str], named: list[Path], unused: Sequence[str])
             f"{', '.join(map(str, named))}."
         )
     if named:
-        path, document = named[0], read_profile(named[0])
+        profile = read_profile(named[0])
+    elif (found := stored_profile(run.find_model(), lambda message: say(message, run.quiet))) is not None:
+        profile = found
     else:
-        found = stored_document(run.find_model(), lambda message: say(message, run.quiet))
-        if found is None:
-            raise UsageError(
-                f"no profile of {run.model} is stored: make one with attnviz profile CORPUS -m {run.model}, or name a "
-                "profile.json."
-            )
-        path, document = found
-    chosen = chosen_examples(document, wanted, path)
-    printed = examples_document(document, chosen)
-    print_results(printed, lambda w: spaced(example_tables(document, chosen, w)), run.as_json, run.quiet)
+        raise UsageError(
+            f"no profile of {run.model} is stored: make one with attnviz profile CORPUS -m {run.model}, or name a "
+            "profile.json."
+        )
+    chosen = chosen_examples(profile, wanted)
+    printed = examples_document(profile, chosen)
+    print_results(printed, lambda w: spaced(example_tables(profile, chosen, w)), run.as_json, run.quiet)
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
@@ -212,11 +211,13 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if document["model"].get("stacks"):
         yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
         return
+    damaged = list[str]()
     try:
-        path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store))
+        path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store), warn=damaged.append)
     except OutputError as error:
         yield str(error)
         return
+    yield from damaged
 
     def earlier(names: Sequence[str]) -> str:
         same = groupby(names, lambda name: measured_on(merged.before[name]))

@@ -111,7 +111,7 @@ def head_named(given: object, n_layers: int, n_heads: int, others: str = "", sta
         UsageError: it names no head, or one that the model lacks.
     """
     if stacks:
-        return _head_of_stacks(given, stacks)
+        return _head_of_stacks(given, stacks, others)
     match = _ONE_HEAD.fullmatch(given.strip()) if isinstance(given, str) else None
     pair = (int(match[1]), int(match[2])) if match else given if isinstance(given, tuple) else ()
     if [is_whole(number) for number in pair] != [True, True]:
@@ -184,12 +184,12 @@ def _forms(stacks: Sequence[Stack]) -> str:
     )
 
 
-def _head_of_stacks(given: object, stacks: Sequence[Stack]) -> HeadId:
+def _head_of_stacks(given: object, stacks: Sequence[Stack], others: str) -> HeadId:
     """One head by its id; a HeadId has the layer by its stack."""
     text = str(given).strip() if isinstance(given, str | HeadId) else ""
     match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
     if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
-        raise UsageError(f"expected a head such as {_examples(stacks)}, found {given!r}.")
+        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {given!r}.")
     return _heads_of(text, stacks)[0]
 
 

@@ -1,14 +1,13 @@
 """Examples of what a head does, as a profile has them: sentences with a query, a key, a weight and the right pair."""
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.json_entry import Entry
 
 GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
@@ -107,64 +106,56 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
-def stored_examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
-    """The examples of a document of profile.json; none where it has none.
+def _parsed(entry: Entry) -> HeadId:
+    return HeadId.parse(entry.text())
+
+
+def stored_examples(content: Entry, head: Callable[[Entry], HeadId] = _parsed) -> tuple[RoleExamples, ...]:
+    """The part ``examples`` of profile.json read again; ``head`` reads an id.
 
     Raises:
         ValueError: they are damaged.
     """
-    content = document.get("examples")
-    if content is None:
+    if content.value is None:
         return ()
-    try:
-        return tuple(_role_examples(role, content["texts"]) for role in content["roles"])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, UsageError) as error:
-        raise ValueError("found examples that cannot be read") from error
+    texts = [(text["corpus"].text(), text["number"].whole(), text["text"].text()) for text in content["texts"].each()]
 
+    def example(entry: Entry) -> Example:
+        text = texts[entry["text"].whole(0, len(texts) - 1)]
 
-def _role_examples(role: dict[str, Any], texts: list[dict[str, Any]]) -> RoleExamples:
-    groups = (tuple(_example(each, texts[each["text"]]) for each in role[group]) for group in GROUPS)
-    direction = role["direction"]
-    return RoleExamples(
-        HeadId.parse(role["id"]), _string(role["role"]), None if direction is None else _string(direction), *groups
-    )
+        def unit(of: Entry) -> Unit:
+            name, start, end = of.each(3)
+            return Unit(name.text(), start.whole(0, end.whole(0, len(text[-1]))), end.value)
 
+        def pair(of: Entry) -> tuple[Unit, Unit]:
+            query, key = of.each(2)
+            return unit(query), unit(key)
 
-def _example(content: dict[str, Any], text: dict[str, Any]) -> Example:
-    gold = content["gold"]
-    return Example(
-        _string(text["corpus"]), int(text["number"]), _string(text["text"]), _unit(content["query"]),
-        _unit(content["key"]), _share(content["weight"]), bool(content["hit"]),
-        None if gold is None else (_unit(gold[0]), _unit(gold[1])),
-        None if content["gold_weight"] is None else _share(content["gold_weight"]),
+        return Example(
+            *text, unit(entry["query"]), unit(entry["key"]), _weight(entry["weight"]), entry["hit"].flag(),
+            entry["gold"].maybe(pair), entry["gold_weight"].maybe(_weight),
+        )  # fmt: skip
+
+    return tuple(
+        RoleExamples(
+            head(role["id"]), role["role"].text(), role["direction"].maybe(Entry.text),
+            *(tuple(map(example, role[group].each())) for group in GROUPS),
+        )
+        for role in content["roles"].each()
     )  # fmt: skip
 
 
-def _unit(content: Sequence[Any]) -> Unit:
-    text, start, end = content
-    if not 0 <= int(start) <= int(end):
-        raise ValueError("found characters that run backwards")
-    return Unit(_string(text), int(start), int(end))
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("found no text")
-    return value
-
-
-def _share(value: Any) -> float:
-    if not (math.isfinite(value) and 0 <= value <= 1):
-        raise ValueError("found a weight that is no share")
-    return float(value)
+def _weight(entry: Entry) -> float:
+    return entry.number(0, 1)
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
     """One part ``examples`` from those of several documents of profile.json, of each the roles of these names."""
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
-        licences |= (document.get("examples") or {}).get("licences", {})
-    every = (each for document, names in listed for each in stored_examples(document) if each.role in names)
+        licences |= (document.get("examples") or {}).get("licences") or {}
+    read = ((stored_examples(Entry(document.get("examples"))), names) for document, names in listed)
+    every = (each for examples, names in read for each in examples if each.role in names)
     joined = examples_entry(every)
     if joined is not None and licences:
         corpora = {text["corpus"] for text in joined["texts"]}
@@ -206,7 +197,7 @@ def _windowed(parts: list[Part], most: int | None) -> list[Part]:
     """Stretches around the parts that are ends, with ``…`` for what is left out between and around them."""
     if most is None or len(parts) <= most:
         return parts
-    ends = [place for place, part in enumerate(parts) if part.ends]
+    ends = [place for place, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
     first, last = ends[0], ends[-1]
     if last - first < most:
         room = (most - (last - first + 1)) // 2

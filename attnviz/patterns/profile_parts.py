@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.examples import RoleExamples, joined_entries, stored_examples
+from attnviz.patterns.examples import joined_entries
 from attnviz.patterns.registry import ROLES_ON_REPEATS
 
 PARTS = ("statistics", "syntax", "coreference", "repeats")
@@ -59,9 +59,9 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
         "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
         "parts": parts,
         "examples": joined_entries(
-            (source, {each.role for each in _examples(source) if _part(each.role, source) == name})
+            (source, {role["role"] for role in source["examples"]["roles"] if _part(role["role"], source) == name})
             for name, source in sources.items()
-            if _examples(source)
+            if source.get("examples")
         ),
     }
     return Merged(
@@ -75,7 +75,7 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
 
     A document without ``parts`` is that of a single run, which the date is of; None where unknown.
     """
-    if "parts" in document:
+    if document.get("parts"):
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
     own = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
     return {
@@ -115,14 +115,6 @@ def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> 
     """The roles that a document has of one part; previous-token is better judged by text than by random tokens."""
     roles = [role for role in document["roles"] if _part(role["role"], document) == part]
     return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
-
-
-def _examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
-    """The examples of a document; none where they are damaged, which hides nothing else of it."""
-    try:
-        return stored_examples(document)
-    except ValueError:
-        return ()
 
 
 def _part(role: str, document: dict[str, Any]) -> str:

@@ -7,25 +7,30 @@ may be of several runs (:mod:`attnviz.patterns.profile_parts`).
 
 import importlib.util
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from attnviz.errors import OutputError, UsageError
-from attnviz.model.head_ids import HeadId
+from attnviz.model.head_ids import HeadId, Stack, head_named
 from attnviz.model.sources import Source, weights_sha256
 from attnviz.model.wording import counted
+from attnviz.patterns.examples import RoleExamples, stored_examples
 from attnviz.patterns.guesses import error_reduction
+from attnviz.patterns.json_entry import Entry, read_entry
 from attnviz.patterns.profile_parts import PARTS, SYNTACTIC, Merged, merged
 from attnviz.patterns.registry import told_after
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
-T = TypeVar("T")
+_SHARES = -1, 1, 0.01
+"""What a score, a baseline or a bound can be: a share or a cosine, of bfloat16 weights that need not sum to 1."""
+
+_MOST_HEADS = 1000
+"""Layers of a model, or heads of a layer."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class StoredProfile:
     """A profile, as read from disk: ``shipped`` with attnviz, or the user's own, made by this ``version`` of attnviz.
 
     It has no corpora where it was measured on random tokens only; ``roles`` are by head, of a shipped profile only
-    those that passed.
+    those that passed. ``model`` is what it says of the model, ``licences`` are of examples, by corpus.
     """
 
     path: Path
@@ -96,6 +101,10 @@ class StoredProfile:
     seed: int
     version: str
     roles: dict[HeadId, tuple[StoredRole, ...]]
+    model: dict[str, Any] = field(default_factory=dict)
+    stacks: tuple[Stack, ...] = ()
+    examples: tuple[RoleExamples, ...] = ()
+    licences: dict[str, str] = field(default_factory=dict)
 
     @property
     def sentences(self) -> int:
@@ -140,10 +149,13 @@ def _shape_of(document: dict[str, Any]) -> str:
     return model_shape(*(document["model"][key] for key in ("architecture", "n_layers", "n_heads", "d_model")))
 
 
-def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> tuple[Path, Merged]:
+def store_profile(
+    run: dict[str, Any], date: str, *, smaller: bool = False, warn: Callable[[str], None] = lambda _: None
+) -> tuple[Path, Merged]:
     """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
 
-    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too.
+    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too;
+    ``warn`` is told of an earlier profile that is damaged, and so gives way.
 
     Returns:
         the file, whole, and what became of each part; where nothing is new, nothing is written.
@@ -157,7 +169,7 @@ def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> t
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], lambda _: None)
+    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
     after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
     path = folder / profile_file_name(run)
     if after.new or after.replaced:
@@ -197,12 +209,12 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
     return None if found is None else found[0]
 
 
-def stored_document(source: Source, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The file of the stored profile of these very weights, whatever the model's shape, and its document."""
+def stored_profile(source: Source, warn: Callable[[str], None]) -> StoredProfile | None:
+    """The stored profile of these very weights, whatever the model's shape."""
     ending = f"-{weights_sha256(source)}.json"
     names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
     found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
-    return next(((profile.path, document) for profile, document in filter(None, found)), None)
+    return next((profile for profile, _ in filter(None, found)), None)
 
 
 def _folders() -> list[Path]:
@@ -214,15 +226,37 @@ def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[Stor
     for folder in _folders():
         path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
         try:
-            document = _read(path)
-            return _profile(path, shipped, document), document
+            document = read_entry(path)
+            profile = _profile(path, shipped, document)
+            if path.name != profile_file_name(document.value):
+                raise ValueError("found one of another model than its name says")
+            return profile, document.value
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, RecursionError) as error:
-            mend = "reinstall attnviz" if shipped else "delete it, or make it again with attnviz profile"
-            reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-            warn(f"the stored profile {path} was left out: expected a profile.json of these weights, {reason}; {mend}.")
+        except (OSError, ValueError) as error:
+            mend = "reinstall attnviz" if shipped else "make it again with attnviz profile, or delete it"
+            warn(f"{_unreadable(path, error)}; this stored profile was left out: {mend}.")
     return None
+
+
+def read_profile(path: Path) -> StoredProfile:
+    """A profile.json, or the one in a folder.
+
+    Raises:
+        OutputError: there is none, or it is damaged.
+    """
+    file = path / "profile.json" if path.is_dir() else path
+    try:
+        return _profile(file, False, read_entry(file))
+    except (OSError, ValueError) as error:
+        mend = "make it again with attnviz profile, or name the folder of a profile"
+        raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
+
+
+def _unreadable(file: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"expected a profile.json at {file}, found: {error.strerror or error}"
+    return f"{file} is damaged: {error}"
 
 
 def _user_folder() -> Path | None:
@@ -234,90 +268,67 @@ def _user_folder() -> Path | None:
     return user_data_path("attnviz", appauthor=False) / "profiles"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The document of a file; OSError where it cannot be read, ValueError where it is no JSON."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-        raise ValueError("found something that is no file")
-    return _entry(json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant), "the document")
-
-
-def _profile(path: Path, shipped: bool, document: dict[str, Any]) -> StoredProfile:
-    """A stored profile; ValueError where it is damaged or of another model than its file's name says."""
-    model = _typed(document, "model", dict)
-    strings = {key: _typed(model, key, str) for key in ("architecture", "weights_sha256")}
-    sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
-    if path.name != profile_file_name({"model": {**strings, **sizes}}):
-        raise ValueError("found one of another model")
+def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
+    """A profile, every part of it that is ever read; ValueError where it is damaged."""
+    entries, model = document["roles"].each(), document["model"]
+    n_layers, n_heads = sizes = _sizes(model)
+    stacks = tuple(
+        Stack(each["letter"].text(), each["name"].text(), 0, *_sizes(each))  # a profile is of the encoder alone
+        for each in model["stacks"].maybe(Entry.each) or ()
+    )
+    model["architecture"].text(), model["weights_sha256"].text(), model["d_model"].whole(1)
+    model["d_head"].maybe(lambda size: size.whole(1))
+    for key in ("name", "revision", "device", "dtype"):
+        model[key].maybe(Entry.text)
     _check_parts(document)
+
+    def head(entry: Entry) -> HeadId:
+        try:
+            return head_named(entry.text(), *sizes, stacks=stacks)
+        except UsageError as error:
+            raise entry.refused(f"a head of {n_layers} layers of {n_heads} heads") from error
+
     roles: dict[HeadId, tuple[StoredRole, ...]] = {}
-    for entry in _typed(document, "roles", list):
-        head, role = _role(_entry(entry, "a role"), sizes)
-        roles[head] = (*roles.get(head, ()), role)
+    for entry in entries:
+        of = head(entry["id"])
+        roles[of] = (*roles.get(of, ()), _role(entry))
+    examples = document["examples"]
+    licences = examples.maybe(lambda content: content["licences"].maybe(Entry.fields)) or {}
     return StoredProfile(
-        path, shipped, _corpora(document), _typed(document, "seed", int), _typed(document, "attnviz", str), roles
+        path, shipped, _corpora(document), document["seed"].whole(), document["attnviz"].text(), roles, model.value,
+        stacks, stored_examples(examples, head), {corpus: each.text() for corpus, each in licences.items()},
+    )  # fmt: skip
+
+
+def _sizes(model: Entry) -> tuple[int, int]:
+    return model["n_layers"].whole(1, _MOST_HEADS), model["n_heads"].whole(1, _MOST_HEADS)
+
+
+def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
+    return tuple(
+        StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
+        for corpus in content["corpora"].each()
     )
 
 
-def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
-    corpora = [_entry(entry, "a corpus") for entry in _typed(content, "corpora", list)]
-    names = [PurePath(_typed(corpus, "path", str)).name for corpus in corpora]
-    return tuple(map(StoredCorpus, names, [_typed(corpus, "sentences", int) for corpus in corpora]))
-
-
-def _check_parts(document: dict[str, Any]) -> None:
+def _check_parts(document: Entry) -> None:
     """ValueError where a part, or what it was measured on, cannot be read."""
-    parts = _typed(document, "parts", dict) if "parts" in document else {}
     for name in PARTS:
-        if name in parts or document.get(name) is not None:
-            _typed(document, name, dict)
-    for name in filter(parts.__contains__, PARTS):
-        part = _typed(parts, name, dict)
-        _corpora(part)
-        for key, kind in (("n", int), ("date", str)):
-            if part.get(key) is not None:
-                _typed(part, key, kind)
+        document[name].maybe(Entry.fields)
+    for name, part in (document["parts"].maybe(Entry.fields) or {}).items():
+        if name in PARTS:
+            document[name].fields()
+            _corpora(part)
+            part["n"].maybe(Entry.whole)
+            part["date"].maybe(Entry.text)
 
 
-def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, StoredRole]:
-    """A role and the head that it is of."""
-    name = _typed(content, "id", str)
-    try:
-        head = HeadId.parse(name)
-    except UsageError as error:
-        raise ValueError(f"found {name!r} for a head") from error
-    if head.layer >= sizes["n_layers"] or head.head >= sizes["n_heads"]:
-        raise ValueError(f"found the head {head}, which the model lacks")
-    interval = _typed(content, "interval", list)
-    if len(interval) != 2:
-        raise ValueError(f"found an interval of {len(interval)} numbers")
-    low, high = (_share({"interval": bound}, "interval") for bound in interval)
-    direction = None if content.get("direction") is None else _typed(content, "direction", str)
-    score, baseline = (_share(content, key) for key in ("score", "baseline"))
-    n, passed = _typed(content, "n", int), _typed(content, "passed", bool)
-    return head, StoredRole(_typed(content, "role", str), score, baseline, n, (low, high), passed, direction)
-
-
-def _entry(value: Any, name: str) -> dict[str, Any]:
-    return _typed({name: value}, name, dict)
-
-
-def _typed(content: dict[str, Any], key: str, kind: type[T]) -> T:
-    """The value of a key; whole numbers count as numbers, truth values and infinite numbers do not."""
-    value: Any = content.get(key)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"found {'nothing' if value is None else type(value).__name__} for {key}")
-    return value
-
-
-def _share(content: dict[str, Any], key: str) -> float:
-    """A score, a baseline or a bound of an interval; all are cosines, or shares."""
-    value = _typed(content, key, float)
-    if not -1.0 <= value <= 1.0:
-        raise ValueError(f"found {value:g} for {key}, which is a share or a cosine")
-    return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"found {name}, which is no number of JSON")
+def _role(content: Entry) -> StoredRole:
+    score, baseline = (content[key].number(*_SHARES) for key in ("score", "baseline"))
+    low, high = content["interval"].each(2)
+    interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
+    content["texts"].maybe(Entry.whole)
+    return StoredRole(
+        content["role"].text(), score, baseline, content["n"].whole(), interval, content["passed"].flag(),
+        content["direction"].maybe(Entry.text),
+    )  # fmt: skip
