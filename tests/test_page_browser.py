@@ -9,8 +9,10 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,8 @@ MARKUP = [
     "$x$",
     *HOSTILE,
 ]
+IN_COMMANDS = " ".join(MARKUP).replace("\x00", "\x150\x7f\x85\u2028\u200d\u00a0\U000e0041'\\'\r")
+"""A text that a command line can have."""
 
 
 class Page:
@@ -132,6 +136,8 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
     hostile = hand_made(labels=labels, special=(0,), name="<b>&</script>", text=" ".join(MARKUP), pair="</script>",
                         patterns=torch.full((1, 2, len(labels), len(labels)), 1 / len(labels)))  # fmt: skip
     (folder / "hostile.html").write_text(hostile.page(), encoding="utf-8")
+    escaped = replace(hostile, text=IN_COMMANDS, pair="\\x00 it's")
+    (folder / "escaped.html").write_text(escaped.page(), encoding="utf-8")
     other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
     (folder / "compare.html").write_text(attnviz.compare(analysis, other).page(), encoding="utf-8")
     tokenizer = unigram_tokenizer()
@@ -349,8 +355,18 @@ def check_hostile_texts_are_text(page: Page, _: Analysis) -> None:
     shown = "".join(token.text for token in page.all(".token"))
     assert "<img src=x onerror=" in shown
     assert "\u202e" not in shown
-    command = shlex.split(str(page.one("code").get_property("textContent")))
-    assert command[:5] == ["attnviz", "heads", " ".join(MARKUP), "--model", "<b>&</script>"]
+    assert not page.one(".command").is_displayed()  # no command has the character 0
+
+
+def check_a_command_has_hostile_texts_as_escapes_which_a_shell_reads(page: Page, _: Analysis) -> None:
+    page.open("escaped.html")
+    command = str(page.one("code").get_property("textContent"))
+    assert [character for character in command if visible(character) != character and character != " "] == []
+    assert r"\u202egnp.exe\u202c" in command
+    shell = ["bash", "-c", f"printf '%s\\0' {command}"]
+    read = subprocess.run(shell, env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True, timeout=60)
+    words = read.stdout.decode().split("\0")
+    assert words[:7] == ["attnviz", "heads", IN_COMMANDS, "--model", "<b>&</script>", "--pair", "\\x00 it's"]
 
 
 def check_two_texts_are_chosen_from(page: Page, _: Analysis) -> None:

@@ -96,6 +96,7 @@ export class HeadPanel {
     [this.drop.box.checked, this.words.box.checked] = [state.drop, state.words];
     this.patternParts.forEach((part) => (part.hidden = !matrix));
     this.command.textContent = this.app.commandLine();
+    /** @type {HTMLElement} */ (this.command.parentElement).hidden = !this.command.textContent;
     this.copied.textContent = "";
     this.showStatistics();
     if (!matrix) return;

@@ -17,6 +17,21 @@ const GREYS = {
   dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1", found: "#33d6a6", missed: "#ff8c42" },
 };
 
+/** What cannot be seen, or not be told from a space: tokens have it as an escape, too. */
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+
+/** A word as bash and zsh read it, with nothing invisible in it. @param {string} word */
+function shellWord(word) {
+  if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+  if (word.search(INVISIBLE) < 0) return `'${word.replaceAll("'", "'\\''")}'`;
+  const escaped = (/** @type {string} */ character) => {
+    const code = /** @type {number} */ (character.codePointAt(0));
+    const [letter, digits] = code < 0x80 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+  };
+  return `$'${word.replace(/[\\']/g, "\\$&").replace(INVISIBLE, escaped)}'`;
+}
+
 export class App {
   /** @param {import("./patterns.js").PageData} data */
   constructor(data) {
@@ -176,11 +191,10 @@ export class App {
     return state.scale === "per-head" ? found : { ...found, largest: data.end };
   }
 
-  /** What redraws this with attnviz. */
+  /** What redraws this with attnviz; empty where a text has a character that no command can have. */
   commandLine() {
     const { data, state } = this;
     const { program, texts, options } = data.command_line;
-    const quoted = (/** @type {string} */ word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
     const dashes = texts.some((text) => text.startsWith("-"));
     const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, ...(data.command === "profile" ? [] : ["--select", data.heads[state.head].id])];
     if (data.command === "heads") {
@@ -191,7 +205,8 @@ export class App {
       if (state.view === "lines" && state.tokens.length === 1 && this.textOf(rows) === state.text) words.push("--token", `#${state.tokens[0]}`);
     } else words.push("--figures", data.command === "compare" ? "differences" : "page");
     if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
-    return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
+    const line = [...words, ...(dashes ? ["--", ...texts] : [])];
+    return line.some((word) => word.includes("\0")) ? "" : line.map(shellWord).join(" ");
   }
 
   /** @param {boolean} [thumbnails] */
