@@ -303,6 +303,24 @@ def test_a_null_character_in_a_folders_name_is_named(out):
     refused("-o has a null character", "heads", SENTENCE, "-m", "tiny-gpt2", "-o", out, code=2)
 
 
+def test_a_tilde_in_a_folders_name_is_the_home(tmp_path, monkeypatch):
+    """A shell leaves it in ``--out=~/x``."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        ["models", "tiny-gpt2"], ["heads", SENTENCE, "-m", "tiny-gpt2", "--no-figures"],
+        ["profile", "--repeats", "--limit", "1", "-m", "tiny-gpt2", "--no-figures", "--no-control", "--no-store"],
+    ]  # fmt: skip
+    for command, *arguments in commands:
+        ran = run(command, *arguments, f"--out=~/of {command}")
+        assert ran.exit_code == 0, ran.output
+    attnviz.analyze(SENTENCE, "tiny-gpt2").save("~/of save", figures=[])
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {f"of {each[0]}" for each in [*commands, ["save"]]}
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    message = "expected a folder, found '~nobody-of-this-name/x', which is of no user here"
+    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--out=~nobody-of-this-name/x", code=2)
+
+
 @pytest.mark.parametrize("text", ["caf\udce9", "a\ud800b"])
 @pytest.mark.parametrize("command", ["heads", "ablate", "explain"])
 def test_text_that_is_not_unicode_is_named(command, text):

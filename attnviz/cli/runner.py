@@ -244,7 +244,9 @@ def command(
         def run_command(**given: Any) -> None:
             options = {option.name: given.pop(option.name) for option in added}
             with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
-                _check_out(given.get("out", run.out))
+                if "out" in given:
+                    given["out"] = _folder(given["out"])
+                run.out = _folder(run.out)
                 if "device" in options:
                     _check_working_folder()
                 texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
@@ -280,12 +282,20 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         raise typer.Exit(INTERRUPTED) from error
 
 
-def _check_out(out: str | None) -> None:
-    """Refuse an empty name of a folder, which Path would take for this one, and one that no folder can have."""
-    if out is not None and not out.strip():
+def _folder(out: str | None) -> str | None:
+    """What ``--out`` names, with ``~`` for a home, which shells leave as it is after ``=``.
+
+    Refused is an empty name, which Path would take for this folder, and one that no folder can have.
+    """
+    if out is None:
+        return None
+    if not out.strip():
         raise UsageError("-o is empty; expected a folder (. for this one).")
-    if out is not None and "\0" in out:
+    if "\0" in out:
         raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
+    from attnviz.results.output_folder import folder_named
+
+    return str(folder_named(out))
 
 
 def _check_working_folder() -> None:

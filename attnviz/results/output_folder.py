@@ -286,15 +286,19 @@ def _named(texts: frozenset[str]) -> str:
     return ", ".join([*some, *["…"] * (len(texts) > 2)]) or "random tokens"
 
 
-def check_folder(folder: object) -> None:
-    """Refuse what names no folder.
+def folder_named(folder: object) -> Path:
+    """The folder of a name, in which ``~`` is a home.
 
     Raises:
-        UsageError: it is no text or path, or empty.
+        UsageError: it is no text or path, or empty, or begins with the home of a user that there is not.
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
+    try:
+        return Path(str(folder)).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"expected a folder, found {str(folder)!r}, which is of no user here: {error}") from error
 
 
 def lock(folder: Path) -> int | None:

@@ -148,8 +148,8 @@ class Result:
         """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
-            folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
-                and options; all other files that this command wrote there before are removed.
+            folder: made where it is missing; ``~`` is your home. Pictures of an earlier run there stay where it was of
+                the same model, text and options; all other files that this command wrote there before are removed.
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
             look: theme, scale and width.
@@ -165,15 +165,15 @@ class Result:
                 text.
             UsageError: an unknown figure, format, option or head.
         """
-        from attnviz.results.output_folder import OutputFolder, check_folder
+        from attnviz.results.output_folder import OutputFolder, folder_named
 
-        check_folder(folder)
+        path = folder_named(folder)
         wanted = self._choices(look, choices)
         self.wanted_views(figures, formats)
         check_switch("overwrite", overwrite)
-        with OutputFolder(Path(folder), layout_of(self.command), overwrite) as output:
+        with OutputFolder(path, layout_of(self.command), overwrite) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
-        return Document(written, Path(folder))
+        return Document(written, path)
 
     def write(
         self,
