@@ -16,6 +16,7 @@ from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE, needs_minilm
 from tests.explained import of_bert, of_gpt2
+from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, sharp_bert
 
 
@@ -165,6 +166,17 @@ def test_every_step_is_told_in_the_order_of_the_model(which: str, request: pytes
     assert text.count("✓ the model's own") == len(result.stages.checks)
     assert text.count("– not compared") == len(result.stages) - len(result.stages.checks)
     assert ("Every layer, each from what" in text) == (which == "gpt2")
+
+
+def test_no_sentence_takes_the_feed_forward_network_for_the_whole(bert: Explanation, gpt2: Explanation) -> None:
+    gemma = explain("a b", sharp_llama("gemma2"), tokenizer=sentencepiece_tokenizer())
+    sentences = [step_of(result, name).sentence for result in (bert, gpt2, gemma) for name in result.stages]
+    said = [sentence for sentence in sentences if "network" in sentence]
+    assert len(said) > 5
+    assert [sentence for sentence in said if re.search("(?<!feed-forward )network", sentence)] == []
+    assert "only step that is not linear" in " ".join(said)
+    linear = step_of(of_bert(changes={"hidden_act": "linear"}), "activated").sentence
+    assert linear == "This model has no activation: the numbers stay as they are."
 
 
 def test_words_name_what_the_layer_reads_and_who_reads_it(bert: Explanation, gpt2: Explanation) -> None:

@@ -184,15 +184,16 @@ _STEPS = {
                                "input, which passes around it unchanged.", "h", "x + {attention}", _residual_numbers),
     "expanded": Step("Feed-forward: expand", "u = norm(h) W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
                      "dimensions: no token sees another from here on.", "expanded u", "· W_1 + b_1"),
-    "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "The network's only step that "
-                      "is not linear: it lets some of the numbers through and holds others back.", "{activation}",
-                      "f(u)", _activation_numbers),
+    "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "{activating}",
+                      "{activation}", "f(u)", _activation_numbers),
     "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
                                 "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
     "feed_forward_output_norm": Step("RMS norm after the feed-forward network", "{norm_f}", "{to_one}: only what the "
-                                     "network writes is normed, before it is added.", "norm(f)", "", _norm_numbers),
+                                     "feed-forward network writes is normed, before it is added.", "norm(f)", "",
+                                     _norm_numbers),
     "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
-                                  "The network's output is added to what went into it.", numbers=_residual_numbers),
+                                  "The feed-forward network's output is added to what went into it.",
+                                  numbers=_residual_numbers),
     "final_norm": Step("Final {norm_kind}", "{norm_out}", "After the last layer, outside of it: what the "
                        "language-modelling head reads.", "final norm", "", _norm_numbers),
 }  # fmt: skip
@@ -200,9 +201,10 @@ _PRE_NORM = {
     "attention_norm": Step("{Norm} before the attention", "{norm_x}",
                            "{to_one}: pre-norm, only the attention sees it.", "norm(x)", "", _norm_numbers),
     "feed_forward_norm": Step("{Norm} before the feed-forward network", "{norm_h}",
-                              "{to_one}: pre-norm, only the network sees it.", "norm(h)", "", _norm_numbers),
-    "output": Step("Output", "h + {feed_forward}", "The network's output is added to the residual stream. {taken}",
-                   "output", "", _residual_numbers),
+                              "{to_one}: pre-norm, only the feed-forward network sees it.", "norm(h)", "",
+                              _norm_numbers),
+    "output": Step("Output", "h + {feed_forward}", "The feed-forward network's output is added to the residual stream. "
+                   "{taken}", "output", "", _residual_numbers),
 }  # fmt: skip
 _POST_NORM = {
     "attention_norm": Step("{Norm} after the residual", "{norm_h}",
@@ -281,6 +283,12 @@ def _words_of(result: Explanation) -> dict[str, object]:
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = f"the final {norm_kind(result)} takes in" if pre else "the model gives: its last hidden state"
+    activating = (
+        "The feed-forward network's only step that is not linear: it lets some of the numbers through and holds "
+    )
+    activating += "others back."
+    if activation.name == "linear":
+        activating = "This model has no activation: the numbers stay as they are."
     texts = "in a single text" if result.pair is None else "in a pair of texts either"
     allowed, masked = "every key", f"Every token may attend to every token: nothing is masked {texts}."
     if architecture.causal:
@@ -302,7 +310,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
     return {
         **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head, "d_ff": result.d_ff},
         **{"activation": activation.name, "brief_activation": activation.name.partition("_")[0],
-           "activation_formula": activation.formula},
+           "activation_formula": activation.formula, "activating": activating},
         **{"x": "norm(x)" if pre else "x", "input": source, "taken": f"This is what {taken}."},
         **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
         **{"brief_mask": brief_mask, "cap": f"{heads.cap or 0:g}"},
