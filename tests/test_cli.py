@@ -845,8 +845,10 @@ def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(hea
         assert lines == []
     else:
         assert len(lines) == 2
-        assert lines[0].startswith("attnviz: the stored profile ")
-        assert "delete it, or make it again with attnviz profile." in lines[0]
+        assert " is damaged: found broken JSON (" in lines[0]
+        assert lines[0].endswith(
+            "; this stored profile was left out: make it again with attnviz profile, or delete it."
+        )
 
 
 @needs_minilm

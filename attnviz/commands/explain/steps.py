@@ -188,9 +188,8 @@ _STEPS = {
                       "{activation}", "f(u)", _activation_numbers),
     "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
                                 "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
-    "feed_forward_output_norm": Step("RMS norm after the feed-forward network", "{norm_f}", "{to_one}: only what the "
-                                     "feed-forward network writes is normed, before it is added.", "norm(f)", "",
-                                     _norm_numbers),
+    "feed_forward_output_norm": Step("RMS norm after the feed-forward network", "{norm_f}", "{to_one}: only what that "
+                                     "network writes is normed, before it is added.", "norm(f)", "", _norm_numbers),
     "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
                                   "The feed-forward network's output is added to what went into it.",
                                   numbers=_residual_numbers),
@@ -201,8 +200,7 @@ _PRE_NORM = {
     "attention_norm": Step("{Norm} before the attention", "{norm_x}",
                            "{to_one}: pre-norm, only the attention sees it.", "norm(x)", "", _norm_numbers),
     "feed_forward_norm": Step("{Norm} before the feed-forward network", "{norm_h}",
-                              "{to_one}: pre-norm, only the feed-forward network sees it.", "norm(h)", "",
-                              _norm_numbers),
+                              "{to_one}: pre-norm, only that network sees it.", "norm(h)", "", _norm_numbers),
     "output": Step("Output", "h + {feed_forward}", "The feed-forward network's output is added to the residual stream. "
                    "{taken}", "output", "", _residual_numbers),
 }  # fmt: skip
@@ -283,10 +281,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = f"the final {norm_kind(result)} takes in" if pre else "the model gives: its last hidden state"
-    activating = (
-        "The feed-forward network's only step that is not linear: it lets some of the numbers through and holds "
-    )
-    activating += "others back."
+    activating = "The feed-forward network's only step that is not linear: some numbers pass, others are held back."
     if activation.name == "linear":
         activating = "This model has no activation: the numbers stay as they are."
     texts = "in a single text" if result.pair is None else "in a pair of texts either"
