@@ -8,23 +8,21 @@ from typing import Any
 
 from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
-from attnviz.attention.interface import compare_given_patterns
-from attnviz.attention.verify import VerifiedLayer, verify_attention
+from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
-from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
 from attnviz.model.head_ids import HeadId, LayerId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
+from attnviz.model.tokens import Tokens, Units, merge_units
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
-from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
-from attnviz.patterns.statistics import TextContext, alignment, measure
-from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
+from attnviz.patterns.registry import MaskInput
+from attnviz.patterns.statistics import HeadStatistics, TextContext
+from attnviz.patterns.syntax import HeadRelations, Parse, parse_texts
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
@@ -130,17 +128,24 @@ class Reader:
         if self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
         contexts, heads = _contexts(checkpoint, context, of_target, len(tokens)), list[HeadFindings]()
+        measured = dict[int, tuple[HeadStatistics, HeadRelations | None]]()
 
-        def judge_layer(layer: VerifiedLayer) -> None:
-            at = layer.check.layer
+        def measure_rows(rows: VerifiedRows) -> None:
+            at = rows.layer
             of_layer = parse if not isinstance(at, LayerId) or at.stack.letter == "E" else None  # it is of the source
-            heads.extend(_judged(layer, contexts.get(at, context), tokens, of_layer, self.stored))
+            of_text = contexts.get(at, context)
+            if at not in measured:
+                relations = None if of_layer is None else HeadRelations(of_layer, tokens.sinks, of_text.causal, rows)
+                measured[at] = HeadStatistics(of_text, rows), relations
+            statistics, relations = measured[at]
+            statistics.update(rows)
+            if relations is not None:
+                relations.update(rows)
+            if rows.last:
+                heads.extend(_judged(at, *measured.pop(at), of_text, self.stored))
 
-        if isinstance(checkpoint.architecture, Undeclared):
-            attention = compare_given_patterns(checkpoint, tokens, judge_layer, progress)
-        else:
-            decoded = None if of_target is None else of_target.tokens
-            attention = verify_attention(checkpoint, tokens, judge_layer, progress, decoded)
+        decoded = None if of_target is None else of_target.tokens
+        attention = verify_attention(checkpoint, tokens, measure_rows, progress, decoded)
         heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
@@ -182,8 +187,7 @@ class Reader:
         """What the decoder reads, of the target that was given or of one that the model writes."""
         text, read, generated = target_tokens(self.checkpoint, tokens, given, self.truncate, self.max_new_tokens)
         context = _context_of(read, True, self.options)
-        nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-        cross = TextContext(context.units, False, nowhere, source)
+        cross = TextContext(context.units, False, None, source)  # patterns are of places in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
         return Target(text, read, generated, longest, context, cross)
 
@@ -230,7 +234,7 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     units = merge_units(tokens, options.words)
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
     window, far = options.local_window, options.long_range_from
-    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
+    return TextContext(units, causal, MaskInput(units.labels, ids, causal, window, far))
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:
@@ -244,16 +248,19 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 
 def _judged(
-    layer: VerifiedLayer, context: TextContext, tokens: Tokens, parse: Parse | None, stored: StoredProfile | None
+    layer: int,
+    measured: HeadStatistics,
+    follows: HeadRelations | None,
+    context: TextContext,
+    stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
-    statistics = measure(layer, context)
-    relations = relation_accuracy(layer, parse, tokens.sinks, context.causal) if parse else []
-    between = context.source is not None
-    patterns = merge_pattern(layer.wide[0], context.units.members, context.keys.members) if between else ()
-    for head in range(layer.check.heads_compared):
+    """The findings of a layer's heads, from what was measured over all of its rows."""
+    statistics, relations = measured.result(), [] if follows is None else follows.result()
+    aligned = measured.largest.tolist() if context.source is not None else ()
+    for head in range(len(statistics["entropy"])):
         of_head = {name: values[head] for name, values in statistics.items()}
         verdicts = judge(of_head, context, relations, head)
-        id = HeadId(layer.check.layer, head)
+        id = HeadId(layer, head)
         profile = None if stored is None else stored.of(id)
-        aligned = tuple(alignment(patterns[head])) if between else ()
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, aligned)
+        own = tuple(aligned[head]) if aligned else ()
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, own)
