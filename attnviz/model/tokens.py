@@ -29,8 +29,8 @@ class Tokens:
         ids: vocabulary entries.
         labels: the tokens as figures and tables show them.
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: positions that attention rests on when it has nowhere to go: the special ones and, in GPT-2, position 0
-            (Xiao et al. 2023).
+        sink: positions that attention rests on when it has nowhere to go: the special ones and, in a decoder,
+            position 0 and those that were found (:mod:`attnviz.attention.sinks`).
         words: which word of the input (:func:`attnviz.model.words.word_spans`) a token belongs to, counted from 0
             over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
@@ -101,7 +101,7 @@ class Units:
         name: ``token`` or ``word``.
         labels: [n] texts to show.
         special: [n], added by the tokenizer.
-        sink: [n], special or (GPT-2) the first position.
+        sink: [n], of which a token is a sink.
         members: [n], the token positions that each unit is made of; a token may be in no unit.
         wholes: words of several units, with their positions among these.
     """
@@ -129,6 +129,14 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     return replace(tokens, **later)
 
 
+def sinks_in_words(of: Tokens | Units, unit: str) -> str:
+    """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
+    places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
+    kinds = ["special tokens"] * any(of.special) + [f"the first {unit}"] * (0 in places)
+    kinds += [f"“{of.labels[place]}” (#{place})" for place in places if place]
+    return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
+
+
 def merge_units(tokens: Tokens, words: bool) -> Units:
     """The tokens themselves, or their words; special tokens always stay on their own."""
     if not words:
@@ -144,7 +152,7 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
         "word",
         tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
         tuple(tokens.special[first] for first, _ in firsts),
-        tuple(tokens.sink[first] for first, _ in firsts),
+        tuple(any(tokens.sink[position] for position in group) for group in grouped),
         tuple(grouped),
     )
 

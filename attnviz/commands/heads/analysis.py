@@ -13,7 +13,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
-from attnviz.model.tokens import Tokens, Units, merge_pattern
+from attnviz.model.tokens import Tokens, Units, merge_pattern, sinks_in_words
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
@@ -212,10 +212,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         units = self.context.units
-        kinds = ["special tokens"] * any(units.special)
-        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
-            kinds.append(f"first {units.name}")
-        dropped = f"{' and '.join(kinds)} dropped, rows renormalised" if kinds and self.without_sinks else ""
+        sinks = sinks_in_words(units, units.name)
+        dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
         facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
         if self.verification.level < 4:
             facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")

@@ -12,6 +12,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
+from attnviz.model.tokens import sinks_in_words
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
 from attnviz.results.facts import capital, sentence
@@ -114,11 +115,8 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Seque
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
-    unit, keys = analysis.units.name, analysis.keys
-    sinks = ["the special tokens"] * any(keys.special)
-    sinks += [f"the first {unit}"] * (keys.sink[0] and not keys.special[0])
-    window, far = analysis.options.local_window, analysis.options.long_range_from
-    words = {"unit": unit, "sinks": " and ".join(sinks), "window": window, "far": far}
+    unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": unit, "sinks": sinks_in_words(analysis.keys, unit), "window": window, "far": far}
     name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
     return name, reading, of
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
@@ -121,6 +122,7 @@ class Reader:
             continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
             continuation, tokens = self._continued(text, pair, self.generate)
+        tokens = with_found_sinks(checkpoint, tokens)
         context = _context_of(tokens, checkpoint.architecture.causal, options)
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
         whole = text if continuation is None else continuation.whole
