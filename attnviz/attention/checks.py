@@ -203,11 +203,14 @@ class LayerComparison:
         error, limit = self._scale.result(self.tolerance.scale)
         return replace(check, row_error=self.row_error, scale_error=error, scale_limit=limit)
 
-    def end(self, record: LayerRecord, weighted: Tensor, output: Tensor) -> tuple[LayerCheck, float, str]:
+    def end(
+        self, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None = None
+    ) -> tuple[LayerCheck, float, str]:
         """Compare what follows the patterns, too.
 
         ``weighted`` are the heads' weighted values, [batch, n, n_heads, d_head], ``output`` is [batch, n, d_model].
-        What the layer passes on is compared with what follows from the model's own output.
+        What the layer passes on is compared with what follows from the model's own output. Of ``queries`` both are of
+        these alone.
 
         Returns:
             the check; and where it is not within the tolerance, how many times, and where in words.
@@ -216,22 +219,33 @@ class LayerComparison:
             VerificationError: the model's own values overflow.
         """
         _refuse_overflow(record)
-        scale = float(record.output.abs().max())
+        scale, largest = (float(each.abs().max()) or 1.0 for each in (record.output, record.weighted))
+        own = record
+        if queries is not None:
+            at = torch.tensor(queries, device=record.output.device)
+            own = replace(record, output=record.output[:, at], weighted=record.weighted[:, at])
         check = replace(
             self.patterns(),
-            output_error=largest_difference(output, record.output) / (scale or 1.0),
-            output_scale=scale,
-            head_output_error=largest_difference(weighted, record.weighted)
-            / (float(record.weighted.abs().max()) or 1.0),
+            output_error=largest_difference(output, own.output) / scale,
+            output_scale=float(record.output.abs().max()),
+            head_output_error=largest_difference(weighted, own.weighted) / largest,
             passed_error=max(float(error.max()) for error in _passed_errors(record, self.checkpoint)),
         )
         if within(check, self.tolerance):
             return check, 0.0, ""
-        ratio, where = self._explained(check, record, weighted, output)
+        places = range(output.shape[1]) if queries is None else queries
+        ratio, where = self._explained(check, own, weighted, output, places)
+        if not where:
+            ratio, where = (
+                check.passed_error / self.tolerance.output,
+                _located_passed(record, self.checkpoint, self.labels),
+            )
         return check, ratio, " ".join([where, *self.causes])
 
-    def _explained(self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor) -> tuple[float, str]:
-        """The first thing that differs."""
+    def _explained(
+        self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, places: Sequence[int]
+    ) -> tuple[float, str]:
+        """The first thing that differs, of queries at some places; empty where that is what the layer passes on."""
         tolerance = self.tolerance
         if self.worst[1]:
             return self.worst
@@ -242,21 +256,22 @@ class LayerComparison:
             )
         if not check.output_error <= tolerance.output:
             batch, query, dimension = worst_place((output - record.output).abs())
+            at = f"query {places[query]} ({self.labels(batch)[places[query]]!r}), dimension {dimension}"
             return check.output_error / tolerance.output, (
                 f"All patterns agree, but the attention output of layer {self.layer} (all {self.n_heads} heads "
-                f"together) differs most at query {query} ({self.labels(batch)[query]!r}), dimension {dimension}: "
+                f"together) differs most at {at}: "
                 f"the model gives {record.output[batch, query, dimension]:.6g}, "
                 f"the reference {output[batch, query, dimension]:.6g} "
                 f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
             )
         if not check.passed_error <= tolerance.output:
-            return check.passed_error / tolerance.output, _located_passed(record, self.checkpoint, self.labels)
+            return 0.0, ""
         if not check.head_output_error <= tolerance.output:
             batch, query, head, dimension = worst_place((weighted - record.weighted).abs())
+            at = f"query {places[query]} ({self.labels(batch)[places[query]]!r}), dimension {dimension}"
             return check.head_output_error / tolerance.output, (
                 f"All patterns and attention outputs agree, but head {head} ({HeadId(self.layer, head)}) gives "
-                f"{record.weighted[batch, query, head, dimension]:.6g} before W_O at query {query} "
-                f"({self.labels(batch)[query]!r}), dimension {dimension}, the reference "
+                f"{record.weighted[batch, query, head, dimension]:.6g} before W_O at {at}, the reference "
                 f"{weighted[batch, query, head, dimension]:.6g} (tolerance {tolerance.output:g} of the largest)."
             )
         return check.input_error / tolerance.output, f"All patterns and outputs of layer {self.layer} agree."

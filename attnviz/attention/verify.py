@@ -1,5 +1,6 @@
 """Recompute every head with the reference attention and hold it against the model's own, block by block."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +52,7 @@ class VerifiedRows:
         first: the first query.
         n_queries: of the whole layer.
         n_keys: likewise.
+        end: past the last query that is verified; 0 for all.
     """
 
     check: LayerCheck
@@ -59,6 +61,7 @@ class VerifiedRows:
     first: int
     n_queries: int
     n_keys: int
+    end: int = 0
 
     @property
     def wide(self) -> Tensor:
@@ -73,7 +76,7 @@ class VerifiedRows:
     @property
     def last(self) -> bool:
         """Whether they are the layer's last."""
-        return self.first + self.pattern.shape[2] == self.n_queries
+        return self.first + self.pattern.shape[2] == (self.end or self.n_queries)
 
     def __post_init__(self) -> None:
         """Refuse what did not verify, so that no number can be taken from it."""
@@ -128,6 +131,7 @@ class VerifiedAttention:
 
     Attributes:
         memory: bytes that a block of rows may take.
+        queries: the queries that were verified, in order; None for all.
     """
 
     checkpoint: Checkpoint
@@ -136,6 +140,7 @@ class VerifiedAttention:
     memory: float
     _kept: "dict[int, _KeptLayer]"
     _target: Tokens | None = None
+    queries: tuple[int, ...] | None = None
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` in an encoder-decoder alone."""
@@ -163,9 +168,12 @@ class VerifiedAttention:
         yield from self._rows(layer, heads, self.memory)
 
     def layer(self, layer: int) -> VerifiedRows:
-        """Recompute the whole patterns of one layer, [1, n_heads, n, n_keys]; errors as for :meth:`rows`."""
-        (rows,) = self._rows(layer, None, torch.inf)
-        return rows
+        """Recompute the whole patterns of one layer, [1, n_heads, n, n_keys]; errors as for :meth:`rows`.
+
+        With :attr:`queries` they are the rows of these, one below the other.
+        """
+        rows = list(self._rows(layer, None, torch.inf))
+        return rows[0] if len(rows) == 1 else replace(rows[0], pattern=torch.cat([each.pattern for each in rows], 2))
 
     def _rows(self, layer: int, chosen: Sequence[int] | None, memory: float) -> Iterator[VerifiedRows]:
         heads, check = self._heads(layer), self.verification.layers[layer]
@@ -173,10 +181,12 @@ class VerifiedAttention:
             heads = _of_heads(heads, chosen)
             check = replace(check, heads_compared=len(chosen))
         n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+        end = n_queries if self.queries is None else self.queries[-1] + 1
         for first, last in row_blocks(n_queries, heads.row_bytes, memory):
-            with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
-                pattern = heads.rows(first, last, n_keys if memory == torch.inf else None)
-            yield VerifiedRows(check, self.verification.tolerance, pattern, first, n_queries, n_keys)
+            for run in _runs(self.queries, first, last):
+                with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
+                    pattern = heads.rows(*run, n_keys if memory == torch.inf else None)
+                yield VerifiedRows(check, self.verification.tolerance, pattern, run[0], n_queries, n_keys, end)
 
     def _heads(self, layer: int) -> _Heads:
         """What a layer's patterns are computed from, which must be what was verified."""
@@ -215,13 +225,16 @@ def verify_attention(
     progress: Progress | None = None,
     target: Tokens | None = None,
     memory: float = BLOCK_MEMORY,
+    queries: tuple[int, ...] | None = None,
 ) -> VerifiedAttention:
     """Run the model once on a text; recompute, compare and hand over its attention in blocks, layer by layer.
 
     For every layer the reference recomputes, from the layer's input and the checkpoint's parameters, queries, keys and
     values, the pattern of every head, its weighted values and the attention output after W_O, and compares each with
     the model's own. ``visit`` is called with each block of rows that agrees, first layer and first row first; nothing
-    of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads.
+    of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where
+    ``queries`` are given, positions in order, the rows of these alone are recomputed; queries, keys and values are
+    compared at all positions.
 
     Of a family that is not declared, patterns alone are recomputed, from the model's own queries and keys, and the
     final states are compared with those of an untouched run: level 1 of
@@ -241,11 +254,13 @@ def verify_attention(
         queries, keys = _read_by(layer, tokens, target)
         return (lambda _: queries.labels), (lambda _: keys.labels)
 
-    verifier = Verifier(checkpoint, names, visit, progress=progress)
+    verifier = Verifier(checkpoint, names, visit, progress=progress, queries=queries)
     tell(progress, "verifying", 0, checkpoint.n_layers)
     if isinstance(checkpoint.architecture, Undeclared):
         _run_undeclared(checkpoint, tokens, inputs, verifier, memory)
-        return VerifiedAttention(checkpoint, tokens, verifier.verification(level=1), memory, verifier.kept, target)
+        return VerifiedAttention(
+            checkpoint, tokens, verifier.verification(level=1), memory, verifier.kept, target, queries
+        )
     record_attention(checkpoint, inputs, verifier, memory)
     if verifier.mismatches:
         _, worst = max(verifier.mismatches, key=lambda mismatch: mismatch[0])
@@ -254,7 +269,7 @@ def verify_attention(
             f"layers differ. {worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
             "error."
         )
-    return VerifiedAttention(checkpoint, tokens, verifier.verification(), memory, verifier.kept, target)
+    return VerifiedAttention(checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries)
 
 
 def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
@@ -279,7 +294,9 @@ class Verifier:
         masks: Callable[[int], Tensor] | None = None,
         keep: bool = True,
         progress: Progress | None = None,
+        queries: tuple[int, ...] | None = None,
     ) -> None:
+        self._queries = queries
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
         self._keep, self._progress = keep, progress
         self.checks: dict[int, LayerCheck] = {}
@@ -320,8 +337,14 @@ class Verifier:
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:
         """Recompute a block of the patterns, compare it, and hand it over if all agrees so far."""
+        for start, stop in _runs(self._queries, first, first + own.shape[2]):
+            self._compare(layer, start, own[:, :, start - first : stop - first])
+
+    def _compare(self, layer: int, first: int, own: Tensor) -> None:
+        """The same of rows that are all wanted."""
         heads, compared = self._heads, self._compared
         n_queries, total = heads.query.shape[-2], heads.key.shape[-2]
+        end = n_queries if self._queries is None else self._queries[-1] + 1
         pattern = heads.rows(first, first + own.shape[2], own.shape[-1])
         if own.shape[-1] < pattern.shape[-1]:
             own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
@@ -330,8 +353,8 @@ class Verifier:
             self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
         if agrees and not self.mismatches:
             check = LayerCheck(layer, pattern.shape[1], compared.pattern_error, 0.0, 0.0)
-            self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total))
-        if not self._value.numel() and first + pattern.shape[2] == n_queries:
+            self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total, end))
+        if not self._value.numel() and first + pattern.shape[2] == end:
             self._end_undeclared(layer)
 
     def end(self, record: LayerRecord) -> None:
@@ -340,7 +363,7 @@ class Verifier:
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
         parameters = model.architecture.parameters(model.model, layer)
         output = attention.joined_output(weighted.transpose(1, 2), parameters)
-        check, ratio, where = self._compared.end(record, weighted, output)
+        check, ratio, where = self._compared.end(record, weighted, output, self._queries)
         self.checks[layer] = check
         if where:
             self.mismatches.append((ratio, where))
@@ -362,6 +385,19 @@ class Verifier:
         self.checks[layer] = check
         self.kept[layer] = _KeptLayer(heads=self._heads)
         tell(self._progress, "verifying", len(self.checks), model.n_layers)
+
+
+def _runs(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
+    """The first and past-the-last query of each stretch from ``first`` to before ``last`` that is wanted."""
+    if queries is None:
+        return [(first, last)]
+    runs: list[tuple[int, int]] = []
+    for query in queries[bisect_left(queries, first) : bisect_left(queries, last)]:
+        if runs and runs[-1][1] == query:
+            runs[-1] = runs[-1][0], query + 1
+        else:
+            runs.append((query, query + 1))
+    return runs
 
 
 def _reason(

@@ -5,6 +5,7 @@ Labels are alike whatever the tokenizer: the piece as the model sees it, without
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
@@ -19,6 +20,7 @@ from attnviz.model.wording import visible
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
+_STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,9 @@ class UnitRows:
         merged = pattern if self._keys is None else self._merged_keys(pattern)
         if self._same:
             return first, merged
+        if not self._waiting.numel():  # rows before these may have been left out
+            while self._done < len(self._members) and min(self._members[self._done]) < first:
+                self._done += 1
         if self._waiting.numel():
             short = merged.shape[-1] - self._waiting.shape[-1]
             merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
@@ -280,6 +285,25 @@ def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
                 f"from {visible(text)}#1."
             )
     raise UsageError(_unknown(units, token))
+
+
+def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
+    """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
+
+    A stretch is read as Python reads a slice; a token is named as for :func:`find_positions`.
+
+    Raises:
+        UsageError: the text has no such queries, or it is neither.
+    """
+    n = len(units)
+    if queries == "last":
+        return (n - 1,)
+    if isinstance(queries, str) and (ends := _STRETCH.fullmatch(queries.strip())):
+        first, last = (int(end) if end else None for end in ends.groups())
+        if found := tuple(range(n)[first:last]):
+            return found
+        raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
+    return find_positions(units, queries)
 
 
 def only_position(units: Units, token: str | int) -> int:

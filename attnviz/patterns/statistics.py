@@ -6,7 +6,7 @@ that is uniform over what the mask allows.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -91,6 +91,7 @@ class TextContext:
         text: what the masks of patterns depend on; None of cross-attention, where patterns have no meaning.
         source: of cross-attention, the units of the text attended to; None where that is the same text.
         window: how many tokens a query sees, itself and those before it; None for all.
+        queries: the units whose rows are measured, in order; None for all.
     """
 
     units: Units
@@ -98,6 +99,7 @@ class TextContext:
     text: MaskInput | None
     source: Units | None = None
     window: int | None = None
+    queries: tuple[int, ...] | None = None
     _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -107,8 +109,18 @@ class TextContext:
 
     @cached_property
     def content(self) -> Tensor:
-        """Queries that are not sinks, boolean [n_queries]."""
-        return ~torch.tensor(self.units.sink, dtype=torch.bool)
+        """Queries that are measured and are not sinks, boolean [n_units]."""
+        content = ~torch.tensor(self.units.sink, dtype=torch.bool)
+        if self.queries is None:
+            return content
+        wanted = torch.zeros_like(content)
+        wanted[list(self.queries)] = True
+        return content & wanted
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The units whose rows are measured."""
+        return range(len(self.units)) if self.queries is None else self.queries
 
     @cached_property
     def key_content(self) -> Tensor:
@@ -156,18 +168,29 @@ class TextContext:
         """In one pass over blocks of rows."""
         blocks: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]] = []
         positions = torch.arange(len(self.keys))
-        for first, last in row_blocks(len(self.units), len(self.keys), _ROWS):
+        for first, last in self._blocks():
             pairs, masks = self.mask_rows(first, last)
-            allowed, far = self.allowed_rows(first, last), (positions - torch.arange(first, last)[:, None]).abs()
+            seen, far = self.allowed_rows(first, last), (positions - torch.arange(first, last)[:, None]).abs()
             copies = masks.get("duplicate", pairs.new_zeros(1, 1).expand_as(pairs))
             nearest = torch.where(copies.any(1), copies.int().argmax(1), -1)
-            numbers = allowed.sum(1), pairs.sum(1), (allowed * far).sum(1), (pairs * far).sum(1), nearest
+            numbers = seen.sum(1), pairs.sum(1), (seen * far).sum(1), (pairs * far).sum(1), nearest
             blocks.append((numbers, {name: mask.sum(1) for name, mask in masks.items()}))
-        allowed, content, apart, content_apart, nearest = (
-            torch.cat(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True)
-        )
-        of_masks = {name: torch.cat([masks[name] for _, masks in blocks]) for name in blocks[0][1]}
-        return _Counts(allowed, content, apart, content_apart, of_masks, nearest)
+        places = torch.tensor(self.places)
+
+        def of_all(parts: Iterable[Tensor], missing: int = 0) -> Tensor:
+            return torch.full((len(self.units),), missing).index_copy(0, places, torch.cat(list(parts)))
+
+        *counts, copies = (list(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True))
+        of_masks = {name: of_all(masks[name] for _, masks in blocks) for name in blocks[0][1]}
+        allowed, content, apart, content_apart = (of_all(each) for each in counts)
+        return _Counts(allowed, content, apart, content_apart, of_masks, of_all(copies, -1))
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        """The first and past-the-last unit of every block in which pairs are counted."""
+        if self.queries is None:
+            yield from row_blocks(len(self.units), len(self.keys), _ROWS)
+        else:
+            yield from ((query, query + 1) for query in self.queries)
 
     @cached_property
     def selected(self) -> tuple[str, ...]:
@@ -205,7 +228,7 @@ class TextContext:
     @cached_property
     def entropy_uniform(self) -> float:
         """Mean over all queries of ln of the number of allowed keys, in nats."""
-        return float(self._counts.allowed.double().log().mean())
+        return float(self._counts.allowed[list(self.places)].double().log().mean())
 
     def uniform_rows(self, content: bool) -> tuple[Tensor, Tensor]:
         """Keys that each query sees, and their distances from it added up, of those that see any; of content alone."""
@@ -270,7 +293,8 @@ class TextContext:
             numbers = torch.tensor(of_token)
         else:
             numbers = self._counts.copies.clone()
-        places = numbers >= 0
+        places = (numbers >= 0) & self.content
+        numbers = torch.where(places, numbers, -1)
         numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
         return numbers
 
@@ -424,7 +448,7 @@ class HeadStatistics:
 
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None for what a text has not."""
-        context, sums, n = self._context, self._sums, len(self._context.units)
+        context, sums, n = self._context, self._sums, len(self._context.places)
         result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
 
         def give(name: str, values: Tensor) -> None:

@@ -31,11 +31,13 @@ class Options:
         words: merge the pieces of words.
         local_window: largest distance that counts as local, in tokens (words with ``words``).
         long_range_from: smallest distance that counts as long-range, likewise.
+        queries: the rows that are measured, see :func:`attnviz.model.tokens.find_queries`; None for all.
     """
 
     words: bool = False
     local_window: int = 1
     long_range_from: int = 4
+    queries: str | int | None = None
 
 
 @dataclass(frozen=True)
