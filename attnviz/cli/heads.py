@@ -71,8 +71,8 @@ def heads(
         str | None,
         options.text_option(
             metavar="QUERIES",
-            help="Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token as "
-            "for --token. For long texts.",
+            help="Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token "
+            "as for --token. For long texts.",
         ),
     ] = None,
     select: options.SelectByRole = None,

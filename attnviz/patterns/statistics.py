@@ -180,10 +180,10 @@ class TextContext:
         def of_all(parts: Iterable[Tensor], missing: int = 0) -> Tensor:
             return torch.full((len(self.units),), missing).index_copy(0, places, torch.cat(list(parts)))
 
-        *counts, copies = (list(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True))
+        *sums, firsts = (list(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True))
         of_masks = {name: of_all(masks[name] for _, masks in blocks) for name in blocks[0][1]}
-        allowed, content, apart, content_apart = (of_all(each) for each in counts)
-        return _Counts(allowed, content, apart, content_apart, of_masks, of_all(copies, -1))
+        allowed, content, apart, content_apart = (of_all(each) for each in sums)
+        return _Counts(allowed, content, apart, content_apart, of_masks, of_all(firsts, -1))
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """The first and past-the-last unit of every block in which pairs are counted."""
