@@ -3,7 +3,7 @@
 python -m tests.benchmarks.long_text WHAT FOLDER TOKENS [OUT]
 
 WHAT is one of: ``analyze`` and ``analyze-parsed`` (attnviz, every head verified and measured, no figures), ``page``
-(and its page), ``eager`` and ``sdpa`` (transformers, a pass of which nothing is kept), ``attentions`` (all patterns kept),
+(and its page), ``eager`` and ``sdpa`` (transformers, nothing is kept of a pass), ``attentions`` (all patterns kept),
 ``bertviz`` and ``circuitsvis`` (and their page). What is written goes to OUT.
 """
 
