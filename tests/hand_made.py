@@ -1,6 +1,7 @@
 """An analysis whose every number can be worked out by hand: two layers of two heads on six tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.checks import LayerCheck, Verification
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedLayer
+from attnviz.attention.verify import VerifiedRows
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.model.architectures import ARCHITECTURES
@@ -18,7 +19,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, merge_units
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
-from attnviz.patterns.registry import MaskInput, masks_of
+from attnviz.patterns.registry import MaskInput
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
@@ -92,16 +93,17 @@ def hand_made(
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
     units = merge_units(tokens, words)
-    context = TextContext(units, causal, masks_of(MaskInput(units.labels, units.labels, causal)))
+    context = TextContext(units, causal, MaskInput(units.labels, units.labels, causal))
     tolerance = Tolerance(1e-4, 1e-4, "a test")
+    n = len(labels)
     layers = [
-        VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])
+        VerifiedRows(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None], 0, n, n)
         for i in range(n_layers)
     ]
     heads = []
     for layer in layers:
-        statistics = measure(layer, context)
-        relations = relation_accuracy(layer, parse, tokens.sinks, causal) if parse else []
+        statistics = measure([layer], context)
+        relations = relation_accuracy([layer], parse, tokens.sinks, causal) if parse else []
         for head in range(n_heads):
             of_head = {key: values[head] for key, values in statistics.items()}
             found = judge(of_head, context, relations, head)
@@ -109,7 +111,9 @@ def hand_made(
             stored = None if profile is None else profile.of(id)
             heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_content), stored))
     attention: Any = SimpleNamespace(
-        verification=Verification(tolerance, tuple(layer.check for layer in layers)), layer=layers.__getitem__
+        verification=Verification(tolerance, tuple(layer.check for layer in layers)),
+        layer=layers.__getitem__,
+        rows=lambda layer, heads=None: _rows(layers[layer], heads),
     )
     return Analysis(
         text=text,
@@ -125,6 +129,13 @@ def hand_made(
         profile=profile,
         published=tuple(published),
     )
+
+
+def _rows(layer: VerifiedRows, heads: Sequence[int] | None) -> Iterator[VerifiedRows]:
+    """All rows of a layer at once; of some heads, if asked for."""
+    chosen = range(layer.pattern.shape[1]) if heads is None else heads
+    check = replace(layer.check, heads_compared=len(chosen))
+    yield replace(layer, check=check, pattern=layer.pattern[:, list(chosen)])
 
 
 def _checkpoint(name: str, causal: bool, n_layers: int, n_heads: int) -> Checkpoint:

@@ -8,18 +8,26 @@ from torch import Tensor
 
 from attnviz.attention.checks import LayerCheck
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedLayer
+from attnviz.attention.verify import VerifiedRows
 from attnviz.model.tokens import Units
-from attnviz.patterns.registry import MaskInput, masks_of
+from attnviz.patterns.registry import MaskInput
 from attnviz.patterns.statistics import TextContext
 
 
-def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer:
-    """A layer whose check passed, with the given patterns [n_heads, n, n] (or [n, n], one head)."""
+def verified(patterns: Any, dtype: torch.dtype = torch.float32, block: int | None = None) -> list[VerifiedRows]:
+    """The blocks of rows of a layer that passed, with the given patterns [n_heads, n, n] (or [n, n], one head).
+
+    Blocks have so many rows each; default one with all.
+    """
     pattern = torch.as_tensor(patterns, dtype=torch.float64)
-    pattern = pattern if pattern.ndim == 3 else pattern[None]
-    check = LayerCheck(layer=0, heads_compared=len(pattern), pattern_error=0.0, output_error=0.0, output_scale=1.0)
-    return VerifiedLayer(check, Tolerance(1e-4, 1e-4, "a test"), pattern[None].to(dtype))
+    pattern = (pattern if pattern.ndim == 3 else pattern[None])[None].to(dtype)
+    n_heads, n_queries, n_keys = pattern.shape[1:]
+    check = LayerCheck(layer=0, heads_compared=n_heads, pattern_error=0.0, output_error=0.0, output_scale=1.0)
+    tolerance, size = Tolerance(1e-4, 1e-4, "a test"), block or n_queries
+    return [
+        VerifiedRows(check, tolerance, pattern[:, :, first : first + size], first, n_queries, n_keys)
+        for first in range(0, n_queries, size)
+    ]
 
 
 def context_of(
@@ -40,7 +48,7 @@ def context_of(
         tuple(members) if members else tuple((i,) for i in range(n)),
     )
     seen = MaskInput(units.labels, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
-    return TextContext(units, causal, masks_of(seen))
+    return TextContext(units, causal, seen)
 
 
 def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:

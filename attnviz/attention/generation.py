@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_whole
-from attnviz.attention.capture import eager_and_eval
+from attnviz.attention.recorder import attending
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
@@ -62,7 +62,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     model: Any = checkpoint.model
     config, given = checkpoint.config, tokens.model_inputs(checkpoint.device)
     written = [int(config.decoder_start_token_id)]
-    with eager_and_eval(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         source = {"encoder_hidden_states": model.encoder(**given).last_hidden_state}
         run = partial(model.decoder, encoder_attention_mask=given["attention_mask"], use_cache=False, **source)
         _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
@@ -87,7 +87,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written, model = list(tokens.ids), checkpoint.model
-    with eager_and_eval(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
         ended = _append(checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids)))
     new = written[len(tokens) : len(written) - ended]

@@ -101,16 +101,13 @@ def longrope_frequencies(frequencies: Tensor, factors: Sequence[float]) -> Tenso
     return frequencies / torch.tensor(factors, dtype=torch.float)
 
 
-def position_buckets(
-    n_queries: int, n_keys: int, n_buckets: int, max_distance: int, causal: bool, device: torch.device | None = None
-) -> Tensor:
-    """The bucket of each pair of a query and a key, [n_queries, n_keys], both at positions from 0.
+def position_buckets(queries: Tensor, n_keys: int, n_buckets: int, max_distance: int, causal: bool) -> Tensor:
+    """The bucket of each pair of a query and a key, [n_queries, n_keys]; queries are positions, keys count from 0.
 
     From ``max_distance`` on all distances share a bucket. Causal is one set of buckets, for keys at or before the
     query; else the second half is for those after it.
     """
-    queries, keys = (torch.arange(n, device=device) for n in (n_queries, n_keys))
-    ahead = keys[None, :] - queries[:, None]
+    ahead = torch.arange(n_keys, device=queries.device)[None, :] - queries[:, None]
     of_side = n_buckets if causal else n_buckets // 2
     distance = (-ahead).clamp(min=0) if causal else ahead.abs()
     exact = of_side // 2
@@ -121,7 +118,10 @@ def position_buckets(
     return bucket if causal else bucket + of_side * (ahead > 0)
 
 
-def bucketed_bias(table: Tensor, n_queries: int, n_keys: int, max_distance: int, causal: bool) -> Tensor:
-    """What is added to the scores, [n_heads, n_queries, n_keys], from the learned ``table`` [n_buckets, n_heads]."""
-    buckets = position_buckets(n_queries, n_keys, len(table), max_distance, causal, table.device)
-    return table[buckets].permute(2, 0, 1)
+def bucketed_bias(table: Tensor, first: int, n_queries: int, n_keys: int, max_distance: int, causal: bool) -> Tensor:
+    """What is added to the scores of the queries from ``first`` on, [n_heads, n_queries, n_keys].
+
+    ``table`` are the learned numbers, [n_buckets, n_heads].
+    """
+    queries = torch.arange(first, first + n_queries, device=table.device)
+    return table[position_buckets(queries, n_keys, len(table), max_distance, causal)].permute(2, 0, 1)

@@ -100,8 +100,32 @@ class Projection:
     bias: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class HeadParameters:
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How queries and keys become a pattern.
+
+    Attributes:
+        scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
+        causal: whether a query may attend only to itself and to what precedes it.
+        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
+        softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
+        window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
+        cap: what scores are bounded by, see :func:`capped`.
+        position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
+            scores, [n_heads, n_queries, n_keys], see :func:`attnviz.attention.positions.bucketed_bias`.
+    """
+
+    scale: float
+    causal: bool
+    upcast: bool = False
+    softmax_in_float32: bool = False
+    window: int | None = None
+    cap: float | None = None
+    position_bias: Callable[[int, int, int], Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadParameters(Scoring):
     """The parameters of one attention layer, a head at a time along the first axis.
 
     Attributes:
@@ -109,16 +133,8 @@ class HeadParameters:
             heads where several query heads share them, see :func:`shared_by_groups`.
         output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
-        scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
-        causal: whether a query may attend only to itself and to what precedes it.
-        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
-        softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
-        window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
         rotary: the rotary positions of queries and keys; None where they have none.
         query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
-        cap: what scores are bounded by, see :func:`capped`.
-        position_bias: from the numbers of queries and keys to what is added to the scaled scores,
-            [n_heads, n_queries, n_keys], see :func:`attnviz.attention.positions.bucketed_bias`.
     """
 
     query: Projection
@@ -126,16 +142,9 @@ class HeadParameters:
     value: Projection
     output_weight: Tensor
     output_bias: Tensor | None
-    scale: float
-    causal: bool
-    upcast: bool = False
-    softmax_in_float32: bool = False
-    window: int | None = None
     rotary: Rotary | None = None
     query_norm: RMSNorm | None = None
     key_norm: RMSNorm | None = None
-    cap: float | None = None
-    position_bias: Callable[[int, int], Tensor] | None = None
 
     @property
     def n_heads(self) -> int:
@@ -153,12 +162,8 @@ def project(x: Tensor, projection: Projection) -> Tensor:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The map x W + b; in half precision rounded once, as in models: twice would move scores of hundreds by 1."""
-    if bias is None:
-        return x @ weight
-    if x.dtype in (torch.float16, torch.bfloat16):
-        return torch.nn.functional.linear(x, weight.T, bias)
-    return x @ weight + bias
+    """The map x W + b, rounded once, as in models: twice would move scores of hundreds by 1 in half precision."""
+    return torch.nn.functional.linear(x, weight.T, bias)
 
 
 def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
@@ -216,7 +221,12 @@ def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
     memory of a copy.
     """
     lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
-    return torch.softmax(scores.masked_fill_(~allowed, lowest), dim=-1)
+    hidden = ~allowed.expand(*allowed.shape[:-1], scores.shape[-1])
+    columns = hidden.flatten(0, -2).any(0).nonzero()
+    if len(columns):  # in a block of rows most columns are hidden from none of them
+        first = int(columns[0])
+        scores[..., first:].masked_fill_(hidden[..., first:], lowest)
+    return torch.softmax(scores, dim=-1)
 
 
 def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
@@ -227,7 +237,11 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
 
     From a pattern [.., n_heads, n, n_keys] and values [.., n_heads, n_keys, d_head] to [.., n, d_model].
     """
-    weighted = torch.matmul(pattern, value)
+    return joined_output(torch.matmul(pattern, value), parameters)
+
+
+def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
+    """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
     concatenated = weighted.transpose(-3, -2).flatten(-2)
     return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
 
@@ -255,24 +269,56 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
     return torch.matmul(torch.matmul(pattern, value), output_weight)
 
 
-def allowed_positions(attention_mask: Tensor, causal: bool, window: int | None = None) -> Tensor:
+def allowed_positions(
+    attention_mask: Tensor, causal: bool, window: int | None = None, first: int = 0, n_queries: int | None = None
+) -> Tensor:
     """Which keys each query may attend to.
 
     Args:
         attention_mask: [batch, n], 1 for a token and 0 for padding.
         causal: whether keys after the query are hidden.
         window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2).
+        first: the first query that is asked for.
+        n_queries: how many are; default all n.
 
     Returns:
-        boolean [batch, 1, n, n], axes query then key, the second axis for the heads.
+        boolean [batch, 1, n_queries, n], axes query then key, the second axis for the heads.
     """
     batch, n = attention_mask.shape
-    allowed = attention_mask.bool()[:, None, None, :].expand(batch, 1, n, n)
-    if causal:
-        allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=allowed.device).tril()
-    if window is not None:
-        allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=allowed.device).triu(1 - window)
+    rows = n if n_queries is None else n_queries
+    allowed = attention_mask.bool()[:, None, None, :].expand(batch, 1, rows, n)
+    if causal or window is not None:
+        keys = torch.arange(n, device=attention_mask.device)
+        behind = torch.arange(first, first + rows, device=keys.device)[:, None] - keys
+        allowed = allowed & (behind >= 0) if causal else allowed
+        allowed = allowed & (behind < window) if window is not None else allowed
     return allowed
+
+
+def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, first: int = 0) -> Tensor:
+    """The pattern of some query rows over some keys, in the dtype of the queries.
+
+    Args:
+        query: [.., n_heads, n_queries, d_head].
+        key: [.., n_heads, n_keys, d_head], from position 0 on.
+        scoring: how the two become scores, and these a pattern.
+        allowed: boolean, True = may attend, broadcastable to the result.
+        first: the position of the first of the queries.
+
+    Returns:
+        [.., n_heads, n_queries, n_keys].
+    """
+    dtype = query.dtype
+    if scoring.upcast:
+        query, key = query.float(), key.float()
+    scores = attention_scores(query, key, scoring.scale)
+    if scoring.position_bias is not None:
+        scores = scores + scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    if scoring.cap is not None:
+        scores = capped(scores, scoring.cap)
+    if scoring.softmax_in_float32:
+        scores = scores.float()
+    return attention_pattern(scores, allowed).to(dtype)
 
 
 def multi_head_attention(
@@ -292,14 +338,5 @@ def multi_head_attention(
     """
     source = x if source is None else source
     query, key = queries_and_keys(x, source, parameters)
-    if parameters.upcast:
-        query, key = query.float(), key.float()
-    scores = attention_scores(query, key, parameters.scale)
-    if parameters.position_bias is not None:
-        scores = scores + parameters.position_bias(x.shape[-2], source.shape[-2])
-    if parameters.cap is not None:
-        scores = capped(scores, parameters.cap)
-    if parameters.softmax_in_float32:
-        scores = scores.float()
-    pattern = attention_pattern(scores, allowed).to(x.dtype)
+    pattern = pattern_of(query, key, parameters, allowed)
     return pattern, attention_output(pattern, values(source, parameters), parameters)

@@ -75,31 +75,48 @@ def row_error(pattern: Tensor, own: Tensor) -> Tensor:
     return (own.float() - wide).abs_() / wide.amax(-1, keepdim=True)
 
 
-def fit_scale(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
-    """The error of a layer's scale, by the model's weights; both patterns are taken for the right one in turn.
+class ScaleFit:
+    """The error of a layer's scale, by the model's weights, over blocks of rows; either is taken for the right one.
 
-    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even. Both are
-    [batch, n_heads, n, n], in half precision; ``floor`` is the smallest error that is looked for.
-
-    Returns:
-        By how much the scale seems off, as a share of it, never negative; and from which value on that is an error,
-        infinite where every row is even or attends to one key alone, so that no scale would change it.
+    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even.
     """
-    fits = _fit(pattern, own, floor), _fit(own, pattern, floor)
-    return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
+
+    def __init__(self) -> None:
+        self._sums = [torch.zeros(5, dtype=torch.float64) for _ in range(2)]
+        self._rounding = 0.0
+
+    def add(self, pattern: Tensor, own: Tensor) -> None:
+        """A block of rows of both, [batch, n_heads, n_queries, n_keys], in half precision."""
+        self._rounding = torch.finfo(pattern.dtype).eps
+        pairs = (pattern, own), (own, pattern)
+        self._sums = [sums + _sums_of_fit(*pair).cpu() for sums, pair in zip(self._sums, pairs, strict=True)]
+
+    def result(self, floor: float) -> tuple[float, float]:
+        """By how much the scale seems off, as a share of it, never negative, and from which value on that is an error.
+
+        The latter is infinite where every row is even or attends to one key alone, so that no scale would change it;
+        ``floor`` is the smallest error that is looked for.
+        """
+        fits = [self._fit(sums, floor) for sums in self._sums]
+        return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
+
+    def _fit(self, sums: Tensor, floor: float) -> tuple[float, float]:
+        information, common, *squares = sums.tolist()
+        if not information > 0:
+            return 0.0, torch.inf
+        error = common / information
+        residual = squares[0] - 2 * error * squares[1] + error**2 * squares[2]
+        deviation, rounding = max(residual, 0.0) ** 0.5 / information, self._rounding / information**0.5
+        return abs(error), max(floor, _ERRORS * deviation, _ROUNDINGS * rounding)
 
 
-def _fit(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
+def _sums_of_fit(pattern: Tensor, own: Tensor) -> Tensor:
+    """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums."""
     wide = pattern.float()
     largest = wide.amax(-1, keepdim=True)
     logs = wide.clamp_min(torch.finfo(torch.float).tiny).log()
     change = wide * (logs - (wide * logs).sum(-1, keepdim=True)) / largest
     difference = (own.float() - wide) / largest
-    information = change.square().sum()
-    if not information > 0:
-        return 0.0, torch.inf
-    error = (difference * change).sum() / information
-    rows = ((difference - error * change) * change).sum(-1)
-    deviation = rows.square().sum().sqrt() / information
-    rounding = torch.finfo(pattern.dtype).eps / information.sqrt()
-    return float(error.abs()), max(floor, _ERRORS * float(deviation), _ROUNDINGS * float(rounding))
+    changes, commons = change.square().sum(-1).double(), (difference * change).sum(-1).double()
+    each = changes, commons, commons.square(), commons * changes, changes.square()
+    return torch.stack([numbers.sum() for numbers in each])

@@ -67,6 +67,14 @@ def heads(
             "the model's own queries and keys, which is level 1 of 4: not verified.",
         ),
     ] = False,
+    queries: Annotated[
+        str | None,
+        options.text_option(
+            metavar="QUERIES",
+            help="Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token "
+            "as for --token. For long texts.",
+        ),
+    ] = None,
     select: options.SelectByRole = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -140,7 +148,7 @@ def heads(
         attnviz heads sentences.txt --each-line --select L1
     """
     of_one: dict[str, object] = {"--pair": pair, "--target": target, "--token": token, "--generate": generate}
-    of_one |= {"--relation": relation, "--any-family": any_family or None}
+    of_one |= {"--relation": relation, "--any-family": any_family or None, "--queries": queries}
     lines = _texts_of_lines(text, of_one) if each_line else None
     sentence = read_text(text) if lines is None else ""
     statistics = split_names(maps)
@@ -155,7 +163,7 @@ def heads(
         _check_statistics(statistics)
         return attnviz.analyze(
             sentence, source, pair=pair, target=target, device=run.device, dtype=run.dtype, progress=progress,
-            warn=warn, generate=generate, any_family=any_family, **reading,
+            warn=warn, generate=generate, any_family=any_family, queries=queries, **reading,
         )  # fmt: skip
 
     drawn: ChoiceNames = {

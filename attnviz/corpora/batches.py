@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.attention.verify import verify_record
+from attnviz.attention.recorder import PatternsAlone, record_attention
+from attnviz.attention.verify import Names, Verifier
 from attnviz.corpora.reading import Span, Text
-from attnviz.errors import TextError
+from attnviz.errors import TextError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import lost_segments
 from attnviz.model.head_ids import LayerId
@@ -215,22 +215,29 @@ class SampledAttention:
         self._batches += 1
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
+        if not verifying:
+            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit), torch.inf)
+            return
 
-        def labels(valid: Tensor) -> Callable[[int], list[str]]:
-            ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
-            return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
+        def names(layer: int) -> tuple[Names, Names]:
+            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
 
-        def hand_over(record: LayerRecord) -> None:
-            pattern = record.pattern
-            if verifying:
-                queries, keys = batch.queries(record.layer), batch.keys(record.layer)
-                verified = verify_record(self._checkpoint, record, keys.long(), labels(queries), labels(keys))
-                self._checks[record.layer] = worse_of(self._checks[record.layer], verified.check)
-                pattern = verified.pattern
-            visit(record.layer, pattern)
+        verifier = Verifier(
+            self._checkpoint, names, lambda rows: visit(rows.layer, rows.pattern),
+            lambda layer: batch.keys(layer).long(), keep=False,
+        )  # fmt: skip
+        record_attention(self._checkpoint, batch.inputs, verifier, torch.inf)
+        if verifier.mismatches:
+            _, where = verifier.mismatches[0]
+            raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
+        for layer, check in verifier.checks.items():
+            self._checks[layer] = worse_of(self._checks[layer], check)
+        self.texts_verified += len(batch.items)
 
-        capture_layers(self._checkpoint, batch.inputs, hand_over)
-        self.texts_verified += len(batch.items) if verifying else 0
+    def _labels(self, batch: Batch, valid: Tensor) -> Names:
+        """Of the texts, or of what a decoder reads."""
+        ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
+        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
 
     @property
     def verification(self) -> Verification:

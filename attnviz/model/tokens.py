@@ -5,9 +5,10 @@ Labels are alike whatever the tokenizer: the piece as the model sees it, without
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice, takewhile
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from attnviz.model.wording import visible
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
+_STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Tokens:
         ids: vocabulary entries.
         labels: the tokens as figures and tables show them.
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: positions that attention rests on when it has nowhere to go: the special ones and, in GPT-2, position 0
-            (Xiao et al. 2023).
+        sink: positions that attention rests on when it has nowhere to go: the special ones and, in a decoder,
+            position 0 and those that were found (:mod:`attnviz.attention.sinks`).
         words: which word of the input (:func:`attnviz.model.words.word_spans`) a token belongs to, counted from 0
             over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
@@ -101,7 +103,7 @@ class Units:
         name: ``token`` or ``word``.
         labels: [n] texts to show.
         special: [n], added by the tokenizer.
-        sink: [n], special or (GPT-2) the first position.
+        sink: [n], of which a token is a sink.
         members: [n], the token positions that each unit is made of; a token may be in no unit.
         wholes: words of several units, with their positions among these.
     """
@@ -129,6 +131,14 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     return replace(tokens, **later)
 
 
+def sinks_in_words(of: Tokens | Units, unit: str) -> str:
+    """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
+    places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
+    kinds = ["special tokens"] * any(of.special) + [f"the first {unit}"] * (0 in places)
+    kinds += [f"“{of.labels[place]}” (#{place})" for place in places if place]
+    return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
+
+
 def merge_units(tokens: Tokens, words: bool) -> Units:
     """The tokens themselves, or their words; special tokens always stay on their own."""
     if not words:
@@ -144,33 +154,98 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
         "word",
         tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
         tuple(tokens.special[first] for first, _ in firsts),
-        tuple(tokens.sink[first] for first, _ in firsts),
+        tuple(any(tokens.sink[position] for position in group) for group in grouped),
         tuple(grouped),
     )
+
+
+class UnitRows:
+    """Merges patterns of tokens into units, while their rows come.
+
+    Weights are summed over the pieces attended to, and their means taken over those attending. Rows still sum to 1
+    where every token is in exactly one unit (Clark et al. 2019, section 4.1).
+
+    Args:
+        members: [n_units], the token positions of each, in the order of the text.
+        keys: the same of what is attended to.
+        n_queries, n_keys: tokens of each.
+    """
+
+    def __init__(
+        self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
+    ) -> None:
+        self._same = [tuple(group) for group in members] == [(position,) for position in range(n_queries)]
+        self._keys = None if _one_token_each(keys, n_keys) else _layers_of(keys, n_keys)
+        self._n_units = len(keys)
+        self._members = [tuple(group) for group in members]
+        self._done, self._waiting, self._from = 0, torch.empty(0), 0
+
+    def add(self, first: int, pattern: Tensor) -> tuple[int, Tensor]:
+        """The next rows of a pattern, [.., rows, n_keys], of which the first is that of query ``first``.
+
+        The pattern may lack its last keys, which these rows do not see.
+
+        Returns:
+            the first unit that is complete, and the rows of all that are, [.., n_units, n_keys], of which there may be
+            none; the very same tensor where every unit is one token, in order.
+        """
+        merged = pattern if self._keys is None else self._merged_keys(pattern)
+        if self._same:
+            return first, merged
+        if not self._waiting.numel():  # rows before these may have been left out
+            while self._done < len(self._members) and min(self._members[self._done]) < first:
+                self._done += 1
+        if self._waiting.numel():
+            short = merged.shape[-1] - self._waiting.shape[-1]
+            merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
+        else:
+            self._from = first
+        end, unit, start = self._from + merged.shape[-2], self._done, self._from
+        while self._done < len(self._members) and max(self._members[self._done]) < end:
+            self._done += 1
+        groups = [[place - start for place in group] for group in self._members[unit : self._done]]
+        sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
+        begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
+        keep = min(map(min, begun), default=end)
+        self._waiting, self._from = merged[..., keep - start :, :].clone(), keep
+        rows = merged.new_zeros(*merged.shape[:-2], len(groups), merged.shape[-1])
+        for units, places in _layers_of(groups, merged.shape[-2]):
+            rows.index_add_(-2, units.to(rows.device), merged.index_select(-2, places.to(rows.device)))
+        return unit, rows.div_(sizes[:, None])
+
+    def _merged_keys(self, pattern: Tensor) -> Tensor:
+        assert self._keys is not None
+        result = pattern.new_zeros(*pattern.shape[:-1], self._n_units)
+        for units, places in self._keys:
+            seen = places < pattern.shape[-1]
+            onto, of = units[seen].to(pattern.device), places[seen].to(pattern.device)
+            if len(onto) == self._n_units:
+                result += pattern.index_select(-1, of)
+            else:
+                result[..., onto] += pattern.index_select(-1, of)
+        return result
+
+
+def _layers_of(groups: Sequence[Sequence[int]], n: int) -> list[tuple[Tensor, Tensor]]:
+    """The first places of all groups, then the second ones, ..: the groups that have one, and the places, below n."""
+    deepest = max(map(len, groups), default=0)
+    layers = []
+    for depth in range(deepest):
+        pairs = [(unit, group[depth]) for unit, group in enumerate(groups) if len(group) > depth and group[depth] < n]
+        units, places = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+        layers.append((units, places))
+    return layers
 
 
 def merge_pattern(
     pattern: Tensor, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
 ) -> Tensor:
-    """Merge a token pattern into units: sums over the pieces attended to, means over those attending.
+    """Merge a whole pattern of tokens, [.., n_queries, n_keys], into units; see :class:`UnitRows`.
 
-    Rows still sum to 1 where every token is in exactly one unit (Clark et al. 2019, section 4.1).
-
-    Args:
-        pattern: [.., n_queries, n_keys], in tokens.
-        members: [n_units], the token positions of each.
-        keys: the same of what is attended to, where that is another text.
-
-    Returns:
-        [.., n_units, n_units]; the very same tensor where every unit is one token, in order.
+    ``keys`` are the units of what is attended to, where that is another text.
     """
-    keys = members if keys is None else keys
-    if _one_token_each(members, pattern.shape[-2]) and _one_token_each(keys, pattern.shape[-1]):
-        return pattern
-    queries, onto = (
-        _belongs(groups, n, pattern) for groups, n in zip((members, keys), pattern.shape[-2:], strict=True)
-    )
-    return queries / queries.sum(1, keepdim=True) @ pattern @ onto.T
+    _, merged = UnitRows(members, members if keys is None else keys, *pattern.shape[-2:]).add(0, pattern)
+    return merged
 
 
 def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
@@ -212,6 +287,25 @@ def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
     raise UsageError(_unknown(units, token))
 
 
+def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
+    """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
+
+    A stretch is read as Python reads a slice; a token is named as for :func:`find_positions`.
+
+    Raises:
+        UsageError: the text has no such queries, or it is neither.
+    """
+    n = len(units)
+    if queries == "last":
+        return (n - 1,)
+    if isinstance(queries, str) and (ends := _STRETCH.fullmatch(queries.strip())):
+        first, last = (int(end) if end else None for end in ends.groups())
+        if found := tuple(range(n)[first:last]):
+            return found
+        raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
+    return find_positions(units, queries)
+
+
 def only_position(units: Units, token: str | int) -> int:
     """The one position of a token; of a word of several pieces its last, at which the word is whole.
 
@@ -227,14 +321,6 @@ def text_at(units: Units, positions: Sequence[int]) -> str:
 
 def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
     return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
-
-
-def _belongs(members: Sequence[Sequence[int]], n_tokens: int, like: Tensor) -> Tensor:
-    """[n_units, n_tokens], 1 where a token is part of a unit."""
-    belongs = like.new_zeros(len(members), n_tokens)
-    for unit, group in enumerate(members):
-        belongs[unit, list(group)] = 1.0
-    return belongs
 
 
 def _occurrences(units: Units, text: str) -> list[tuple[int, ...]]:

@@ -30,19 +30,21 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
     return allowed if window is None else allowed & (distances(n) > -window)
 
 
-def duplicate(tokens: Sequence[Hashable]) -> Tensor:
-    """An earlier copy of the query's own token, boolean [n, n] ("duplicate-token", Wang et al. 2022).
+def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
+    """An earlier copy of the query's own token ("duplicate-token", Wang et al. 2022).
 
-    ``tokens``, [n], are equal where two positions hold the same token.
+    ``tokens``, [n], are equal where two positions hold the same token. The result is boolean, [n, n], or [rows, n] of
+    the queries from ``first`` to before ``last`` alone.
     """
     numbers: dict[Hashable, int] = {}
     ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
-    return (ids[:, None] == ids[None, :]) & (distances(len(ids)) < 0)
+    positions = torch.arange(len(ids))
+    return (ids[first:last, None] == ids) & (positions < positions[first:last, None])
 
 
-def induction(tokens: Sequence[Hashable]) -> Tensor:
-    """The position just after an earlier copy of the query's token, [n, n] (Olsson et al. 2022)."""
-    earlier = duplicate(tokens)
+def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
+    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`."""
+    earlier = duplicate(tokens, first, last)
     return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
 
 
@@ -57,6 +59,7 @@ class MaskInput:
         causal: whether a query sees only itself and what precedes it.
         local_window: largest distance that counts as local, in units.
         long_range_from: smallest distance that counts as long-range, likewise.
+        first, last: the rows of the mask that are asked for: queries from ``first`` to before ``last``; default all.
     """
 
     labels: Sequence[str]
@@ -64,16 +67,29 @@ class MaskInput:
     causal: bool
     local_window: int = 1
     long_range_from: int = 4
+    first: int = 0
+    last: int | None = None
 
     @property
     def n(self) -> int:
-        """Positions."""
+        """Positions, which are the columns of a mask."""
         return len(self.labels)
 
     @property
     def distances(self) -> Tensor:
-        """Key position minus query position, [n, n]."""
-        return distances(self.n)
+        """Key position minus query position, [rows, n]."""
+        positions = torch.arange(self.n)
+        return positions - positions[self.first : self.last, None]
+
+    @property
+    def earlier_copies(self) -> Tensor:
+        """Keys that are an earlier copy of the query's own token, boolean [rows, n]."""
+        return duplicate(self.tokens, self.first, self.last)
+
+    @property
+    def after_earlier_copies(self) -> Tensor:
+        """Keys just after such a copy, boolean [rows, n]."""
+        return induction(self.tokens, self.first, self.last)
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,8 @@ class PatternSpec:
     Attributes:
         statistic: its key in JSON, CSV and ``--map``.
         name: of heads that show it: their label, and their role in a profile.
-        mask: boolean [n, n], axes query, key, True where the pattern would look; None where it cannot apply.
+        mask: boolean [rows, n], axes query, key, True where the pattern would look; None where it cannot apply. The
+            rows are those of :attr:`MaskInput.distances`.
         target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
             for the two distances.
         family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.look.FAMILIES`).
@@ -129,11 +146,12 @@ PATTERNS = (
         "{unit}s at least {far} away", "long-range", column="Long", source="attnviz",
     ),
     PatternSpec(
-        "induction", "induction", lambda text: induction(text.tokens), "the {unit} after an earlier copy of the query",
-        "repeats", source="Olsson et al. 2022", specific=True, reads_text=True, on_repeats=True,
+        "induction", "induction", lambda text: text.after_earlier_copies,
+        "the {unit} after an earlier copy of the query", "repeats",
+        source="Olsson et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
     PatternSpec(
-        "duplicate", "duplicate-token", lambda text: duplicate(text.tokens), "an earlier copy of the query",
+        "duplicate", "duplicate-token", lambda text: text.earlier_copies, "an earlier copy of the query",
         "repeats", source="Wang et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
 )  # fmt: skip
@@ -176,5 +194,5 @@ def told_after(role: str) -> int:
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
-    """The masks of the patterns by statistic, [n, n] each; None where a pattern cannot apply to the model."""
+    """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model."""
     return {spec.statistic: spec.mask(text) for spec in patterns}

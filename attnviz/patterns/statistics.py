@@ -6,15 +6,17 @@ that is uniform over what the mask allows.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from attnviz.attention.verify import VerifiedLayer
-from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TOP, TYPES, allowed_units, distances
+from attnviz.attention.recorder import row_blocks
+from attnviz.attention.verify import VerifiedRows
+from attnviz.model.tokens import UnitRows, Units
+from attnviz.patterns.registry import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
 
 SCALARS = (
     "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
@@ -27,8 +29,56 @@ _MEASURED = *SCALARS, *TYPES.values(), *TOP.values()
 _HALF = 0.5
 """A head attends so from a token where its mean over the token's places is above this."""
 
+_MOST_RUNS = 8
+"""Stretches of content keys that are looked at one by one."""
+
 DIAGONALITY = "diagonality"
 """What it gives for heads of cross-attention, too, where those of positions in one text are None."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """The pairs under every mask in a block of rows, as places in the flattened block.
+
+    Of a mask that holds more than half of a block's pairs of content, the others are listed.
+
+    Attributes:
+        inverted: boolean [n_masks], whether it is the others.
+        pairs: sorted; place in the block's [rows, n_keys], plus rows * n_keys times the number of the mask.
+        places: the same without the mask.
+        onto: row, plus rows times the number of the mask.
+        content: boolean [rows, n_keys], pairs of content.
+    """
+
+    inverted: Tensor
+    pairs: Tensor
+    places: Tensor
+    onto: Tensor
+    content: Tensor
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How many keys the queries have; [n_queries] each, of masks by name.
+
+    Attributes:
+        allowed: keys that the query may attend to.
+        content: those of them that are content, of content queries; 0 of others.
+        apart, content_apart: the distances of both from the query, added up.
+        masks: content keys that are under a mask.
+        copies: of each query, the first earlier copy among content keys; -1 where there is none.
+    """
+
+    allowed: Tensor
+    content: Tensor
+    apart: Tensor
+    content_apart: Tensor
+    masks: dict[str, Tensor]
+    copies: Tensor
+
+
+_ROWS = 8 * 2**20
+"""Bytes of a block in which pairs are counted."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +88,19 @@ class TextContext:
     Attributes:
         units: tokens, or words.
         causal: whether a query sees only itself and what precedes it.
-        masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
-            apply to this architecture.
+        text: what the masks of patterns depend on; None of cross-attention, where patterns have no meaning.
         source: of cross-attention, the units of the text attended to; None where that is the same text.
         window: how many tokens a query sees, itself and those before it; None for all.
+        queries: the units whose rows are measured, in order; None for all.
     """
 
     units: Units
     causal: bool
-    masks: dict[str, Tensor | None]
+    text: MaskInput | None
     source: Units | None = None
     window: int | None = None
+    queries: tuple[int, ...] | None = None
+    _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Units:
@@ -57,8 +109,18 @@ class TextContext:
 
     @cached_property
     def content(self) -> Tensor:
-        """Queries that are not sinks, boolean [n_queries]."""
-        return ~torch.tensor(self.units.sink, dtype=torch.bool)
+        """Queries that are measured and are not sinks, boolean [n_units]."""
+        content = ~torch.tensor(self.units.sink, dtype=torch.bool)
+        if self.queries is None:
+            return content
+        wanted = torch.zeros_like(content)
+        wanted[list(self.queries)] = True
+        return content & wanted
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The units whose rows are measured."""
+        return range(len(self.units)) if self.queries is None else self.queries
 
     @cached_property
     def key_content(self) -> Tensor:
@@ -70,106 +132,185 @@ class TextContext:
         """How many queries are content."""
         return int(self.content.sum())
 
+    def allowed_rows(self, first: int, last: int) -> Tensor:
+        """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
+        queries, keys = torch.arange(first, last)[:, None], torch.arange(len(self.keys))
+        allowed = torch.ones(last - first, len(keys), dtype=torch.bool)
+        if self.source is None and self.causal:
+            allowed &= keys <= queries
+        if self.source is None and self.window is not None:
+            firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+            allowed &= firsts[first:last, None] - lasts < self.window
+        return allowed
+
     @cached_property
     def allowed(self) -> Tensor:
         """Keys that each query may attend to, boolean [n_queries, n_keys]."""
-        if self.source is not None:
-            return torch.ones(len(self.units), len(self.source), dtype=torch.bool)
-        allowed = allowed_units(len(self.units), self.causal)
-        if self.window is None:
-            return allowed
-        firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
-        return allowed & (firsts[:, None] - lasts[None, :] < self.window)
+        return self.allowed_rows(0, len(self.units))
+
+    @cached_property
+    def masks(self) -> tuple[str, ...]:
+        """The statistics whose masks have a meaning here: those of patterns that apply to the model."""
+        if self.text is None:
+            return ()
+        return tuple(name for name, mask in masks_of(replace(self.text, last=1)).items() if mask is not None)
+
+    def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of some rows the allowed pairs of content, boolean [rows, n_keys], and those under each of the masks."""
+        pairs = self.allowed_rows(first, last) & self.content[first:last, None] & self.key_content
+        if self.text is None:
+            return pairs, {}
+        found = masks_of(replace(self.text, first=first, last=last))
+        return pairs, {name: mask & pairs for name, mask in found.items() if mask is not None}
+
+    @cached_property
+    def _counts(self) -> _Counts:
+        """In one pass over blocks of rows."""
+        blocks: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]] = []
+        positions = torch.arange(len(self.keys))
+        for first, last in self._blocks():
+            pairs, masks = self.mask_rows(first, last)
+            seen, far = self.allowed_rows(first, last), (positions - torch.arange(first, last)[:, None]).abs()
+            copies = masks.get("duplicate", pairs.new_zeros(1, 1).expand_as(pairs))
+            nearest = torch.where(copies.any(1), copies.int().argmax(1), -1)
+            numbers = seen.sum(1), pairs.sum(1), (seen * far).sum(1), (pairs * far).sum(1), nearest
+            blocks.append((numbers, {name: mask.sum(1) for name, mask in masks.items()}))
+        places = torch.tensor(self.places)
+
+        def of_all(parts: Iterable[Tensor], missing: int = 0) -> Tensor:
+            return torch.full((len(self.units),), missing).index_copy(0, places, torch.cat(list(parts)))
+
+        *sums, firsts = (list(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True))
+        of_masks = {name: of_all(masks[name] for _, masks in blocks) for name in blocks[0][1]}
+        allowed, content, apart, content_apart = (of_all(each) for each in sums)
+        return _Counts(allowed, content, apart, content_apart, of_masks, of_all(firsts, -1))
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        """The first and past-the-last unit of every block in which pairs are counted."""
+        if self.queries is None:
+            yield from row_blocks(len(self.units), len(self.keys), _ROWS)
+        else:
+            yield from ((query, query + 1) for query in self.queries)
+
+    @cached_property
+    def selected(self) -> tuple[str, ...]:
+        """The statistics whose masks hold a pair of this text."""
+        return tuple(name for name, counts in self._counts.masks.items() if bool(counts.any()))
+
+    def plan(self, first: int, rows: int, n_keys: int) -> RowPlan:
+        """Where the pairs under each of the :attr:`selected` masks are in a block of rows over its first keys."""
+        if (found := self._plans.get((first, rows, n_keys))) is not None:
+            return found
+        pairs, masks = self.mask_rows(first, first + rows)
+        pairs = pairs[:, :n_keys]
+        every = int(pairs.sum())
+        inverted, places = list[bool](), list[Tensor]()
+        for number, name in enumerate(self.selected):
+            mask = masks[name][:, :n_keys]
+            inverted.append(2 * int(mask.sum()) > every)
+            listed = pairs & ~mask if inverted[-1] else mask
+            places.append(listed.flatten().nonzero()[:, 0] + number * listed.numel())
+        found_pairs = torch.cat(places) if places else torch.empty(0, dtype=torch.long)
+        size = rows * n_keys
+        within = found_pairs % size
+        onto = found_pairs // size * rows + within // n_keys
+        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), found_pairs, within, onto, pairs)
+        self._plans[first, rows, n_keys] = plan
+        return plan
 
     @cached_property
     def diagonality_baseline(self) -> float | None:
         """The diagonality of uniform attention; None of self-attention, or where it is not defined."""
-        if self.source is None:
+        if self.source is None or min(self.n_content, int(self.key_content.sum())) < 2:
             return None
-        return _diagonality(self.allowed[None].double(), self)[0]
+        return float(1 - (0.5 - torch.linspace(0, 1, self.n_content, dtype=torch.double)).abs().mean())
 
     @cached_property
     def entropy_uniform(self) -> float:
         """Mean over all queries of ln of the number of allowed keys, in nats."""
-        return float(self.allowed.sum(1).double().log().mean())
+        return float(self._counts.allowed[list(self.places)].double().log().mean())
+
+    def uniform_rows(self, content: bool) -> tuple[Tensor, Tensor]:
+        """Keys that each query sees, and their distances from it added up, of those that see any; of content alone."""
+        counts = self._counts
+        keys, apart = (counts.content, counts.content_apart) if content else (counts.allowed, counts.apart)
+        return keys[keys > 0].double(), apart[keys > 0].double()
 
     @cached_property
     def entropy_content_uniform(self) -> float | None:
         """Mean over content queries of ln of the number of allowed content keys, in nats; None without any."""
-        keys = (self.content_pairs & self.allowed).sum(1)
+        keys = self._counts.content
         return float(keys[keys > 0].double().log().mean()) if bool(keys.any()) else None
 
     @cached_property
     def sink_baseline(self) -> float | None:
         """Mean over content queries of the share of allowed keys that are sinks; None without either."""
-        allowed = self.allowed[self.content]
+        allowed = self._counts.allowed[self.content]
         if not len(allowed) or bool(self.key_content.all()):
             return None
-        return _mean_share((allowed & ~self.key_content).sum(1), allowed.sum(1))
-
-    @cached_property
-    def content_pairs(self) -> Tensor:
-        """Pairs of a content query and a content key, boolean [n_queries, n_keys]."""
-        return self.content[:, None] & self.key_content[None, :]
-
-    @cached_property
-    def selected(self) -> dict[str, Tensor]:
-        """The masks over allowed content pairs; without those that hold no pair on this text."""
-        pairs = self.content_pairs & self.allowed
-        restricted = {name: mask & pairs for name, mask in self.masks.items() if mask is not None}
-        return {name: mask for name, mask in restricted.items() if bool(mask.any())}
-
-    @cached_property
-    def weights(self) -> Tensor:
-        """What attention is multiplied by and summed: distance, content pairs, each mask; [n * n, 2 + masks].
-
-        Every sum of a layer then comes from one matrix product with its flattened patterns.
-        """
-        columns = [distances(len(self.units)).abs(), self.content_pairs, *self.selected.values()]
-        return torch.stack([column.flatten().float() for column in columns], 1)
+        return _mean_share(allowed - self._counts.content[self.content], allowed)
 
     @cached_property
     def baselines(self) -> dict[str, float | None]:
         """By share: the same under uniform attention over allowed content; None where not measurable."""
-        keys = (self.content_pairs & self.allowed)[self.content].sum(1)
-        shares = {name: _mean_share(mask[self.content].sum(1), keys) for name, mask in self.selected.items()}
-        return {name: shares.get(name) for name in self.masks}
+        keys, counts = self._counts.content[self.content], self._counts.masks
+        shares = {name: _mean_share(counts[name][self.content], keys) for name in self.selected}
+        return {name: shares.get(name) for name in NAMES}
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share: how many content queries have a key under the mask, which is what a share rests on."""
-        return {name: int(self.selected[name].any(1).sum()) if name in self.selected else 0 for name in self.masks}
+        return {name: int((self._counts.masks[name] > 0).sum()) if name in self.selected else 0 for name in NAMES}
 
     @cached_property
     def baselines_on_repeats(self) -> dict[str, float | None]:
         """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
-        keys = self.allowed.sum(1)
-        repeated = {name: mask for name, mask in self.selected.items() if name in REPEATS}
-        shares = {name: _mean_share(mask.sum(1)[mask.any(1)], keys[mask.any(1)]) for name, mask in repeated.items()}
+        shares = {}
+        for name in REPEATS:
+            if name in self.selected:
+                keys = self._counts.masks[name]
+                shares[name] = _mean_share(keys[keys > 0], self._counts.allowed[keys > 0])
         return {name: shares.get(name) for name in REPEATS}
 
     def types(self, name: str) -> Tensor:
-        """The different tokens that a label of :data:`REPEATS` can rest on, [n_types, n]: each row a mean over places.
+        """The different tokens that a label of :data:`REPEATS` can rest on: of each query its number, -1 for none.
 
         Places are content queries with an earlier copy; of induction only those that are followed by what followed an
         earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
         before other words, attention to what followed it is not told from attention to nouns.
         """
-        copies = self.masks["duplicate"] if name == "induction" else self.selected["duplicate"]
-        assert copies is not None  # repeats are looked for in every text
-        copies = copies & self.content[:, None]  # what followed a copy counts even where the copy itself is a sink
-        places = copies.any(1)
-        if name == "induction":
-            places = torch.nn.functional.pad((copies[:-1, :-1] & copies[1:, 1:]).any(1), (0, 1))
-        own = torch.arange(len(copies))
-        types = torch.where(copies.any(1), copies.int().argmax(1), own)  # the first place of the same token
-        rows = (types == own[:, None]) & places
-        rows = rows[rows.any(1)].float()
-        return rows / rows.sum(1, keepdim=True)
+        assert self.text is not None  # repeats are looked for in every text
+        if name == "induction":  # what followed a copy counts even where the copy itself is a sink
+            firsts, pairs = dict[object, int](), set[tuple[object, object]]()
+            of_token, tokens = [-1] * len(self.content), self.text.tokens
+            content = self.content.tolist()
+            for place, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
+                first = firsts.setdefault(token, place)
+                follows = place + 1 < len(content) and content[place] and content[place + 1]
+                if follows and (token, later) in pairs:
+                    of_token[place] = first
+                pairs.add((token, later))
+            numbers = torch.tensor(of_token)
+        else:
+            numbers = self._counts.copies.clone()
+        places = (numbers >= 0) & self.content
+        numbers = torch.where(places, numbers, -1)
+        numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
+        return numbers
 
 
-def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics of every head of one verified layer, for a single text.
+def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
+    """The statistics of every head of one verified layer, from all blocks of its rows; see :class:`HeadStatistics`."""
+    statistics = None
+    for block in rows:
+        statistics = statistics or HeadStatistics(context, block)
+        statistics.update(block)
+    assert statistics is not None
+    return statistics.result()
+
+
+class HeadStatistics:
+    """The statistics of every head of one verified layer, for a single text, summed over blocks of query rows.
 
     ==================  ==========================================================  =======================
     entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
@@ -180,7 +321,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     confidence_content  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
-    diagonality         see :func:`_diagonality`; of cross-attention alone          after Shim et al. 2022
+    diagonality         see below; of cross-attention alone                         after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
     top of a share      of the q with a key under M, those whose largest A is there attnviz
     types               tokens of :meth:`TextContext.types` with over half there    attnviz
@@ -190,110 +331,188 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
     q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
 
-    The layer's pattern, [1, n_heads, n_queries, n_keys] of tokens, is merged to the context's units here.
+    Diagonality is how far a head goes through the source as the decoder goes through the target, 0-1: 1 - mean over q
+    in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|, both places as shares of their texts, among content
+    alone, rows divided by what they sum to there. 1 is a straight diagonal. It is None where either text has fewer than
+    two content positions (after Shim et al. 2022, "Understanding the Role of Self Attention for Efficient Speech
+    Recognition", section 3, which measures distances from the diagonal of one text).
 
-    Returns:
-        by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`), one number a head; None for what a text cannot measure.
+    Patterns of tokens are merged to the context's units here; sums over rows are in float64.
+
+    Args:
+        rows: the first block of the layer.
     """
-    pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
-    if context.source is not None:
-        return _between_texts(pattern, context)
-    n, content = pattern.shape[1], context.content.to(pattern.device)
-    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
-    spread = torch.special.entr(pattern)
-    result = _of_rows(pattern, spread, context)
-    result["distance"] = [ratio(of_head, n) for of_head in distance]
-    if not content.any():
+
+    def __init__(self, context: TextContext, rows: VerifiedRows) -> None:
+        self._context = context
+        self._merge = UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
+        n_heads, n = rows.pattern.shape[1], len(context.units)
+        self._n_heads = n_heads
+        self._sums: dict[str, Tensor] = {}
+        self._seen = {name: torch.zeros(n_heads, n) for name in REPEATS if name in context.selected}
+        self.largest = torch.zeros(n_heads, n, dtype=torch.long)
+        """Each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6)."""
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Add the next block of rows."""
+        first, pattern = self._merge.add(rows.first, rows.wide[0])
+        if pattern.shape[1]:
+            self._add(first, pattern)
+
+    def _add(self, first: int, pattern: Tensor) -> None:
+        """The sums of whole rows of units, [n_heads, rows, n_keys]."""
+        context = self._context
+        rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
+        content, keys = (each.to(pattern.device) for each in (context.content[rows], context.key_content[:n_keys]))
+        columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))], 1)
+        totals, on_sinks, *placed = (pattern @ columns).unbind(-1)
+        logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()  # 0 ln 0 is 0
+        entropies = -(logs.mul_(pattern) @ torch.stack([torch.ones_like(columns[:, 0]), columns[:, 0]], 1))
+        largest, top = pattern.max(-1)
+        self.largest[:, rows] = top.cpu()
+        kept = content & (totals > 0)
+
+        def count_content(name: str, values: Tensor) -> None:
+            self._count(name, torch.where(kept, values / totals, 0.0))
+
+        self._count("entropy", entropies[..., 0])
+        self._count("confidence", largest)
+        self._count("sink", on_sinks * content)
+        self._count("rows", kept.to(totals))
+        spread = (entropies[..., 1] + torch.xlogy(totals, totals)).clamp(min=0.0)  # below 0 by rounding alone
+        count_content("entropy_content", spread)
+        count_content("confidence_content", _largest_of(pattern, keys))
+        if context.source is not None:
+            expected = (context.content.cumsum(0) - 1)[rows].to(totals) / max(context.n_content - 1, 1)
+            self._count("apart", torch.where(kept, (placed[0] / totals - expected).abs(), 0.0))
+            return
+        inside = self._near(rows, pattern, keys)
+        self._count("distance", self._far(rows, placed[:2]) + inside[0])
+        count_content("distance_content", self._far(rows, placed[2:]) + inside[1])
+        self._count("total", totals * content)
+        if context.selected:
+            self._add_masks(rows, pattern, totals * content, top)
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Add the rows of some numbers, [n_heads, rows]."""
+        summed = values.sum(-1).cpu().double()
+        self._sums[name] = self._sums[name] + summed if name in self._sums else summed
+
+    def _places(self, rows: slice, keys: Tensor) -> list[Tensor]:
+        """What weights are multiplied by, [n_keys], so that their sums give distances, or places in the source.
+
+        Keys before and after the block are as far from a query as from the block's middle, but for the query's own
+        distance from there: so one product serves all rows, exactly. Of content ``keys`` the same again.
+        """
+        positions = torch.arange(len(keys), device=keys.device)
+        if self._context.source is not None:
+            at = (self._context.key_content.cumsum(0) - 1).to(keys) / max(int(self._context.key_content.sum()) - 1, 1)
+            return [at * keys]
+        ahead = positions - (rows.start + rows.stop) / 2
+        outside = ((positions < rows.start) | (positions >= rows.stop)).to(keys)
+        away, side = ahead.abs().to(keys) * outside, -ahead.sign().to(keys) * outside
+        return [away, side, away * keys, side * keys]
+
+    def _far(self, rows: slice, sums: list[Tensor]) -> Tensor:
+        """Distances times weights, summed over the keys outside the block, [n_heads, rows]."""
+        away, side = sums
+        from_middle = torch.arange(rows.start, rows.stop, device=away.device) - (rows.start + rows.stop) / 2
+        far: Tensor = away + from_middle.to(away) * side
+        return far
+
+    def _near(self, rows: slice, pattern: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The same over the keys inside it, and over those of them that are content."""
+        block = pattern[..., rows]
+        places = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
+        apart = (places - torch.arange(rows.start, rows.stop, device=places.device)[:, None]).abs().to(pattern)
+        return torch.einsum("hqk,qk->hq", block, apart), torch.einsum("hqk,qk->hq", block, apart * keys[rows])
+
+    def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
+        """Attention under each mask; ``totals`` are the sums over pairs of content, ``top`` the largest keys."""
+        context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
+        plan, names = context.plan(rows.start, n_rows, n_keys), context.selected
+        places, onto, inverted = (each.to(pattern.device) for each in (plan.places, plan.onto, plan.inverted))
+        sums = pattern.new_zeros(n_heads, len(names) * n_rows)
+        sums.index_add_(1, onto, pattern.flatten(1).index_select(1, places))
+        sums = sums.reshape(n_heads, len(names), n_rows)
+        sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
+        flat = (torch.arange(n_rows)[:, None] * n_keys).T + top.cpu()
+        for number, name in enumerate(names):
+            self._count(name, sums[:, number])
+            if name in REPEATS:
+                self._seen[name][:, rows] = sums[:, number].float().cpu()
+            if name in TOP:
+                there = _holds(plan.pairs, flat + number * n_rows * n_keys)
+                there = plan.content.flatten()[flat] & ~there if plan.inverted[number] else there
+                self._count(TOP[name], there.double())
+
+    def result(self) -> dict[str, list[float | None]]:
+        """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None for what a text has not."""
+        context, sums, n = self._context, self._sums, len(self._context.places)
+        result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
+
+        def give(name: str, values: Tensor) -> None:
+            result[name] = [number if math.isfinite(number) else None for number in values.double().tolist()]
+
+        give("entropy", sums["entropy"] / n)
+        give("confidence", sums["confidence"] / n)
+        if context.n_content and not context.key_content.all():
+            give("sink", sums["sink"] / context.n_content)
+        if context.source is not None:
+            short = min(context.n_content, int(context.key_content.sum())) < 2
+            result[DIAGONALITY] = [None] * self._n_heads
+            if not short:
+                give(DIAGONALITY, 1 - sums["apart"] / sums["rows"])
+            if context.n_content and context.key_content.any():
+                give("confidence_content", sums["confidence_content"] / sums["rows"])
+                give("entropy_content", sums["entropy_content"] / sums["rows"])
+            return result
+        give("distance", sums["distance"] / n)
+        if not context.n_content:
+            return result
+        for name in ("distance_content", "confidence_content", "entropy_content"):
+            give(name, sums[name] / sums["rows"])
+        for name in context.selected:
+            give(name, sums[name] / sums["total"])
+            if name in TOP:
+                give(TOP[name], sums[TOP[name]] / context.counts[name])
+            if name in REPEATS:
+                give(ON_REPEATS[name], sums[name] / context.counts[name])
+                give(TYPES[name], self._types(name))
         return result
-    kept = _in_a_row(content)
-    apart = distances(n).abs().to(pattern)
-    spread = spread[:, kept][..., kept].sum(-1)  # from here on of rows: the whole is as large as all patterns
-    result |= _on_content(pattern[:, kept][..., kept], apart[kept][:, kept], spread)
-    largest = pattern.argmax(-1, keepdim=True).cpu()
-    for name, values in zip(context.selected, shares, strict=True):
-        result[name] = [ratio(value, of) for value, of in zip(values, total, strict=True)]
-        if name in TOP:
-            there = context.selected[name].expand_as(pattern).gather(-1, largest)[..., 0].sum(-1)
-            result[TOP[name]] = [ratio(value, context.counts[name]) for value in _numbers(there)]
-        if name in REPEATS:
-            result[ON_REPEATS[name]] = [ratio(value, context.counts[name]) for value in values]
-            seen = torch.einsum("hqk,qk->hq", pattern, context.selected[name].to(pattern))
-            result[TYPES[name]] = _numbers((seen @ context.types(name).T.to(seen) > _HALF).sum(-1))
-    return result
+
+    def _types(self, name: str) -> Tensor:
+        """From how many different tokens each head attends so, where the mean over a token's places is above half."""
+        numbers = self._context.types(name)
+        places = numbers >= 0
+        if not places.any():
+            return torch.zeros(self._n_heads)
+        counts = torch.bincount(numbers[places])
+        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[places], self._seen[name][:, places])
+        return (sums / counts > _HALF).sum(-1)
 
 
-def _of_rows(pattern: Tensor, spread: Tensor, context: TextContext) -> dict[str, list[float | None]]:
-    """Entropy, from -A ln A, confidence and sink of a pattern A, [n_heads, n_queries, n_keys]; None for all others."""
-    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in _MEASURED}
-    result |= {"entropy": _numbers(spread.sum(-1).mean(-1)), "confidence": _numbers(pattern.amax(-1).mean(-1))}
-    if content.any() and not keys.all():
-        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
-    return result
+def _holds(pairs: Tensor, places: Tensor) -> Tensor:
+    """Whether each of some places is among sorted ``pairs``."""
+    if not len(pairs):
+        return torch.zeros_like(places, dtype=torch.bool)
+    found = torch.searchsorted(pairs, places).clamp(max=len(pairs) - 1)
+    return pairs[found] == places
 
 
-def _between_texts(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
-    own = pattern[:, context.content.to(pattern.device)][..., context.key_content.to(pattern.device)]
-    result = _of_rows(pattern, torch.special.entr(pattern), context) | {DIAGONALITY: _diagonality(pattern, context)}
-    if own.numel():
-        found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own).sum(-1))
-        result |= {name: found[name] for name in ("confidence_content", "entropy_content")}
-    return result
+def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:
+    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 where there are none.
 
-
-def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
-    """How far a head goes through the source as the decoder goes through the target, 0-1, of each head.
-
-    1 - mean over q in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|: both places as shares of their texts,
-    among content alone, rows divided by what they sum to there. 1 is a straight diagonal. After the diagonality of Shim
-    et al. 2022, "Understanding the Role of Self Attention for Efficient Speech Recognition", section 3, which measures
-    distances from the diagonal of one text. None where either text has fewer than two content positions. ``pattern`` is
-    [n_heads, n_queries, n_keys].
+    Keys that stand side by side are looked at in place.
     """
-    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    own = pattern[:, content][..., keys]
-    n_queries, n_keys = own.shape[-2:]
-    if min(n_queries, n_keys) < 2:
-        return [None] * len(pattern)
-    places, expected = (torch.linspace(0, 1, n, dtype=own.dtype, device=own.device) for n in (n_keys, n_queries))
-    totals = own.sum(-1)
-    rows = totals > 0
-    apart = torch.where(rows, ((own @ places) / totals - expected).abs(), 0.0)
-    return _numbers(1 - apart.sum(-1) / rows.sum(-1))
-
-
-def alignment(pattern: Tensor) -> list[int]:
-    """Word alignment: each query's key of largest weight in [n_queries, n_keys] (Koehn & Knowles 2017, section 3.6)."""
-    positions: list[int] = pattern.argmax(-1).tolist()
-    return positions
-
-
-def _in_a_row(content: Tensor) -> Tensor | slice:
-    """The positions as a slice, which copies no pattern, where they stand in a row: all but the first, say."""
-    places = content.nonzero()[:, 0]
-    first, last = int(places[0]), int(places[-1])
-    return slice(first, last + 1) if last - first + 1 == len(places) else content
-
-
-def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, list[float | None]]:
-    """Distance, confidence and entropy between content positions, of rows divided by what they sum to, t.
-
-    Of a pattern A, [n_heads, n, n_keys], distances [n, n_keys], and sums of -A ln A, s, [n_heads, n], of which the
-    entropy of such a row is s / t + ln t.
-    """
-    totals = pattern.sum(-1)
-    rows, left = totals > 0, (totals > 0).sum(-1)
-
-    def mean(values: Tensor) -> list[float | None]:
-        return _numbers(torch.where(rows, values / totals, 0.0).sum(-1) / left)
-
-    entropies = (spread + torch.xlogy(totals, totals)).clamp(min=0.0)  # below 0 by rounding alone
-    return {
-        "distance_content": mean((pattern * apart).sum(-1)),
-        "confidence_content": mean(pattern.amax(-1)),
-        "entropy_content": mean(entropies),
-    }
+    edges = torch.diff(keys.int(), prepend=keys.new_zeros(1).int(), append=keys.new_zeros(1).int()).nonzero()[:, 0]
+    runs = edges.tolist()
+    if not runs:
+        return pattern.new_zeros(pattern.shape[:2])
+    if len(runs) > 2 * _MOST_RUNS:
+        return pattern[..., keys].amax(-1)
+    largest = [pattern[..., first:last].amax(-1) for first, last in zip(runs[::2], runs[1::2], strict=True)]
+    return torch.stack(largest).amax(0)
 
 
 def _mean_share(part: Tensor, of: Tensor) -> float:
@@ -304,7 +523,3 @@ def _mean_share(part: Tensor, of: Tensor) -> float:
 def ratio(value: float | None, of: float | None) -> float | None:
     """A quotient; None where either is unknown, or the divisor 0."""
     return None if value is None or not of else value / of
-
-
-def _numbers(values: Tensor) -> list[float | None]:
-    return [number if math.isfinite(number) else None for number in values.double().tolist()]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attention.verify import VerifiedLayer
-from attnviz.model.tokens import Tokens, merge_pattern
+from attnviz.attention.verify import VerifiedRows
+from attnviz.model.tokens import Tokens, UnitRows
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.parsers import UNIVERSAL, Vocabulary, parsed_words
 
@@ -130,34 +130,76 @@ def is_scored(relation: str) -> bool:
 
 
 def relation_accuracy(
-    layer: VerifiedLayer, parse: Parse, sinks: Collection[int], causal: bool
+    rows: Iterable[VerifiedRows], parse: Parse, sinks: Collection[int], causal: bool
 ) -> list[RelationAccuracy]:
-    """Accuracy of every head of a layer on every relation of a parse, most frequent relation first.
+    """Accuracy of every head of a layer, from all blocks of its rows; see :class:`HeadRelations`."""
+    relations = None
+    for block in rows:
+        relations = relations or HeadRelations(parse, sinks, causal, block)
+        relations.update(block)
+    return [] if relations is None else relations.result()
+
+
+class HeadRelations:
+    """How well every head of a layer finds the other end of each relation of a parse, over blocks of query rows.
 
     Sinks are no words: a word is made of its other tokens, and one that has none is nobody's guess and in no relation.
+    Patterns of tokens are merged to the parser's words here: sums over the pieces attended to and means over those
+    attending.
 
     Args:
-        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the parser's words here, sums over
-            the pieces attended to and means over those attending.
         parse: words and arcs of the same text.
         sinks: positions that attention rests on; of the parser's words only GPT-2's first has one.
         causal: whether a word sees only those before it.
+        rows: the first block of the layer.
     """
-    members = pieces_of_words(parse, sinks)
-    instances = instances_of(parse, list(members))
-    if not instances:
-        return []
-    pieces = list(members.values())
-    merged = merge_pattern(layer.wide[0], [*pieces, tuple(sinks)]).cpu()
-    pattern, resting = merged[:, :-1, :-1], merged[:, :-1, -1]
-    guesses = most_attended_other(pattern)
-    words = WordGuesses.of(torch.tensor([[len(member) for member in pieces]]), causal)
-    results = []
-    for name, pairs in instances.items():
-        ends = torch.tensor(pairs)
-        on_sinks = _on_sinks(ends, pattern, resting) if sinks else {}
-        results.append(replace(_accuracy(name, ends, guesses, words), on_sinks=on_sinks))
-    return sorted(results, key=lambda result: -result.n)
+
+    def __init__(self, parse: Parse, sinks: Collection[int], causal: bool, rows: VerifiedRows) -> None:
+        members = pieces_of_words(parse, sinks)
+        self._instances = instances_of(parse, list(members))
+        self._pieces, self._causal, self._sinks = list(members.values()), causal, bool(sinks)
+        keys = [*self._pieces, tuple(sorted(sinks))]
+        self._merge = UnitRows(self._pieces, keys, rows.n_queries, rows.n_keys)
+        n_heads, n = rows.pattern.shape[1], len(self._pieces)
+        self._guesses = torch.full((n_heads, n), -1)
+        self._resting = torch.zeros(n_heads, n, dtype=rows.wide.dtype)
+        ends = [pair for pairs in self._instances.values() for pair in pairs]
+        self._ends = torch.tensor(ends, dtype=torch.long).reshape(-1, 2)
+        self._onto = torch.zeros(2, n_heads, len(ends), dtype=rows.wide.dtype)
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Add the next block of rows."""
+        if not self._instances:
+            return
+        first, merged = self._merge.add(rows.first, rows.wide[0])
+        merged = merged.cpu()
+        last = first + merged.shape[1]
+        pattern = merged[..., :-1]
+        self._guesses[:, first:last] = most_attended_other(pattern, first)
+        self._resting[:, first:last] = merged[..., -1]
+        for weights, (query, target) in zip(self._onto, (self._ends.T, self._ends.flip(1).T), strict=True):
+            here = (query >= first) & (query < last)
+            weights[:, here] = pattern[:, query[here] - first, target[here]]
+
+    def result(self) -> list[RelationAccuracy]:
+        """Every relation of the parse, the most frequent first."""
+        if not self._instances:
+            return []
+        words = WordGuesses.of(torch.tensor([[len(member) for member in self._pieces]]), self._causal)
+        results, begin = [], 0
+        for name, pairs in self._instances.items():
+            ends, of = torch.tensor(pairs), slice(begin, begin + len(pairs))
+            on_sinks = self._on_sinks(ends, of) if self._sinks else {}
+            results.append(replace(_accuracy(name, ends, self._guesses, words), on_sinks=on_sinks))
+            begin += len(pairs)
+        return sorted(results, key=lambda result: -result.n)
+
+    def _on_sinks(self, pairs: Tensor, of: slice) -> dict[str, list[bool]]:
+        """By direction, of every head whether the words of a relation attend more to sinks than to its other end."""
+        return {
+            direction: (self._resting[:, query].mean(1) > onto[:, of].mean(1)).tolist()
+            for (direction, query, _), onto in zip(_directed(pairs), self._onto, strict=True)
+        }
 
 
 def pieces_of_words(parse: Parse, sinks: Collection[int]) -> dict[int, tuple[int, ...]]:
@@ -177,14 +219,6 @@ def instances_of(parse: Parse, words: Sequence[int]) -> dict[str, list[tuple[int
             for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
                 instances.setdefault(name, []).append((place[arc.dependent], place[arc.head]))
     return instances
-
-
-def _on_sinks(pairs: Tensor, pattern: Tensor, resting: Tensor) -> dict[str, list[bool]]:
-    """By direction, of every head whether the words of a relation attend more to sinks than to its other end."""
-    return {
-        direction: (resting[:, query].mean(1) > pattern[:, query, target].mean(1)).tolist()
-        for direction, query, target in _directed(pairs)
-    }
 
 
 def _directed(pairs: Tensor) -> list[tuple[str, Tensor, Tensor]]:
@@ -218,10 +252,13 @@ def _arcs(words: Iterable[tuple[int, str]], place: dict[int, int]) -> Iterator[A
             yield Arc(place[i], place[head], relation)
 
 
-def most_attended_other(pattern: Tensor) -> Tensor:
-    """The other word that each word attends to most, [..., n] of patterns [..., n, n]; -1 where to none."""
+def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
+    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 where to none.
+
+    The first row is that of the word ``first``.
+    """
     others = pattern.clone()
-    others.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+    others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
     weight, guess = others.max(-1)
     return guess.masked_fill(weight <= 0, -1)
 

@@ -277,7 +277,7 @@ def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict
     on_content = ratio(statistics["entropy_content"], context.entropy_content_uniform)
     passed = min(score or 0.0, on_content or 0.0) >= BROAD_SHARE and context.n_content >= LEAST_N
     baseline = None if score is None else 1.0
-    return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD, on_content=on_content)
+    return Verdict("broad", "broad", score, baseline, len(context.places), passed, _BROAD, on_content=on_content)
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:

@@ -303,10 +303,9 @@ class TextResult(Result):
     @property
     def sinks(self) -> str:
         """The sink positions of this text, in words; empty where it has none."""
-        tokens = self.tokens
-        kinds = ["special tokens"] * any(tokens.special)
-        kinds += [f"the first {self.facts.unit}"] * (tokens.sink[0] and not tokens.special[0])
-        return " and ".join(kinds)
+        from attnviz.model.tokens import sinks_in_words
+
+        return sinks_in_words(self.tokens, self.facts.unit)
 
 
 class OfHeads(Generic[E]):

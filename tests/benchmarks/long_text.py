@@ -1,17 +1,80 @@
-"""attnviz on one long text without figures, timed from tokens to findings.
+"""One long text, by attnviz or by a rival, timed in a process of its own: seconds from tokens to results, and MiB.
 
-python -m tests.benchmarks.long_text FOLDER TEXT
+python -m tests.benchmarks.long_text WHAT FOLDER TOKENS [OUT]
+
+WHAT is one of: ``analyze`` and ``analyze-parsed`` (attnviz, every head verified and measured, no figures), ``page``
+(and its page), ``eager`` and ``sdpa`` (transformers, nothing is kept of a pass), ``attentions`` (all patterns kept),
+``bertviz`` and ``circuitsvis`` (and their page). What is written goes to OUT.
 """
 
+import random
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
-import attnviz
+import torch
+
 from tests.benchmarks.measure import peak_memory
 
-if __name__ == "__main__":
-    folder, text = sys.argv[1:]
+WORDS = (
+    "the cat that I saw ran away from the old house and a dog who had been on the mat chased it down the road".split()
+)
+
+
+def text_of(n: int, tokenizer: Any) -> str:
+    """Words in random order, the same for everybody, that are n tokens."""
+    words = random.Random(0)
+    text = " ".join(words.choice(WORDS) for _ in range(n))
+    return str(tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"][:n]))
+
+
+def analyzed(what: str, folder: str, text: str, out: Path | None) -> float:
+    import attnviz
+
     stamps: list[float] = []
-    analysis = attnviz.analyze(text, folder, syntax=False, progress=lambda *_: stamps.append(time.perf_counter()))
-    assert len(analysis.tokens) == 1024
-    print(time.perf_counter() - stamps[0], peak_memory())
+    analysis = attnviz.analyze(
+        text, folder, syntax=what == "analyze-parsed", truncate=True, profile=False,
+        progress=lambda *_: stamps.append(time.perf_counter()),
+    )  # fmt: skip
+    if out is not None:
+        out.write_text(analysis.page(), encoding="utf-8")
+    return time.perf_counter() - stamps[0]
+
+
+def ran(what: str, folder: str, text: str, out: Path | None) -> float:
+    from transformers import AutoModel, AutoTokenizer
+
+    implementation = "sdpa" if what == "sdpa" else "eager"
+    model = AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=model.config.max_position_embeddings)
+    kept = {"output_attentions": True} if what not in ("sdpa", "eager") else {}
+    if "use_cache" in model.forward.__code__.co_varnames:
+        kept["use_cache"] = False
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        result = model(**inputs, **kept)
+    labels = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    if what == "bertviz":
+        from bertviz import model_view
+
+        assert out is not None
+        out.write_text(model_view(result.attentions, labels, html_action="return").data, encoding="utf-8")
+    elif what == "circuitsvis":
+        from circuitsvis.attention import attention_heads
+
+        assert out is not None
+        pages = [str(attention_heads(layer[0].numpy(), labels)) for layer in result.attentions]
+        out.write_text("".join(pages), encoding="utf-8")
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    what, folder, n, *rest = sys.argv[1:]
+    from transformers import AutoTokenizer
+
+    text = text_of(int(n), AutoTokenizer.from_pretrained(folder))
+    out = Path(rest[0]) if rest else None
+    run = analyzed if what.startswith("analyze") or what == "page" else ran
+    print(run(what, folder, text, out), peak_memory())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.attention.capture import refuse_not_finite
+from attnviz.attention.recorder import refuse_not_finite
 from attnviz.attention.reference import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attnviz.attention import reference as attention
-from attnviz.attention.capture import eager_and_eval
+from attnviz.attention.recorder import attending
 from attnviz.errors import VerificationError
 from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
@@ -60,7 +60,7 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
     autocast, head = torch.autocast(checkpoint.device.type, enabled=False), checkpoint.language_head
-    with ExitStack() as stack, eager_and_eval(checkpoint.model), torch.no_grad(), autocast:
+    with ExitStack() as stack, attending(checkpoint.model), torch.no_grad(), autocast:
         if head is not None and head.training:
             head.eval()
             stack.callback(head.train)

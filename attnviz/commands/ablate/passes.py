@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.attention import reference as attention
-from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.checks import Verification
+from attnviz.attention.recorder import refuse_not_finite
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.capture import capture_layers, refuse_not_finite
+from attnviz.attention.recorder import PatternsAlone, record_attention, refuse_not_finite
 from attnviz.attention.reference import allowed_positions, shared_by_groups, widened
 from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
@@ -229,7 +229,7 @@ def verify_stages(
     with ExitStack() as stack:
         for layer in layers:
             _probe(stack, layer, probes_of(checkpoint, layer), partial(verify, layer))
-        capture_layers(checkpoint, tokens.model_inputs(checkpoint.device), lambda _: None)
+        record_attention(checkpoint, tokens.model_inputs(checkpoint.device), PatternsAlone(), torch.inf)
     if sorted(verified) != sorted(layers):
         raise VerificationError(
             f"expected the steps of layers {sorted(layers)}, found those of {sorted(verified)}; "

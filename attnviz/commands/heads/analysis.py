@@ -13,7 +13,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
-from attnviz.model.tokens import Tokens, Units, merge_pattern
+from attnviz.model.tokens import Tokens, Units, merge_pattern, sinks_in_words
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
@@ -31,11 +31,13 @@ class Options:
         words: merge the pieces of words.
         local_window: largest distance that counts as local, in tokens (words with ``words``).
         long_range_from: smallest distance that counts as long-range, likewise.
+        queries: the rows that are measured, see :func:`attnviz.model.tokens.find_queries`; None for all.
     """
 
     words: bool = False
     local_window: int = 1
     long_range_from: int = 4
+    queries: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         units = self.context.units
-        kinds = ["special tokens"] * any(units.special)
-        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
-            kinds.append(f"first {units.name}")
-        dropped = f"{' and '.join(kinds)} dropped, rows renormalised" if kinds and self.without_sinks else ""
+        sinks = sinks_in_words(units, units.name)
+        dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
         facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
         if self.verification.level < 4:
             facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")

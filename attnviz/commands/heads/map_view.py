@@ -12,7 +12,8 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
-from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, distances
+from attnviz.model.tokens import sinks_in_words
+from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
@@ -114,11 +115,8 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Seque
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
-    unit, keys = analysis.units.name, analysis.keys
-    sinks = ["the special tokens"] * any(keys.special)
-    sinks += [f"the first {unit}"] * (keys.sink[0] and not keys.special[0])
-    window, far = analysis.options.local_window, analysis.options.long_range_from
-    words = {"unit": unit, "sinks": " and ".join(sinks), "window": window, "far": far}
+    unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": unit, "sinks": sinks_in_words(analysis.keys, unit), "window": window, "far": far}
     name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
     return name, reading, of
 
@@ -153,10 +151,8 @@ def _uniform_in(context: TextContext, statistic: str) -> float | None:
     if statistic.startswith("distance") and context.source is not None:
         return None
     if statistic.startswith(("distance", "confidence")):
-        allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
-        keys = allowed.sum(1).double()
-        sums = (distances(len(keys)).abs() * allowed).sum(1) if statistic.startswith("distance") else keys.sign()
-        shares = (sums / keys)[keys > 0]
+        keys, apart = context.uniform_rows(content=statistic.endswith("_content"))
+        shares = apart / keys if statistic.startswith("distance") else 1 / keys
         return float(shares.mean()) if len(shares) else None
     others = {
         "entropy": context.entropy_uniform,
@@ -176,13 +172,13 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_content") and context.source is not None:
         return "because it compares places in one text"
     mask = statistic.removesuffix("_on_repeats").removesuffix("_content")
-    if context.masks.get(mask, context.content) is None:
+    if mask in NAMES and mask not in context.masks:
         return "because no query of this model can see it"
     if mask in REPEATS and not context.counts[mask]:
         return f"because no {unit} of this text repeats"
     if measured:
         return "because no attention lands on content there"
-    placed = mask in context.masks and bool(context.content.any())
+    placed = mask in NAMES and bool(context.content.any())
     return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 

@@ -8,23 +8,22 @@ from typing import Any
 
 from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
-from attnviz.attention.interface import compare_given_patterns
-from attnviz.attention.verify import VerifiedLayer, verify_attention
+from attnviz.attention.sinks import with_found_sinks
+from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
-from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
 from attnviz.model.head_ids import HeadId, is_of_source
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
+from attnviz.model.tokens import Tokens, Units, find_queries, merge_units
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
-from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
-from attnviz.patterns.statistics import TextContext, alignment, measure
-from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
+from attnviz.patterns.registry import MaskInput
+from attnviz.patterns.statistics import HeadStatistics, TextContext
+from attnviz.patterns.syntax import HeadRelations, Parse, parse_texts
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
@@ -53,6 +52,7 @@ def analyze(
     max_new_tokens: int | None = None,
     generate: int | None = None,
     any_family: bool = False,
+    queries: str | int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -83,6 +83,9 @@ def analyze(
             pass; fewer where it ends the text.
         any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
             recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
+        queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
+            ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
+            length, not with its square. Relations are not measured.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -98,6 +101,7 @@ def analyze(
         model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
         max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family,
+        queries=queries,
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -123,24 +127,35 @@ class Reader:
             continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
             continuation, tokens = self._continued(text, pair, self.generate)
+        tokens = with_found_sinks(checkpoint, tokens)
         context = _context_of(tokens, checkpoint.architecture.causal, options)
+        rows = self._rows(context)
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
         whole = text if continuation is None else continuation.whole
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
-        if self.syntax:
+        if options.queries is not None:
+            note = "relations need the rows of all words (leave out --queries, queries=...)."
+        elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
         contexts, heads = _contexts(checkpoint, context, of_target, len(tokens)), list[HeadFindings]()
+        measured = dict[int, tuple[HeadStatistics, HeadRelations | None]]()
 
-        def judge_layer(layer: VerifiedLayer) -> None:
-            at = layer.check.layer
+        def measure_rows(rows: VerifiedRows) -> None:
+            at = rows.layer
             of_layer = parse if is_of_source(at) else None
-            heads.extend(_judged(layer, contexts.get(at, context), tokens, of_layer, self.stored))
+            of_text = contexts.get(at, context)
+            if at not in measured:
+                relations = None if of_layer is None else HeadRelations(of_layer, tokens.sinks, of_text.causal, rows)
+                measured[at] = HeadStatistics(of_text, rows), relations
+            statistics, relations = measured[at]
+            statistics.update(rows)
+            if relations is not None:
+                relations.update(rows)
+            if rows.last:
+                heads.extend(_judged(at, *measured.pop(at), of_text, self.stored))
 
-        if isinstance(checkpoint.architecture, Undeclared):
-            attention = compare_given_patterns(checkpoint, tokens, judge_layer, progress)
-        else:
-            decoded = None if of_target is None else of_target.tokens
-            attention = verify_attention(checkpoint, tokens, judge_layer, progress, decoded)
+        decoded = None if of_target is None else of_target.tokens
+        attention = verify_attention(checkpoint, tokens, measure_rows, progress, decoded, queries=rows)
         heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
@@ -149,6 +164,12 @@ class Reader:
             text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
             papers, contexts, of_target, continuation,
         )  # fmt: skip
+
+    def _rows(self, context: TextContext) -> tuple[int, ...] | None:
+        """The tokens whose rows are measured, in order; None for all."""
+        if context.queries is None:
+            return None
+        return tuple(sorted({token for unit in context.queries for token in context.units.members[unit]}))
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
@@ -181,9 +202,8 @@ class Reader:
     def _target(self, tokens: Tokens, source: Units, given: str | None) -> Target:
         """What the decoder reads, of the target that was given or of one that the model writes."""
         text, read, generated = target_tokens(self.checkpoint, tokens, given, self.truncate, self.max_new_tokens)
-        context = _context_of(read, True, self.options)
-        nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-        cross = TextContext(context.units, False, nowhere, source)
+        context = _context_of(read, True, replace(self.options, queries=None))
+        cross = TextContext(context.units, False, None, source)  # patterns are of places in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
         return Target(text, read, generated, longest, context, cross)
 
@@ -192,7 +212,7 @@ def open_reader(
     model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
     local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
     max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
-    any_family: bool = False,
+    any_family: bool = False, queries: str | int | None = None,
 ) -> Reader:  # fmt: skip
     """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
@@ -210,11 +230,15 @@ def open_reader(
     checkpoint, source = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family
     )
+    if queries is not None and checkpoint.stacks:
+        raise UsageError(
+            "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
+        )
     stored = None
     if profile and source is not None and not checkpoint.stacks:
         shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
         stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
-    options = Options(words, local_window, long_range_from)
+    options = Options(words, local_window, long_range_from, queries)
     return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
 
 
@@ -230,7 +254,8 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     units = merge_units(tokens, options.words)
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
     window, far = options.local_window, options.long_range_from
-    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
+    queries = None if options.queries is None else find_queries(units, options.queries)
+    return TextContext(units, causal, MaskInput(units.labels, ids, causal, window, far), queries=queries)
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:
@@ -244,16 +269,19 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 
 def _judged(
-    layer: VerifiedLayer, context: TextContext, tokens: Tokens, parse: Parse | None, stored: StoredProfile | None
+    layer: int,
+    measured: HeadStatistics,
+    follows: HeadRelations | None,
+    context: TextContext,
+    stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
-    statistics = measure(layer, context)
-    relations = relation_accuracy(layer, parse, tokens.sinks, context.causal) if parse else []
-    between = context.source is not None
-    patterns = merge_pattern(layer.wide[0], context.units.members, context.keys.members) if between else ()
-    for head in range(layer.check.heads_compared):
+    """The findings of a layer's heads, from what was measured over all of its rows."""
+    statistics, relations = measured.result(), [] if follows is None else follows.result()
+    aligned = measured.largest.tolist() if context.source is not None else ()
+    for head in range(len(statistics["entropy"])):
         of_head = {name: values[head] for name, values in statistics.items()}
         verdicts = judge(of_head, context, relations, head)
-        id = HeadId(layer.check.layer, head)
+        id = HeadId(layer, head)
         profile = None if stored is None else stored.of(id)
-        aligned = tuple(alignment(patterns[head])) if between else ()
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, aligned)
+        own = tuple(aligned[head]) if aligned else ()
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, own)

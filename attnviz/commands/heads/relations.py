@@ -4,11 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import torch
+from torch import Tensor
+
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import is_of_source
-from attnviz.model.tokens import merge_pattern
+from attnviz.model.tokens import UnitRows
 from attnviz.model.wording import visible
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.syntax import DIRECTIONS, instances_of, most_attended_other, pieces_of_words
@@ -88,8 +91,7 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         raise UsageError(f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.")
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
-        # the other word that each word attends to most, as verdicts have it: [n_heads, n_words]
-        guesses = most_attended_other(merge_pattern(analysis.attention.layer(layer).wide[0], pieces).cpu())
+        guesses = _guesses(analysis, layer, pieces)
         for head, (name, direction) in of_layer:
             guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
             ends = [pair if forwards else pair[::-1] for pair in instances[name]]
@@ -97,6 +99,16 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
                 Pair(places[query], places[key], None if guess[query] < 0 else places[guess[query]])
                 for query, key in ends
             ))  # fmt: skip
+
+
+def _guesses(analysis: Analysis, layer: int, pieces: Sequence[Sequence[int]]) -> Tensor:
+    """The other word that each word attends to most, as verdicts have it, [n_heads, n_words]."""
+    found, merge = list[Tensor](), None
+    for rows in analysis.attention.rows(layer):
+        merge = merge or UnitRows(pieces, pieces, rows.n_queries, rows.n_keys)
+        first, pattern = merge.add(rows.first, rows.wide[0])
+        found.append(most_attended_other(pattern, first).cpu())
+    return torch.cat(found, 1)
 
 
 def without_relations(analysis: Analysis) -> str:

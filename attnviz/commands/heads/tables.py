@@ -263,6 +263,7 @@ def _notes(analysis: Analysis) -> Text:
         "One text shows what heads did here, not what they do in general.",
         "Conf, Distance: over all attention. The columns named content leave sinks out and scale each row to sum to 1 "
         "(after Voita et al. 2019).",
+        _sinks_note(analysis),
         _target_note(analysis),
         repeats,
         _windows_note(analysis),
@@ -270,6 +271,14 @@ def _notes(analysis: Analysis) -> Text:
         profiled,
         *_cuts(analysis),
     )
+
+
+def _sinks_note(analysis: Analysis) -> str:
+    """Which positions are sinks."""
+    tokens = analysis.tokens
+    found = any(sink and place and not tokens.special[place] for place, sink in enumerate(tokens.sink))
+    how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if found else ""
+    return f"Sinks: {visible(analysis.sinks)}{how}." if analysis.sinks else ""
 
 
 def _target_note(analysis: Analysis) -> str:

@@ -25,6 +25,7 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import sinks_in_words
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.profile_store import StoredRole
@@ -68,8 +69,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
-    special = any(any(part.keys.special) for part in shown)
-    ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
+    ticks = f"ticks: {sinks_in_words(shown[0].keys, facts.unit)}"
     kinds = kinds_in_words(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import without_gradients
+from attnviz.attention.recorder import refuse_not_finite
 from attnviz.attention.reference import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, parts_at

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import without_gradients
+from attnviz.attention.recorder import refuse_not_finite
 from attnviz.attention.reference import widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream, parts_at

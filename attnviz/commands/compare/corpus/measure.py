@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_sampling, checked
-from attnviz.attention.capture import capture_layers
 from attnviz.attention.checks import Verification
+from attnviz.attention.recorder import PatternsAlone, record_attention
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.commands.profile.estimates import Evidence, cosine_evidence, false_discovery
@@ -260,15 +260,14 @@ class _Run(LongRun):
     def _count_noise(self, batch: Batch) -> None:
         a, seed, kept = self.models[0], self.settings.seed, dict[int, Tensor]()
         with dropping_out(a, batch, seed, 0) as dropped:
-            capture_layers(a, batch.inputs, lambda record: kept.update({record.layer: record.pattern}))
+            record_attention(a, batch.inputs, PatternsAlone(kept.__setitem__), torch.inf)
         self._drops = bool(dropped)
         if not dropped:
             return
         self.tally.dropout = max(dropped)
         with dropping_out(a, batch, seed, 1):
-            capture_layers(
-                a, batch.inputs, lambda each: self.tally.add_noise(each.layer, kept.pop(each.layer), each.pattern)
-            )
+            compare = PatternsAlone(lambda layer, pattern: self.tally.add_noise(layer, kept.pop(layer), pattern))
+            record_attention(a, batch.inputs, compare, torch.inf)
 
     def result(self) -> CorpusComparison:
         """From sums to heads."""

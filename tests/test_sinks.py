@@ -1,0 +1,100 @@
+"""Sinks are found: known truth on patterns made by hand, on models with a wish, and on real ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import GPT2Model
+
+from attnviz.attention import sinks
+from attnviz.attention.sinks import with_found_sinks
+from attnviz.commands.heads.measure import analyze
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.opening import open_checkpoint
+from tests.conftest import SENTENCE, needs_minilm
+from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
+from tests.undeclared import undeclared_model
+from tests.verified import random_patterns
+
+EAGER = "transformers.models.gpt2.modeling_gpt2.eager_attention_forward"
+
+
+def found(checkpoint, text=SENTENCE):
+    """Positions that are sinks, and those that are so by convention."""
+    tokens = checkpoint.tokenize(text)
+    return [tuple(sorted(each.sinks)) for each in (with_found_sinks(checkpoint, tokens), tokens)]
+
+
+def attending_to(place: int, share: float, heads: int):
+    """Stands for a GPT-2's attention: some heads give that share to one position, whatever else they do."""
+
+    def eager(module, query, key, value, attention_mask, **more):
+        scores = query @ key.mT * 8**-0.5 + attention_mask
+        weights = torch.softmax(scores, dim=-1)
+        weights[:, :heads, place + 1 :] *= 1 - share
+        weights[:, :heads, place + 1 :, place] += share
+        return (weights @ value).transpose(1, 2), weights
+
+    return eager
+
+
+def fresh_gpt2():
+    """A GPT-2 that was never trained, with attention that is nearly even."""
+    torch.manual_seed(0)
+    return from_loaded(GPT2Model(gpt2_config()).eval(), gpt2_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("share", "heads", "is_sink"), [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.1, 4, False)]
+)
+def test_a_position_that_most_heads_rest_on_is_a_sink(monkeypatch, share, heads, is_sink):
+    monkeypatch.setattr(EAGER, attending_to(2, share, heads))
+    now, before = found(fresh_gpt2())
+    assert before == (0,)
+    assert now == ((0, 2) if is_sink else (0,))
+
+
+def test_what_a_key_gets_is_the_mean_over_the_queries_after_it_that_see_it():
+    pattern = random_patterns(9, n_heads=3, causal=True, seed=1).float()
+    for window in (None, 6):
+        received = sinks._received(pattern, window)
+        for key in range(9):
+            rows = [q for q in range(key + 1, 9) if window is None or q - key < window]
+            expected = pattern[:, rows, key].mean(1) if len(rows) >= 4 else torch.zeros(3)
+            torch.testing.assert_close(received[:, key], expected)
+
+
+def test_an_encoder_has_the_sinks_of_convention():
+    now, before = found(from_loaded(sharp_bert(), bert_tokenizer()))
+    assert now == before == (0, 8)
+
+
+def test_a_family_that_is_not_declared_is_looked_at_as_well():
+    checkpoint = from_loaded(undeclared_model("gpt_neox"), gpt2_tokenizer(), any_family=True)
+    now, before = found(checkpoint)
+    assert before == (0,)
+    assert set(now) >= {0}
+
+
+@needs_minilm
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+def test_real_models_on_a_sentence_rest_on_nothing_else(name):
+    checkpoint, _ = open_checkpoint(name)
+    now, before = found(checkpoint, "When Mary and John went to the store, John gave a drink to the man who waited")
+    assert now == before
+
+
+def test_an_untrained_model_has_no_sink_but_the_first():
+    now, before = found(fresh_gpt2(), "the cat saw the cat " * 7)
+    assert now == before == (0,)
+
+
+def test_the_document_and_the_terminal_name_a_sink_that_was_found(monkeypatch):
+    checkpoint = fresh_gpt2()
+    analysis = analyze(SENTENCE, checkpoint, syntax=False)
+    monkeypatch.setattr(EAGER, attending_to(2, 0.6, 4))
+    analysis = replace(analysis, tokens=with_found_sinks(checkpoint, analysis.tokens))
+    monkeypatch.undo()
+    assert [token["sink"] for token in analysis.document()["tokens"][:4]] == ["first", None, "found", None]
+    said = " ".join(analysis.report().split())
+    assert "Sinks: the first token and “cat” (#2), found: most heads of most layers give it over 0.3" in said
