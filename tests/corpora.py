@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attnviz.attention.capture import capture_layers
 from attnviz.corpora.batches import Batch, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
+from tests.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()
 RELATIONS = ["nsubj", "det", "obj", "acl:relcl", "punct"]
@@ -69,4 +69,5 @@ def count(
 def count_batch(tally: Any, checkpoint: Checkpoint, batch: Batch, weights: Any) -> None:
     """One batch through the model, its patterns in double precision."""
     tally.begin(batch, weights)
-    capture_layers(checkpoint, batch.inputs, lambda record: tally.add(record.layer, record.pattern.double(), batch))
+    for layer, pattern in own_patterns(checkpoint, batch.inputs).items():
+        tally.add(layer, pattern.double(), batch)

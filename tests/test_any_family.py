@@ -10,7 +10,6 @@ import transformers
 from transformers.masking_utils import AttentionMaskInterface
 
 import attnviz
-from attnviz.attention import interface
 from attnviz.attention import reference as attention
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
@@ -95,24 +94,26 @@ def test_a_mask_that_is_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a mask of the same name transformers gives none, and the model attends to what follows."""
     monkeypatch.setattr(AttentionMaskInterface, "register", lambda *_: None)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "attnviz", raising=False)
-    with pytest.raises(VerificationError, match=r"over the keys that 'olmo2' allows is not its attention: L0H\d gives"):
+    wrong = r"over the keys that 'olmo2' allows is not its attention\. The largest difference is in layer 0, head \d"
+    with pytest.raises(VerificationError, match=wrong):
         analyzed(undeclared_model("olmo2"))
 
 
 def test_a_lost_mask_that_we_would_share_fails_by_the_final_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttentionMaskInterface, "register", lambda *_: None)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "attnviz", raising=False)
-    monkeypatch.setattr(interface, "_allowed", lambda _, n, __: torch.ones(1, 1, n, n, dtype=torch.bool))
+    right = attention.allowed_positions
+    monkeypatch.setattr(attention, "allowed_positions", lambda mask, _, __, *at: right(mask, False, None, *at))
     with pytest.raises(VerificationError, match="final states are not those of the untouched model: they differ by up"):
         analyzed(undeclared_model("olmo2"))
 
 
 WRONG: dict[str, tuple[str, str, Any]] = {
-    "not causal": ("olmo2", "allowed_positions", lambda mask, causal, window: mask.bool()[:, None, None]),
-    "causal": ("albert", "allowed_positions", lambda mask, causal, window: allowed(mask, True, window)),
-    "no window": ("starcoder2", "allowed_positions", lambda mask, causal, _: allowed(mask, causal, None)),
+    "not causal": ("olmo2", "allowed_positions", lambda mask, causal, *more: allowed(mask, False, *more)),
+    "causal": ("albert", "allowed_positions", lambda mask, causal, *more: allowed(mask, True, *more)),
+    "no window": ("starcoder2", "allowed_positions", lambda mask, causal, _, *at: allowed(mask, causal, None, *at)),
     "a window off by one": (
-        "starcoder2", "allowed_positions", lambda mask, causal, window: allowed(mask, causal, window + 1)
+        "starcoder2", "allowed_positions", lambda mask, causal, window, *at: allowed(mask, causal, window + 1, *at)
     ),
     "another scale": ("granite", "attention_scores", lambda q, k, scale: scores(q, k, 1.1 * scale)),
     "another order of groups": (

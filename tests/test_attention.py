@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.reference import (
     HeadParameters,
     Projection,
@@ -25,6 +24,7 @@ from attnviz.attention.reference import (
 from attnviz.errors import ArchitectureError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.models import sharp_bert, sharp_gpt2
+from tests.recorded import RecordedLayer, recorded
 
 PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
@@ -42,33 +42,31 @@ def batch(vocabulary: int, lengths: tuple[int, ...]) -> dict[str, Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[LayerRecord]]:
+def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[RecordedLayer]]:
     checkpoint = from_loaded(model, object())
-    records: list[LayerRecord] = []
-    capture_layers(checkpoint, inputs, records.append)
-    return checkpoint, records
+    return checkpoint, recorded(checkpoint, inputs)
 
 
-def recomputed(checkpoint: Checkpoint, record: LayerRecord, mask: Tensor) -> tuple[Tensor, Tensor]:
-    parameters = checkpoint.architecture.parameters(checkpoint.model, record.layer)
+def recomputed(checkpoint: Checkpoint, layer: RecordedLayer, mask: Tensor) -> tuple[Tensor, Tensor]:
+    parameters = checkpoint.architecture.parameters(checkpoint.model, layer.layer)
     with torch.inference_mode():
         allowed = allowed_positions(mask, parameters.causal)
-        return multi_head_attention(record.attention_input, parameters, allowed)
+        return multi_head_attention(layer.record.attention_input, parameters, allowed)
 
 
 def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> None:
     """Compare every row of a real query, in every layer, with what the model computed."""
-    checkpoint, records = captured(model, inputs)
+    checkpoint, layers = captured(model, inputs)
     real = inputs["attention_mask"].bool()
-    assert len(records) == 3
-    for record in records:
-        pattern, output = recomputed(checkpoint, record, inputs["attention_mask"])
+    assert len(layers) == 3
+    for layer in layers:
+        pattern, output = recomputed(checkpoint, layer, inputs["attention_mask"])
         assert pattern.dtype == output.dtype == dtype
-        assert pattern.shape == record.pattern.shape
-        difference = (pattern - record.pattern).abs().amax(dim=(1, 3))[real]
+        assert pattern.shape == layer.pattern.shape
+        difference = (pattern - layer.pattern).abs().amax(dim=(1, 3))[real]
         assert difference.max() <= PATTERN_LIMIT[dtype]
-        scale = record.output[real].abs().max()
-        assert (output - record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
+        scale = layer.record.output[real].abs().max()
+        assert (output - layer.record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
 
 
 def random_parameters(

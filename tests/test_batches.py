@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnviz.attention.capture import capture_layers
 from attnviz.corpora.batches import batches, collate, encode
 from attnviz.corpora.reading import Place, Text
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.recorded import own_patterns
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
 WORDS = ["the", "unbelievable", "cat", "saw", "the", "dog", "antidisestablishmentarian", "."]
@@ -91,10 +91,7 @@ def test_padding_changes_no_attention(checkpoint):
 
 
 def patterns_of(checkpoint, texts):
-    found = {}
-    batch = collate(checkpoint, encode(checkpoint, texts))
-    capture_layers(checkpoint, batch.inputs, lambda record: found.__setitem__(record.layer, record.pattern))
-    return found
+    return own_patterns(checkpoint, collate(checkpoint, encode(checkpoint, texts)).inputs)
 
 
 def test_a_batch_says_what_is_token_and_what_is_content(checkpoint):

@@ -571,12 +571,8 @@ def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, m
 def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
     import attnviz.attention.reference as attention
 
-    right = attention.multi_head_attention
-
-    def wrong(x, parameters, allowed):
-        return right(x * 1.5, parameters, allowed)
-
-    monkeypatch.setattr(attention, "multi_head_attention", wrong)
+    right = attention.attention_scores
+    monkeypatch.setattr(attention, "attention_scores", lambda query, key, scale: right(query, key, 1.5 * scale))
     assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model", "Nothing was written")
 
 

@@ -17,7 +17,6 @@ from matplotlib.patches import Rectangle
 from typer.testing import CliRunner, Result
 
 import attnviz
-from attnviz.attention.capture import capture_layers
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
 from attnviz.commands.compare.corpus.tallies import dropping_out
@@ -43,6 +42,7 @@ from tests.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.recorded import own_patterns
 
 N_TEXTS = 40
 
@@ -187,13 +187,11 @@ def test_dropout_depends_on_the_seed_and_not_on_the_batch(
 
 def test_dropout_is_the_models_own_and_leaves_rows_that_sum_to_1(bert: Checkpoint):
     batch = collate(bert, encode(bert, [Text("the cat ran away", number=3), Text("the dog", number=4)]))
-    passes: list[list[torch.Tensor]] = []
+    passes: list[dict[int, torch.Tensor]] = []
     for draw in (0, 0, 1):
-        passes.append([])
         with dropping_out(bert, batch, 0, draw) as dropped:
-            capture_layers(bert, batch.inputs, lambda record: passes[-1].append(record.pattern))
-    plain: list[torch.Tensor] = []
-    capture_layers(bert, batch.inputs, lambda record: plain.append(record.pattern))
+            passes.append(own_patterns(bert, batch.inputs))
+    plain = own_patterns(bert, batch.inputs)
     first, same, other = passes
     valid = batch.valid
     for layer in range(3):

@@ -78,16 +78,16 @@ def plain_bucket(ahead: int, n_buckets: int, farthest: int, causal: bool) -> int
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n_buckets", "farthest"), [(32, 128), (8, 6), (12, 50)])
 def test_buckets_of_distances_are_those_of_a_plain_loop(n_buckets, farthest, causal):
-    found = position_buckets(70, 90, n_buckets, farthest, causal)
-    expected = [[plain_bucket(k - q, n_buckets, farthest, causal) for k in range(90)] for q in range(70)]
+    found = position_buckets(torch.arange(10, 70), 90, n_buckets, farthest, causal)
+    expected = [[plain_bucket(k - q, n_buckets, farthest, causal) for k in range(90)] for q in range(10, 70)]
     assert found.tolist() == expected
 
 
 def test_a_bias_is_the_tables_row_of_the_pairs_bucket():
     table = torch.randn(8, 3)
-    bias = bucketed_bias(table, 5, 7, 6, causal=False)
+    bias = bucketed_bias(table, 3, 5, 7, 6, causal=False)
     assert bias.shape == (3, 5, 7)
-    assert bias[2, 1, 6] == table[plain_bucket(5, 8, 6, causal=False), 2]
+    assert bias[2, 1, 6] == table[plain_bucket(6 - (3 + 1), 8, 6, causal=False), 2]
 
 
 def mutated(monkeypatch: pytest.MonkeyPatch, family: str, change: Any) -> None:
@@ -119,7 +119,7 @@ MUTATIONS = {
     "no position bias": ("t5", "E", lambda p: replace(p, position_bias=None)),
     "no position bias in the decoder": ("t5", "D", lambda p: replace(p, position_bias=None)),
     "a position bias in cross-attention": (
-        "t5", "X", lambda p: replace(p, position_bias=lambda n, m: torch.linspace(-1, 1, m).expand(p.n_heads, n, m)),
+        "t5", "X", lambda p: replace(p, position_bias=lambda _, n, m: torch.linspace(-1, 1, m).expand(p.n_heads, n, m)),
     ),
     "no bias of queries": ("bart", "X", lambda p: without(p, "query")),
     "no bias of values": ("bart", "X", lambda p: without(p, "value")),
@@ -139,7 +139,7 @@ def test_a_wrong_variant_fails_and_is_named_by_its_layer(models, monkeypatch, na
 
 def test_the_wrong_buckets_fail(models, monkeypatch):
     right = positions.position_buckets
-    monkeypatch.setattr(positions, "position_buckets", lambda q, k, n, far, causal, on: right(q, k, n, far, False, on))
+    monkeypatch.setattr(positions, "position_buckets", lambda q, k, n, far, causal: right(q, k, n, far, False))
     with pytest.raises(VerificationError, match=r"layer D\d"):
         verified(models["t5"])
 
@@ -147,14 +147,14 @@ def test_the_wrong_buckets_fail(models, monkeypatch):
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_keys_of_the_target_instead_of_the_source_fail(models, monkeypatch, family):
     checkpoint = models[family]
-    right = reference.multi_head_attention
+    right = reference.queries_and_keys
 
-    def of_target(x: Any, parameters: Any, allowed: Any, source: Any = None) -> Any:
-        keys = None if source is None else x[:, torch.arange(source.shape[1]) % x.shape[1]]  # as many as there were
-        return right(x, parameters, allowed, keys)
+    def of_target(x: Any, source: Any, parameters: Any) -> Any:
+        return right(x, x[:, torch.arange(source.shape[1]) % x.shape[1]], parameters)  # as many as there were
 
-    monkeypatch.setattr(reference, "multi_head_attention", of_target)
-    with pytest.raises(VerificationError, match=r"3 of 8 layers differ.*\(X\dH\d\), query \d+ \('.*'\), key"):
+    monkeypatch.setattr(reference, "queries_and_keys", of_target)
+    where = r"3 of 8 layers differ.*\(X\dH\d\), query \d+ \('.*'\), key .* The keys differ before that"
+    with pytest.raises(VerificationError, match=where):
         verified(checkpoint)
 
 
@@ -175,30 +175,31 @@ def test_cross_attention_that_reads_other_states_than_the_encoders_fails(models,
 
 
 def test_a_source_that_is_masked_wrongly_fails(models, monkeypatch):
-    right = reference.multi_head_attention
+    right, checkpoint = reference.pattern_of, models["bart"]
+    n_source = len(checkpoint.tokenize(SOURCE))
 
-    def shortened(x: Any, parameters: Any, allowed: Any, source: Any = None) -> Any:
-        if source is not None:
+    def shortened(query: Any, key: Any, scoring: Any, allowed: Any, first: int) -> Any:
+        if query.shape[-2] != key.shape[-2] == n_source:  # no other layer has as many keys
             allowed = allowed.clone()
             allowed[..., -1] = False
-        return right(x, parameters, allowed, source)
+        return right(query, key, scoring, allowed, first)
 
-    monkeypatch.setattr(reference, "multi_head_attention", shortened)
+    monkeypatch.setattr(reference, "pattern_of", shortened)
     with pytest.raises(VerificationError, match=r"3 of 8 layers differ.*key \d+ \('</s>'\)"):
-        verified(models["bart"])
+        verified(checkpoint)
 
 
 def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkeypatch):
-    right = reference.multi_head_attention
+    right, checkpoint = reference.pattern_of, models["t5"]
+    n_source = len(checkpoint.tokenize(SOURCE))
 
-    def perturbed(x: Any, parameters: Any, allowed: Any, source: Any = None) -> Any:
-        pattern, output = right(x, parameters, allowed, source)
-        if source is not None:
+    def perturbed(query: Any, key: Any, *more: Any) -> Any:
+        pattern = right(query, key, *more)
+        if 1 < query.shape[-2] != key.shape[-2] == n_source:
             pattern[0, 1, 2, -2] += 0.5
-        return pattern, output
+        return pattern
 
-    monkeypatch.setattr(reference, "multi_head_attention", perturbed)
-    checkpoint = models["t5"]
+    monkeypatch.setattr(reference, "pattern_of", perturbed)
     read, key = shifted_right(checkpoint.tokenize(TARGET, target=True), 0, "<pad>"), checkpoint.tokenize(SOURCE)
     where = rf"\(X\dH1\), query 2 \({read.labels[2]!r}\), key {len(key) - 2} \({key.labels[-2]!r}\)"
     with pytest.raises(VerificationError, match=where):

@@ -13,12 +13,11 @@ from transformers import AutoConfig, GptOssConfig, GptOssModel
 
 import attnviz
 from attnviz.attention import reference as attention
-from attnviz.attention.capture import capture_layers
 from attnviz.attention.checks import LayerCheck
 from attnviz.attention.positions import Rotary, default_frequencies
 from attnviz.attention.reference import HeadParameters
 from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
-from attnviz.attention.verify import verify_attention, verify_record
+from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.architectures.llama import Llama
@@ -36,6 +35,7 @@ from tests.llamas import (
     sharp_llama,
 )
 from tests.models import save_checkpoint
+from tests.recorded import verified_batch
 from tests.test_attention import batch
 
 TOKENIZER = sentencepiece_tokenizer()
@@ -44,16 +44,10 @@ N = 12
 
 
 def checks_of(model: Any, inputs: dict[str, Tensor]) -> tuple[list[LayerCheck], list[Tensor]]:
-    """Every layer verified, and the model's own patterns."""
-    checkpoint, checks, patterns = from_loaded(model, TOKENIZER), list[LayerCheck](), list[Tensor]()
-
-    def verify(record: Any) -> None:
-        labels = [str(position) for position in range(record.pattern.shape[-1])]
-        checks.append(verify_record(checkpoint, record, inputs["attention_mask"], lambda _: labels).check)
-        patterns.append(record.pattern)
-
-    capture_layers(checkpoint, inputs, verify)
-    return checks, patterns
+    """Every layer verified, and its patterns."""
+    seen: list[VerifiedRows] = []
+    verification = verified_batch(from_loaded(model, TOKENIZER), inputs, seen.append)
+    return list(verification.layers), [rows.pattern for rows in seen]
 
 
 def run(model: Any) -> None:
@@ -266,12 +260,16 @@ def normed_after_rotation(x: Tensor, source: Tensor, parameters: HeadParameters)
     return parameters.query_norm(query), parameters.key_norm(key)
 
 
+def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int, n_queries: int) -> Tensor:
+    later = torch.arange(mask.shape[1]) - torch.arange(first, first + n_queries)[:, None]
+    return right_allowed(mask, False, window, first, n_queries) & (later <= 1)
+
+
 STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "RoPE off by one": (ALL, "rotated", queries_one_further),
     "RoPE interleaved": (ALL, "rotated", interleaved),
     "groups in turn": (ALL, "shared_by_groups", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
-    "mask off by one": (ALL, "allowed_positions", lambda mask, causal, window: right_allowed(mask, False, window)
-                        & torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool).tril(1)),
+    "mask off by one": (ALL, "allowed_positions", one_key_too_many),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
 }  # fmt: skip
 

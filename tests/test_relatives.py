@@ -20,8 +20,7 @@ from transformers import (
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.attention.capture import LayerRecord, capture_layers
-from attnviz.attention.verify import verify_attention, verify_record
+from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.cli.program import app
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.explain.position_share import input_parts
@@ -35,6 +34,7 @@ from attnviz.model.sources import find_checkpoint
 from attnviz.model.tokens import merge_units
 from tests.conftest import SENTENCE, needs_parser
 from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
+from tests.recorded import verified_batch
 from tests.relatives import KINDS, RELATIVES, checkpoint_of, sharp
 from tests.test_verify import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS
 
@@ -133,20 +133,13 @@ def test_padding_on_either_side_is_masked(kind, side):
     rows = [[tokenizer.pad_token_id] * (n - len(each)) for each in ids]
     rows = [pad + each if side == "left" else each + pad for pad, each in zip(rows, ids, strict=True)]
     mask = torch.tensor(rows) != tokenizer.pad_token_id
-    patterns = []
-
-    def visit(record: LayerRecord) -> None:
-        patterns.append(verify_record(checkpoint, record, mask.long(), lambda row: [""] * n).pattern)
-
-    capture_layers(checkpoint, {"input_ids": torch.tensor(rows), "attention_mask": mask.long()}, visit)
-    assert len(patterns) == 3
-    assert float(patterns[0][0][:, :, ~mask[0]].max()) == 0
+    inputs = {"input_ids": torch.tensor(rows), "attention_mask": mask.long()}
+    seen: list[VerifiedRows] = []
+    verified_batch(checkpoint, inputs, seen.append)
+    assert len(seen) == 3
+    assert float(seen[0].pattern[0][:, :, ~mask[0]].max()) == 0
     with pytest.raises(VerificationError, match="do not reproduce the model"):
-        capture_layers(
-            checkpoint,
-            {"input_ids": torch.tensor(rows), "attention_mask": mask.long()},
-            lambda record: verify_record(checkpoint, record, torch.ones_like(mask), lambda row: [""] * n),
-        )
+        verified_batch(checkpoint, inputs, mask=torch.ones_like(mask))
 
 
 # --- positions ------------------------------------------------------------------------------------------------

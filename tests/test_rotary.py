@@ -144,8 +144,8 @@ def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
     torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
 
 
-def _by_distance(n_queries: int, n_keys: int) -> Tensor:
-    distance = torch.arange(n_keys) - torch.arange(n_queries)[:, None]
+def _by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
+    distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
     return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance
 
 

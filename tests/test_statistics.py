@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnviz.attention.checks import LayerCheck
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedLayer
+from attnviz.attention.verify import VerifiedRows
 from attnviz.errors import VerificationError
 from attnviz.patterns.registry import (
     ON_REPEATS,
@@ -261,7 +261,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
 def test_an_unverified_layer_cannot_be_measured():
     check = LayerCheck(layer=0, heads_compared=1, pattern_error=1.0, output_error=0.0, output_scale=1.0)
     with pytest.raises(VerificationError, match="layer 0 did not verify"):
-        VerifiedLayer(check, Tolerance(1e-4, 1e-4, "a test"), torch.eye(3)[None, None])
+        VerifiedRows(check, Tolerance(1e-4, 1e-4, "a test"), torch.eye(3)[None, None], 0, 3, 3)
 
 
 # --- properties ---------------------------------------------------------------------------------

@@ -132,8 +132,7 @@ def test_words_are_merged_on_both_sides():
 
 
 def between(queries: Any, keys: Any) -> TextContext:
-    masks = dict.fromkeys(context_of([False]).masks)
-    return TextContext(context_of(queries).units, False, masks, context_of(keys).units)
+    return TextContext(context_of(queries).units, False, None, context_of(keys).units)
 
 
 def rows(*places: int, n: int) -> torch.Tensor:

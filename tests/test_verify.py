@@ -13,12 +13,10 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 from typer.testing import CliRunner
 
 from attnviz.attention import reference as attention
-from attnviz.attention import verify
-from attnviz.attention.capture import capture_layers
-from attnviz.attention.checks import LayerCheck
+from attnviz.attention.checks import LayerCheck, LayerComparison
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.attention.verify import VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.attention.verify import VerifiedAttention, VerifiedRows, verify_attention
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
 from attnviz.model.architectures.bert_gpt2 import GPT2, Bert
@@ -26,6 +24,7 @@ from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.opening import open_checkpoint
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.recorded import own_patterns
 
 KINDS = ["bert", "gpt2"]
 DTYPES = [torch.float32, torch.float64]
@@ -45,7 +44,7 @@ def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any)
     return from_loaded(MAKERS[kind](**changes).to(dtype), TOKENIZERS[kind])
 
 
-def run(checkpoint: Checkpoint, visit: Callable[[VerifiedLayer], None] = lambda layer: None) -> VerifiedAttention:
+def run(checkpoint: Checkpoint, visit: Callable[[VerifiedRows], None] = lambda layer: None) -> VerifiedAttention:
     return verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), visit)
 
 
@@ -71,12 +70,12 @@ def test_half_precision_verifies_within_its_wider_tolerance(kind, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_report_covers_every_layer_and_head(kind):
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
     assert verified.verification.heads_compared == N_LAYERS * N_HEADS
     assert [check.layer for check in verified.verification.layers] == [0, 1, 2]
     assert [check.heads_compared for check in verified.verification.layers] == [N_HEADS] * N_LAYERS
-    assert [layer.check for layer in seen] == list(verified.verification.layers)
+    assert [(layer.check.layer, layer.check.heads_compared) for layer in seen] == [(i, N_HEADS) for i in range(3)]
     n = len(verified.tokens)
     assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
     assert verified.verification.pattern_error == max(c.pattern_error for c in verified.verification.layers)
@@ -86,12 +85,12 @@ def test_report_covers_every_layer_and_head(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_can_be_recomputed_later(kind):
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
     for layer in (2, 0, 1):
         again = verified.layer(layer)
         torch.testing.assert_close(again.pattern, seen[layer].pattern, rtol=0, atol=1e-6)
-        assert again.check == seen[layer].check
+        assert again.check == verified.verification.layers[layer]
 
 
 def test_float64_reorder_and_upcast_is_refused_by_name_where_transformers_cannot_compute_it():
@@ -185,16 +184,15 @@ def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor) -> Tensor:
     return torch.softmax(scores.mT.masked_fill(~allowed, -torch.inf), dim=-1)
 
 
-def no_concatenation(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
+def no_concatenation(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """Heads reshaped without moving the head axis behind the position."""
-    weighted = torch.matmul(pattern, value)
     flat = weighted.reshape(*weighted.shape[:-3], weighted.shape[-2], -1)
     return flat @ parameters.output_weight.flatten(0, 1) + parameters.output_bias
 
 
-def head_average(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
-    weighted = torch.einsum("...hqk,...hke,hed->...hqd", pattern, value, parameters.output_weight)
-    return weighted.mean(-3) + parameters.output_bias
+def head_average(weighted: Tensor, parameters: HeadParameters) -> Tensor:
+    each = torch.einsum("...hqe,hed->...hqd", weighted, parameters.output_weight)
+    return each.mean(-3) + parameters.output_bias
 
 
 def change_parameters(monkeypatch: pytest.MonkeyPatch, kind: str, change: Change) -> None:
@@ -233,10 +231,10 @@ def test_wrong_outputs_under_right_patterns_fail_verification(monkeypatch, name,
         ("gpt2", "attention_pattern", softmax_before_mask),
         ("bert", "attention_pattern", softmax_of_transposed_scores),
         ("gpt2", "attention_pattern", softmax_of_transposed_scores),
-        ("bert", "attention_output", no_concatenation),
-        ("gpt2", "attention_output", no_concatenation),
-        ("bert", "attention_output", head_average),
-        ("gpt2", "attention_output", head_average),
+        ("bert", "joined_output", no_concatenation),
+        ("gpt2", "joined_output", no_concatenation),
+        ("bert", "joined_output", head_average),
+        ("gpt2", "joined_output", head_average),
     ],
 )
 def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong, dtype):
@@ -259,17 +257,10 @@ def test_ignoring_a_scaling_flag_of_gpt2_fails_verification(monkeypatch, flag, d
 @pytest.mark.parametrize("part", ["pattern", "output"])
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.float64, 1e-9)])
 def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind, part, dtype, size):
-    original = attention.multi_head_attention
-
-    def perturbed(x, parameters, allowed):
-        pattern, output = original(x, parameters, allowed)
-        if part == "pattern":
-            pattern[0, 3, 4, 2] += size
-        else:
-            output[0, 4, 31] += size * output.abs().max()
-        return pattern, output
-
-    monkeypatch.setattr(attention, "multi_head_attention", perturbed)
+    if part == "pattern":
+        disturb(monkeypatch, pattern=lambda rows: rows[0, 3, 4, 2].add_(size))
+    else:
+        disturb(monkeypatch, output=lambda output: output[0, 4, 31].add_(size * output.abs().max()))
     with pytest.raises(VerificationError, match="3 of 3 layers differ"):
         run(checkpoint_of(kind, dtype))
 
@@ -277,32 +268,42 @@ def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind,
 # --- what the user is told ----------------------------------------------------------------------------
 
 
-def disturb(monkeypatch: pytest.MonkeyPatch, layer: int, change: Callable[[Tensor, Tensor], None]) -> None:
-    """Change the reference's result in one layer only."""
-    original = attention.multi_head_attention
-    calls: list[int] = []
+def disturb(
+    monkeypatch: pytest.MonkeyPatch,
+    layer: int | None = None,
+    pattern: Callable[[Tensor], Any] = lambda _: None,
+    output: Callable[[Tensor], Any] = lambda _: None,
+) -> None:
+    """Change the reference's patterns or outputs in place, in one layer or in all, where a layer is one block."""
+    pattern_of, joined_output, done = attention.pattern_of, attention.joined_output, list[Tensor]()
 
-    def disturbed(x, parameters, allowed):
-        pattern, output = original(x, parameters, allowed)
-        if len(calls) == layer:
-            change(pattern, output)
-        calls.append(len(calls))
-        return pattern, output
+    def disturbed_pattern(query: Tensor, *more: Any) -> Tensor:
+        rows = pattern_of(query, *more)
+        if query.shape[-2] > 1 and layer in (None, len(done)):  # a single row is sampled for the fingerprint
+            pattern(rows)
+        return rows
 
-    monkeypatch.setattr(attention, "multi_head_attention", disturbed)
+    def disturbed_output(*given: Any) -> Tensor:
+        done.append(joined_output(*given))
+        if layer in (None, len(done) - 1):
+            output(done[-1])
+        return done[-1]
+
+    monkeypatch.setattr(attention, "pattern_of", disturbed_pattern)
+    monkeypatch.setattr(attention, "joined_output", disturbed_output)
 
 
 def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
     checkpoint = checkpoint_of("bert")
-    records = []
-    capture_layers(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), records.append)
-    model_value = float(records[1].pattern[0, 2, 5, 3])
+    model_value = float(
+        own_patterns(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device))[1][0, 2, 5, 3]
+    )
 
-    def change(pattern: Tensor, output: Tensor) -> None:
+    def change(pattern: Tensor) -> None:
         pattern[0, 2, 5, 3] += 0.5
         pattern[0, 1, 5, 3] += 0.25
 
-    disturb(monkeypatch, 1, change)
+    disturb(monkeypatch, 1, pattern=change)
     pattern = (
         r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
         r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
@@ -317,10 +318,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
 
 
 def test_message_for_an_output_names_layer_query_dimension_and_both_values(monkeypatch):
-    def change(pattern: Tensor, output: Tensor) -> None:
-        output[0, 6, 17] += 7.0
-
-    disturb(monkeypatch, 2, change)
+    disturb(monkeypatch, 2, output=lambda output: output[0, 6, 17].add_(7.0))
     pattern = (
         r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
         rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
@@ -331,33 +329,26 @@ def test_message_for_an_output_names_layer_query_dimension_and_both_values(monke
 
 
 def test_message_tells_of_the_worst_layer(monkeypatch):
-    original = attention.multi_head_attention
     sizes = iter([0.1, 0.4, 0.2])
-
-    def disturbed(x, parameters, allowed):
-        pattern, output = original(x, parameters, allowed)
-        pattern[0, 0, 1, 1] += next(sizes)
-        return pattern, output
-
-    monkeypatch.setattr(attention, "multi_head_attention", disturbed)
+    disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
     with pytest.raises(VerificationError, match=r"3 of 3 layers differ\. .* layer 1, head 0"):
         run(checkpoint_of("gpt2"))
 
 
 def test_patterns_of_another_shape_are_an_error(monkeypatch):
-    original = attention.multi_head_attention
+    original = attention.pattern_of
 
-    def fewer_heads(x, parameters, allowed):
-        pattern, output = original(x, parameters, allowed)
-        return pattern[:, :3], output
+    def fewer_heads(query: Tensor, *more: Any) -> Tensor:
+        pattern = original(query, *more)
+        return pattern if query.shape[-2] == 1 else pattern[:, :3]
 
-    monkeypatch.setattr(attention, "multi_head_attention", fewer_heads)
+    monkeypatch.setattr(attention, "pattern_of", fewer_heads)
     with pytest.raises(VerificationError, match=r"layer 0: the reference gives patterns of shape \(1, 3, 9, 9\)"):
         run(checkpoint_of("bert"))
 
 
 def test_layers_from_the_first_mismatch_on_are_not_handed_over(monkeypatch):
-    disturb(monkeypatch, 1, lambda pattern, output: pattern[0, 0, 0, 0].add_(0.5))
+    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 0, 0, 0].add_(0.5))
     seen: list[int] = []
     with pytest.raises(VerificationError, match="1 of 3 layers differ"):
         run(checkpoint_of("bert"), lambda layer: seen.append(layer.check.layer))
@@ -429,16 +420,10 @@ def test_stand_in_for_transformers_attention_passes_with_the_right_scale(monkeyp
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reference_runs_once_for_each_layer(monkeypatch, kind):
-    original = attention.multi_head_attention
-    results: list[tuple[Tensor, Tensor]] = []
-
-    def counted(x, parameters, allowed):
-        results.append(original(x, parameters, allowed))
-        return results[-1]
-
-    monkeypatch.setattr(attention, "multi_head_attention", counted)
+    patterns, outputs = list[Tensor](), list[Tensor]()
+    disturb(monkeypatch, pattern=patterns.append, output=outputs.append)
     run(checkpoint_of(kind))
-    assert len(results) == N_LAYERS
+    assert len(patterns) == len(outputs) == N_LAYERS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -453,27 +438,31 @@ def test_model_runs_once(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
-    original = verify.compare_layer
-    compared: list[tuple[Tensor, ...]] = []
+    add_rows, end = LayerComparison.add_rows, LayerComparison.end
+    compared: list[list[Tensor]] = []
 
-    def keep(record, pattern, output, *rest):
-        compared.append((record.pattern, pattern, record.output, output))
-        return original(record, pattern, output, *rest)
+    def keep_rows(self, first, pattern, own):
+        compared.append([pattern, own])
+        return add_rows(self, first, pattern, own)
 
-    monkeypatch.setattr(verify, "compare_layer", keep)
-    seen: list[VerifiedLayer] = []
+    def keep(self, record, weighted, output):
+        compared[-1] += [record.weighted, weighted, record.output, output]
+        return end(self, record, weighted, output)
+
+    monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
+    monkeypatch.setattr(LayerComparison, "end", keep)
+    seen: list[VerifiedRows] = []
     run(checkpoint_of(kind), seen.append)
     assert len(compared) == N_LAYERS
-    for (model_pattern, pattern, model_output, output), layer in zip(compared, seen, strict=True):
-        assert layer.pattern is pattern
-        places = {t.untyped_storage().data_ptr() for t in (model_pattern, pattern, model_output, output)}
-        assert len(places) == 4
+    for tensors, rows in zip(compared, seen, strict=True):
+        assert rows.pattern is tensors[0]
+        assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 6
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_model_says_later_does_not_change_what_was_verified(monkeypatch, kind):
     """The reference never asks transformers for attention: with its attention broken, it still computes."""
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
 
     def broken(*args, **kwargs):
@@ -525,7 +514,7 @@ GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e
 
 def test_a_layer_within_tolerance_can_be_built():
     pattern = torch.zeros(1, 4, 2, 2)
-    assert VerifiedLayer(GOOD, TOLERANCE, pattern).pattern is pattern
+    assert VerifiedRows(GOOD, TOLERANCE, pattern, 0, 2, 2).pattern is pattern
 
 
 @pytest.mark.parametrize(
@@ -535,6 +524,9 @@ def test_a_layer_within_tolerance_can_be_built():
         {"output_error": 1.1e-4},
         {"pattern_error": float("nan")},
         {"output_error": float("nan")},
+        {"passed_error": 1.1e-4},
+        {"input_error": 1.1e-4},
+        {"head_output_error": 1.1e-4},
         {"pattern_error": float("inf")},
         {"heads_compared": 3},
         {"heads_compared": 0},
@@ -542,7 +534,7 @@ def test_a_layer_within_tolerance_can_be_built():
 )
 def test_a_layer_outside_tolerance_cannot_be_built(change):
     with pytest.raises(VerificationError, match="layer 1 did not verify"):
-        VerifiedLayer(replace(GOOD, **change), TOLERANCE, torch.zeros(1, 4, 2, 2))
+        VerifiedRows(replace(GOOD, **change), TOLERANCE, torch.zeros(1, 4, 2, 2), 0, 2, 2)
 
 
 # --- numbers that are not finite ----------------------------------------------------------------------------
@@ -587,9 +579,9 @@ def test_float16_overflow_fails_verification_and_advises_a_wider_dtype():
         run(checkpoint)
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", ["pattern", "output"])
 def test_nan_in_the_reference_fails_verification(monkeypatch, part):
-    disturb(monkeypatch, 0, lambda *results: results[part][0, 1, 2].fill_(float("nan")))
+    disturb(monkeypatch, 0, **{part: lambda result: result[0, 1, 2].fill_(float("nan"))})
     with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
         run(checkpoint_of("bert"))
 
@@ -616,7 +608,7 @@ def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
     with torch.no_grad():
         attention_layer.query.weight.mul_(1e4)
         attention_layer.query.bias.mul_(1e4)
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     verified = run(checkpoint, seen.append)
     assert (seen[0].pattern.roll(1, 1) - seen[0].pattern).abs().max() > 0.99
     with torch.no_grad():
@@ -653,12 +645,12 @@ def state_of(model: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(kind):
-    expected: list[VerifiedLayer] = []
+    expected: list[VerifiedRows] = []
     run(from_loaded(MAKERS[kind](model_class=HEADED[kind]), TOKENIZERS[kind]), expected.append)
     model = sdpa_model_in_mixed_modes(kind)
     before = state_of(model)
     assert set(before[1].values()) == {"sdpa"}
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     verified = run(from_loaded(model, TOKENIZERS[kind]), seen.append)
     assert verified.verification.heads_compared == N_LAYERS * N_HEADS
     for mine, other in zip(seen, expected, strict=True):
@@ -673,7 +665,7 @@ def test_model_is_restored_after_an_error_in_between(kind, error):
     model = sdpa_model_in_mixed_modes(kind)
     before = state_of(model)
 
-    def visit(layer: VerifiedLayer) -> None:
+    def visit(layer: VerifiedRows) -> None:
         if layer.check.layer == 1:
             raise error
 
@@ -705,7 +697,7 @@ def test_hooks_of_others_stay_on_the_model(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_verified_patterns_need_no_gradient(kind):
-    seen: list[VerifiedLayer] = []
+    seen: list[VerifiedRows] = []
     run(checkpoint_of(kind), seen.append)
     assert not any(layer.pattern.requires_grad for layer in seen)
 
@@ -832,7 +824,7 @@ def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(mon
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(monkeypatch, dtype):
-    disturb(monkeypatch, 1, lambda pattern, output: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
+    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
     checkpoint = from_loaded(BertModel(bert_config()).to(dtype).eval(), TOKENIZERS["bert"])
     with pytest.raises(VerificationError, match=r"layer 1, head 1 \(L1H1\), query 5 .* of the row's largest weight"):
         verify_attention(checkpoint, checkpoint.tokenize("the cat " * 50, truncate=True))

@@ -351,7 +351,7 @@ class Verifier:
         agrees = compared.add_rows(first, pattern, own)
         if self._value.numel():
             self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
-        if agrees and not self.mismatches:
+        if agrees and not self.mismatches and not compared.worst[1]:
             check = LayerCheck(layer, pattern.shape[1], compared.pattern_error, 0.0, 0.0)
             self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total, end))
         if not self._value.numel() and first + pattern.shape[2] == end:

@@ -1,0 +1,102 @@
+"""A pass of a model as tests look at it: whole patterns of the model's own, blocks of a chosen size, batches."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.attention.checks import Verification
+from attnviz.attention.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
+from attnviz.attention.verify import VerifiedRows, Verifier
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+
+
+@dataclass
+class RecordedLayer:
+    """What the model handed to one layer's attention, the blocks of its own patterns, and what stood around it."""
+
+    call: AttentionCall
+    own: list[Tensor] = field(default_factory=list)
+    record: LayerRecord = field(init=False)
+
+    @property
+    def layer(self) -> int:
+        return self.call.layer
+
+    @property
+    def pattern(self) -> Tensor:
+        """The model's own, [batch, n_heads, n_queries, n_keys]."""
+        n_keys = self.call.key.shape[-2]
+        return torch.cat([pad(rows, (0, n_keys - rows.shape[-1])) for rows in self.own], 2)
+
+
+@dataclass
+class Keeping:
+    """An observer that keeps all that it is told."""
+
+    layers: list[RecordedLayer] = field(default_factory=list)
+
+    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
+        self.layers.append(RecordedLayer(call))
+
+    def rows(self, layer: int, first: int, own: Tensor) -> None:
+        assert (layer, first) == (self.layers[-1].layer, sum(rows.shape[2] for rows in self.layers[-1].own))
+        self.layers[-1].own.append(own)
+
+    def end(self, record: LayerRecord) -> None:
+        assert record.layer == self.layers[-1].layer
+        self.layers[-1].record = record
+
+
+def recorded(checkpoint: Checkpoint, inputs: dict[str, Tensor], memory: float = torch.inf) -> list[RecordedLayer]:
+    """The layers of one pass, in the order in which they ran."""
+    keeping = Keeping()
+    record_attention(checkpoint, inputs, keeping, memory)
+    return keeping.layers
+
+
+def own_patterns(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> dict[int, Tensor]:
+    """By layer, the model's own patterns [batch, n_heads, n, n]."""
+    return {layer.layer: layer.pattern for layer in recorded(checkpoint, inputs)}
+
+
+def verified_batch(
+    checkpoint: Checkpoint,
+    inputs: dict[str, Tensor],
+    visit: Callable[[VerifiedRows], None] = lambda _: None,
+    mask: Tensor | None = None,
+    memory: float = torch.inf,
+) -> Verification:
+    """Several texts verified together, where ``mask`` says which keys are tokens; default what the model is told."""
+    mask = inputs["attention_mask"] if mask is None else mask
+    labels = [str(position) for position in range(mask.shape[1])]
+    verifier = Verifier(checkpoint, lambda _: (lambda _: labels, lambda _: labels), visit, lambda _: mask, keep=False)
+    record_attention(checkpoint, inputs, verifier, memory)
+    if verifier.mismatches:
+        raise VerificationError(f"the recomputed heads do not reproduce the model: {verifier.mismatches[0][1]}")
+    return verifier.verification()
+
+
+def memory_for(rows: float, n_heads: int, n_keys: int, dtype: torch.dtype = torch.float32, texts: int = 1) -> float:
+    """The memory in which a block has so many rows, of a layer with so many heads and keys."""
+    if rows == math.inf:
+        return rows
+    row_bytes = texts * n_heads * n_keys * dtype.itemsize
+    memory = float(row_bytes)
+    while next(iter(row_blocks(10**6, row_bytes, memory)))[1] < rows:
+        memory += row_bytes
+    return memory
+
+
+def whole(blocks: Sequence[VerifiedRows]) -> Tensor:
+    """The pattern of a layer from its blocks, [batch, n_heads, n_queries, n_keys]."""
+    n_keys = blocks[0].n_keys
+    assert [block.first for block in blocks] == [
+        sum(b.pattern.shape[2] for b in blocks[:i]) for i in range(len(blocks))
+    ]
+    assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]
+    return torch.cat([pad(block.pattern, (0, n_keys - block.pattern.shape[-1])) for block in blocks], 2)
