@@ -1,9 +1,7 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-
-from torch import Tensor
 
 from attnviz.attention.generation import MOST_NEW_TOKENS
 from attnviz.commands.heads.analysis import Analysis
@@ -17,11 +15,14 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
-from attnviz.page.page import ERROR, axis_entry, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
+
+Empty = Callable[[HeadId], PackedPattern]
+"""From the id of a head to its pattern on the page, before its first row."""
 
 MOSTLY_WHITE = 40
 """Tokens from which on nearly all weights are too small to be seen on the linear scale."""
@@ -35,8 +36,9 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *clearest_first([h for h in analysis.heads if h not in chosen])]]
 
-    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[Tensor]]]:
-        return ((head.id, [pattern]) for head, pattern in analysis.patterns(map(analysis.head, ids)))
+    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        filled = analysis.read(map(analysis.head, ids), lambda head: empty(head.id))
+        return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}

@@ -5,8 +5,8 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
+from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
-from attnviz.commands.heads.views import cells_of
 from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
@@ -70,12 +70,12 @@ def _chosen(result: TextsAnalysis, choices: Choices) -> list[HeadSpread]:
 
 def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pooled: int, own: bool) -> Iterator[Tile]:
     """The heads on one text, each with its label there."""
-    found = analysis.patterns(analysis.select([head.id for head in heads]))
-    by_id = {head.id: (head, pattern) for head, pattern in found}
+    found = pooled_patterns(analysis, analysis.select([head.id for head in heads]), pooled, own)
+    by_id = {head.id: (head, values) for head, values in found}
     for wanted in heads:
-        head, pattern = by_id[wanted.id]
+        head, values = by_id[wanted.id]
         brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
-        yield Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), brief, labels=labels, pooled=pooled)
+        yield Tile(f"{head.id}  {head.shown}", values, brief, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:
