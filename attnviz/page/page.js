@@ -190,7 +190,8 @@ export class App {
       const rows = data.patterns[data.heads[state.head].patterns[0]]?.rows ?? 0;
       if (state.view === "lines" && state.tokens.length === 1 && this.textOf(rows) === state.text) words.push("--token", `#${state.tokens[0]}`);
     } else words.push("--figures", data.command === "compare" ? "differences" : "page");
-    if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
+    const usual = state.view === "lines" ? "shared" : data.command_line.scale ?? "shared"; // what needs no option
+    if (state.scale !== usual && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
     return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
   }
 

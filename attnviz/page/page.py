@@ -69,7 +69,7 @@ class PackedPattern:
         roots = np.rint(exact).astype(np.uint8)
         if self._coarse:
             roots = np.where(roots < _HALF, 2 * np.rint(exact / 2), roots).astype(np.uint8)
-        kept = roots[np.tri(*roots.shape, first, dtype=bool)] if self._triangle else roots
+        kept = roots[np.tri(len(roots), roots.shape[1], first, dtype=bool)] if self._triangle else roots
         self._done.append(self._deflate.compress(kept.tobytes()))
 
     def text(self) -> str:

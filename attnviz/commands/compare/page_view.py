@@ -76,7 +76,7 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
         "command_line": _command_line(result),
         "start": {
             "head": str(ranked[0]),
-            "scale": "shared" if scale == "log" else scale,
+            "scale": scale if scale == "per-head" else "shared",
             "drop": choices.drop_special,
             "token": [],
         },

@@ -141,6 +141,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return _content(self.context.keys) if self.without_sinks else self.context.keys
 
     @property
+    def longest(self) -> int:
+        """Units of the longest text, sinks and all."""
+        return max(len(units) for part in self.parts for units in (part.context.units, part.context.keys))
+
+    @property
     def row_tokens(self) -> Tokens:
         """The tokens that the units of a part (:attr:`parts`) are made of: those of the source, or of the target."""
         return self.target.tokens if self.target is not None and self.stack_letter in ("D", "X") else self.tokens
@@ -290,7 +295,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             yield first, pattern
             first += pattern.shape[1]
 
-    def read(self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]) -> Iterator[tuple[HeadFindings, T]]:
+    def read(
+        self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
+    ) -> Iterator[tuple[HeadFindings, T]]:
         """Each head with a reader of its own that has been given its whole pattern, block by block.
 
         Args:
@@ -307,7 +314,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def layer_patterns(self, layer: int, heads: Sequence[int] | None = None) -> Tensor:
         """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
         patterns, context = torch.empty(0), self.context_of(layer)
-        shape = [int(kept.sum() if self.without_sinks else len(kept)) for kept in (context.content, context.key_content)]
+        shape = [
+            int(kept.sum() if self.without_sinks else len(kept)) for kept in (context.content, context.key_content)
+        ]
         for first, block in self.blocks(layer, heads):
             if not patterns.numel():
                 patterns = block.new_zeros(len(block), *shape)

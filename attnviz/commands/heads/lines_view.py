@@ -66,7 +66,9 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     for part in parts_asked(analysis, choices):
         heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
-            yield _plan(part, list(_weights_of(part, heads, len(heads), choices)), choices, part.stem("lines"), MOST_LINES)
+            yield _plan(
+                part, list(_weights_of(part, heads, len(heads), choices)), choices, part.stem("lines"), MOST_LINES
+            )
             continue
         for found in _weights_of(part, heads, 1, choices):
             yield _plan(part, [found], choices, f"lines/{found[0].id.file_stem}", MOST_LINES // 2)
@@ -176,7 +178,8 @@ def _plan(
 ) -> LinesPlan:
     """One picture of up to eight heads with their weights, of at most so many lines."""
     shown = analysis.drawn(choices.drop_special)
-    facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in found]
+    look = choices.look.scaled_for()  # what would be faint has no line
+    facts, scale, units, heads = shown.facts, look.scale, shown.units, [head for head, _ in found]
     largest = np.array([each.largest for _, each in found], np.float32)
     start, chosen = start_of(shown, choices.token)
     n_keys, between = len(shown.keys), analysis.context.source is not None
@@ -225,7 +228,7 @@ def _plan(
         key=row_of_key[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{f' ({choices.look.scale_of(whose)})' * (scale != 'shared')}",
+        scale=f"attention weight{f' ({look.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,

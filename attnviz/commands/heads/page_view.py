@@ -11,6 +11,7 @@ from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
+from attnviz.figures.look import PLAIN
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
@@ -23,9 +24,6 @@ from attnviz.results.view import Choices
 
 Empty = Callable[[HeadId], PackedPattern]
 """From the id of a head to its pattern on the page, before its first row."""
-
-MOSTLY_WHITE = 40
-"""Tokens from which on nearly all weights are too small to be seen on the linear scale."""
 
 
 def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
@@ -79,7 +77,12 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
         "dropped": analysis.sinks,
         "colours": colours_entry(),
-        "command_line": {"program": ["heads"], "texts": [analysis.text], "options": command_options(analysis)},
+        "command_line": {
+            "program": ["heads"],
+            "texts": [analysis.text],
+            "options": command_options(analysis),
+            "scale": PLAIN.scaled_for(analysis.longest).scale,
+        },
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
     }
@@ -184,10 +187,8 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
 
 
 def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]:
-    """What the page begins with; in a long text a logarithmic scale, since on the other most weights look like 0."""
-    scale = choices.look.scale
-    if scale == "shared" and len(analysis.units) > MOSTLY_WHITE:
-        scale = "log"
+    """What the page begins with."""
+    scale = choices.look.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
     token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

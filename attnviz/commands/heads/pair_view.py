@@ -28,7 +28,7 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted
-from attnviz.results.facts import sentence
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
 Groups = tuple[list[int], list[int], list[int]]
@@ -101,7 +101,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | Tiles
         raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
                          "choose others with --select, such as E or X.")  # fmt: skip
     for part in parts:
-        yield _map_plan(part, groups, choices.look)
+        yield _map_plan(part, groups, choices.look.scaled_for())
     if len(analysis.select(choices.select)) == len(analysis.heads):
         return
     for part in parts:
@@ -148,24 +148,29 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     )
 
 
-def _head_plans(
-    analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, look: Look
-) -> Iterator[TilesPlan]:
+def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, look: Look) -> Iterator[TilesPlan]:
     """The pattern of each head, with rules around the blocks, and the shares of these."""
-    labels, keys = labels_of(analysis)
-    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
+    pooled, _ = _head_pooling(*labels_of(analysis), look)
     patterns, shares_of_heads = pooled_patterns(analysis, heads, pooled), _shares(analysis, heads, groups)
     for (head, values), shares in zip(patterns, shares_of_heads, strict=True):
-        yield _head_plan(analysis, head, values, shares, groups, look, pooled, every)
+        yield _head_plan(analysis, head, values, shares, groups, look)
+
+
+def _head_pooling(labels: Labels, keys: Labels | None, look: Look) -> tuple[int, int]:
+    """As :func:`attnviz.figures.tiles.tile_pooling`, for one head."""
+    return tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
 
 
 def _head_plan(
-    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, look: Look, pooled: int,
-    every: int,
+    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, asked: Look
 ) -> TilesPlan:
-    facts, name, queries, (labels, keys) = (
-        analysis.facts, f"{head.id} ({head.shown})", _queries(analysis, groups), labels_of(analysis)
+    facts, name, queries = analysis.facts, f"{head.id} ({head.shown})", _queries(analysis, groups)
+    look, why_log, (labels, keys) = (
+        asked.scaled_for(analysis.longest),
+        asked.why_log(analysis.longest),
+        labels_of(analysis),
     )
+    pooled, every = _head_pooling(labels, keys, look)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
         for text, (a, b, special) in zip(queries, 100 * shares, strict=True)
@@ -183,12 +188,18 @@ def _head_plan(
             f"({label_and_role(analysis, head)})",
             f"{said} ({_uniform(groups)})",
             colours,
+            why_log,
             facts.pooled(pooled),
         ),
         title=f"{facts.model} {name}",
         notes=(
             f"{_whose(analysis)[1]}: {facts.text_line}",
-            *facts.notes(f"Attention {said}; {_uniform(groups)}.", facts.named(every), facts.pooled(pooled))[1:],
+            *facts.notes(
+                f"Attention {said}; {_uniform(groups)}.",
+                f"{capital(why_log)}." * bool(why_log),
+                facts.named(every),
+                facts.pooled(pooled),
+            )[1:],
         ),
         groups=(("", (Tile("", values),)),),
         labels=labels,

@@ -47,8 +47,8 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
-    shown, look, scale = part.drawn(choices.drop_special), choices.look, choices.look.scale
-    facts, between = shown.facts, shown.context.source is not None
+    shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where shares do
+    facts, scale, between = shown.facts, look.scale, shown.context.source is not None
     start, chosen = start_of(shown, choices.token)
     content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = content if start is None else list(start)

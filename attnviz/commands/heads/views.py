@@ -10,7 +10,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
-from attnviz.commands.heads.page_view import MOSTLY_WHITE, kinds_in_words, page_data
+from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.pair_view import PAIR, labels_of
 from attnviz.commands.heads.pooling import PooledPattern, largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
@@ -49,7 +49,8 @@ _BARS = {
 
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
-    look, heads = choices.look, analysis.select(choices.select)
+    look, heads = choices.look.scaled_for(analysis.longest), analysis.select(choices.select)
+    why_log = choices.look.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
     facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
@@ -81,6 +82,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
             _scale(look, "the largest weight of each head"),
+            why_log,
             ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
@@ -94,7 +96,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
             f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
-            "Most cells are near 0: --scale log shows them." * (facts.n > MOSTLY_WHITE and look.scale == "shared"),
+            f"{capital(why_log)}." * bool(why_log),
             facts.pooled(pooled),
         ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
@@ -126,7 +128,8 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
-    shown, look = analysis.drawn(choices.drop_special), choices.look
+    shown, look = analysis.drawn(choices.drop_special), choices.look.scaled_for(analysis.longest)
+    why_log = choices.look.why_log(analysis.longest)
     asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in asked}
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
@@ -138,7 +141,10 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     notes = (
         f"{facts.model} on {facts.text_line}",
         *facts.notes(
-            f"Bold: generated {facts.unit}s." if labels.bold else "", facts.named(every), facts.pooled(pooled)
+            f"Bold: generated {facts.unit}s." if labels.bold else "",
+            f"{capital(why_log)}." * bool(why_log),
+            facts.named(every),
+            facts.pooled(pooled),
         )[1:],
     )
     for head, values in pooled_patterns(shown, heads, pooled):
@@ -152,6 +158,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             caption=sentence(
                 f"Attention of head {head.id} of {facts.subject}: {which}",
                 _scale(look, f"the head's largest weight, {most:.2g}"),
+                why_log,
                 "weights of at least 0.005 written into the cells where they have room"
                 if max(values.shape) <= 24
                 else "",
@@ -206,17 +213,17 @@ def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     So every picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown = part.drawn(choices.drop_special)
+        shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where means do
         labels, keys = labels_of(shown)
         layers = dict.fromkeys(head.id.layer for head in shown.heads)
         names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
-        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, choices.look, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, look, keys.texts if keys else ())
         means, of_all = _mean_patterns(shown, list(layers), pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, choices.look)
-        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, choices.look, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, choices.look)
+        yield _mean(shown, names, means, top, look)
+        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, look, keys.texts if keys else ())
+        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, look)
 
 
 def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
@@ -299,7 +306,8 @@ def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
 
 
 def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
-    shown, look, asked = analysis.drawn(choices.drop_special), choices.look, analysis.select(choices.select)
+    shown, asked = analysis.drawn(choices.drop_special), analysis.select(choices.select)
+    look, why_log = choices.look.scaled_for(analysis.longest), choices.look.why_log(analysis.longest)
     clearest = clearest_first(asked)[:MOST_HEADS]
     heads = [head for head in asked if head in clearest]
     target = _PANEL_TILE if look.width is None else max(_LEAST_TILE, look.width / min(len(heads), _ACROSS) - 0.3)
@@ -318,11 +326,16 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
         caption=sentence(
             f"Attention of {facts.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
             f"colour = attention weight ({look.scale_of('each head')})",
+            why_log,
             facts.dropped,
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: {count}",
-        notes=facts.notes(f"{capital(rows)}.", f"{facts.named(every)} {facts.pooled(pooled)}".strip()),
+        notes=facts.notes(
+            f"{capital(rows)}.",
+            f"{capital(why_log)}." * bool(why_log),
+            f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
+        ),
         groups=(("", tiles),),
         labels=labels,
         keys=keys,
