@@ -16,7 +16,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
-from attnviz.page.page import ERROR, MANY, pack, packed, page_html, script_text
+from attnviz.page.page import ERROR, MANY, PackedPattern, pack, page_html, script_text
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
@@ -26,6 +26,17 @@ def data_of(html: str) -> Any:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
     assert found is not None
     return json.loads(found[1])
+
+
+def filled(pattern: torch.Tensor, packing: PackedPattern, size: int = 64) -> PackedPattern:
+    """It has been given the pattern in blocks of so many rows."""
+    for first in range(0, len(pattern), size):
+        packing.add(first, pattern[first : first + size])
+    return packing
+
+
+def packed(pattern: torch.Tensor, triangle: bool, coarse: bool = False, size: int = 64) -> str:
+    return filled(pattern, PackedPattern(triangle, coarse), size).text()
 
 
 def unpacked(text: str, n: int, triangle: bool) -> np.ndarray:
@@ -54,7 +65,10 @@ def test_on_a_page_of_many_weights_small_ones_are_kept_in_half_the_steps() -> No
     ids = [HeadId(0, i) for i in range(3)]
 
     def kept(cells: int, triangle: bool) -> str:
-        return pack(ids, lambda some: ((id, [pattern]) for id in some), cells, lambda _: triangle)[ids[0]][0]
+        def patterns(some: Any, empty: Any) -> Any:
+            return ((id, [filled(pattern, empty(id))]) for id in some)
+
+        return pack(ids, patterns, cells, lambda _: triangle)[ids[0]][0]
 
     assert kept(MANY // 3, False) == packed(pattern, False)
     assert kept(MANY // 3 + 1, False) == packed(pattern, False, coarse=True)
@@ -68,6 +82,18 @@ def test_a_causal_model_keeps_its_triangle_alone() -> None:
     assert sizes == [64 * 65 // 2, 64 * 64]
 
 
+@pytest.mark.parametrize("triangle", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 99])
+def test_a_pattern_that_comes_in_blocks_is_packed_as_a_whole_one(triangle: bool, size: int) -> None:
+    rows = torch.rand(100, 100, generator=torch.Generator().manual_seed(1)) ** 9
+    pattern = rows.tril() if triangle else rows
+    assert packed(pattern, triangle, size=size) == packed(pattern, triangle, size=100)
+    packing = PackedPattern(triangle)
+    for first in range(0, 100, size):  # hidden keys lack
+        packing.add(first, pattern[first : first + size, : min(100, first + size) if triangle else 100])
+    assert packing.text() == packed(pattern, triangle, size=100)
+
+
 def test_rows_and_columns_may_be_of_different_length() -> None:
     text = packed(torch.eye(3, 5), False)
     assert len(zlib.decompress(base64.b64decode(text))) == 15
@@ -79,7 +105,10 @@ def test_above_the_budget_the_first_heads_are_kept() -> None:
     one = len(packed(noise[HeadId(0, 4)], False))
 
     def kept(budget: int) -> list[int]:
-        of = pack(ranked, lambda ids: ((id, [noise[id]]) for id in ids), 2500, lambda _: False, budget)
+        def patterns(ids: Any, empty: Any) -> Any:
+            return ((id, [filled(noise[id], empty(id))]) for id in ids)
+
+        of = pack(ranked, patterns, 2500, lambda _: False, budget)
         return [head.head for head in of]
 
     assert kept(10 * one) == [4, 1, 0, 2, 3, 5]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.colors import LogNorm
 
-from attnviz.commands.heads.pair_view import PAIR, pair_shares, segment_positions
+from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
@@ -47,6 +47,13 @@ def plans_of(analysis, *select, look=None):
     return list(PAIR.plans(analysis, Choices(look=look or Look(), select=select)))
 
 
+def pair_shares(pattern, groups):
+    """[2, 3] of one pattern, from A and from B."""
+    shares = PairShares(groups)
+    shares.add(0, torch.as_tensor(pattern))
+    return shares.of(groups[:2])
+
+
 def shares_of(plan):
     """[n_layers, n_heads, 2, 3], 0-1, from the maps by their names."""
     by_name = {each.name: each.values / 100 for each in plan.maps}
@@ -72,7 +79,7 @@ def test_the_shares_are_means_of_sums_over_the_definition():
     found = random_pair(2, 3)
     for layer in range(2):
         patterns = found.layer_patterns(layer).numpy()
-        shares = pair_shares(patterns, segment_positions(found))
+        shares = np.stack([pair_shares(pattern, segment_positions(found)) for pattern in patterns])
         for head in range(3):
             for x, source in enumerate(GROUPS[:2]):
                 for y, target in enumerate(GROUPS):

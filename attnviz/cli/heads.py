@@ -93,9 +93,10 @@ def heads(
         str,
         options.picture_option(
             metavar="SCALE",
-            help="Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of the head), or log.",
+            help="Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of the head), log, or "
+            "auto (shared up to 40 tokens, log beyond).",
         ),
-    ] = "shared",
+    ] = "auto",
     drop_special: Annotated[
         bool,
         options.picture_option(

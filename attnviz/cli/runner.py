@@ -146,7 +146,7 @@ class Run(Shared):
         from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
-        if scale not in SCALES:
+        if scale not in (*(scales or SCALES), "log"):  # what cannot be logarithmic says why
             raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
         look = Look(self.theme, scale, self.width, self.bare, self.panel)
         return report_of(self.command).completed(Choices.of(look, choices))

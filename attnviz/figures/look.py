@@ -6,7 +6,7 @@ PNG, SVG and PDF have no dates, so that equal figures are equal files.
 import io
 import re
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -34,8 +34,12 @@ _METADATA: dict[str, dict[str, Any]] = {
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
 
-SCALES = ("shared", "per-head", "log")
-"""0 to 1, the same for every head; from 0 to the head's own largest weight; or logarithmic, the same for every head."""
+SCALES = ("auto", "shared", "per-head", "log")
+"""What suits the length of the text (:meth:`Look.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
+own largest weight; or logarithmic, the same for every head."""
+
+MOSTLY_WHITE = 40
+"""Tokens, or words, beyond which most weights are too small to be seen on a scale from 0 to 1: their mean is 1/n."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Look:
     """What the user chose of a figure's looks; arguments as for making one, the width in inches or None."""
 
     theme: str = "light"
-    scale: str = "shared"
+    scale: str = "auto"
     width: float | None = None
     bare: bool = False
     panel: str = ""
@@ -79,7 +83,7 @@ class Look:
     def __init__(
         self,
         theme: str = "light",
-        scale: str = "shared",
+        scale: str = "auto",
         width: float | str | None = None,
         bare: bool = False,
         panel: str = "",
@@ -133,6 +137,18 @@ class Look:
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
+    def scaled_for(self, n: int = 0) -> "Look":
+        """The look with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
+
+        It is logarithmic for more than :data:`MOSTLY_WHITE`; without a number linear, as suits what is no weight.
+        """
+        return replace(self, scale="log" if n > MOSTLY_WHITE else "shared") if self.scale == "auto" else self
+
+    def why_log(self, n: int) -> str:
+        """Why colours of such a picture are logarithmic, where nobody asked for it; else empty."""
+        adapted = self.scale == "auto" and n > MOSTLY_WHITE
+        return "logarithmic colours, since most weights of a text this long are near 0" if adapted else ""
+
     def norm(self, largest: float = 1.0) -> Normalize:
         """From weights to places on the colour map; the head's largest counts where each has a scale of its own."""
         if self.scale == "log":
@@ -141,11 +157,11 @@ class Look:
 
     def scale_of(self, thing: str) -> str:
         """The scale in words, for one thing that may have its own: ``shared scale``, ``scale of this head``."""
-        return {"shared": "shared scale", "per-head": f"scale of {thing}", "log": "log scale"}[self.scale]
+        return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
 
 
 PLAIN = Look()
-"""Light, one scale for every head, as wide as the content asks for."""
+"""Light, the scale that suits the text, as wide as the content asks for."""
 
 
 def parse_width(text: str) -> float:

@@ -51,26 +51,35 @@ _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
 
 
-def packed(pattern: Tensor, triangle: bool, coarse: bool = False) -> str:
-    """One pattern as a browser reads it: base64 of deflated bytes.
+class PackedPattern:
+    """One pattern as a browser reads it, deflated while its rows come.
 
     Args:
-        pattern: weights, [n_queries, n_keys]; row = query, column = key.
         triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
         coarse: keep weights below 1/4 in every other step.
     """
-    exact: NDArray[np.float32] = 255 * np.sqrt(pattern.clamp(0, 1).float().numpy())
-    roots = np.rint(exact).astype(np.uint8)
-    if coarse:
-        roots = np.where(roots < _HALF, 2 * np.rint(exact / 2), roots).astype(np.uint8)
-    kept = roots[np.tril_indices(len(roots))] if triangle else roots
-    deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: six times as fast, and smaller
-    return b64encode(deflate.compress(kept.tobytes()) + deflate.flush()).decode("ascii")
+
+    def __init__(self, triangle: bool, coarse: bool = False) -> None:
+        self._triangle, self._coarse, self._done = triangle, coarse, list[bytes]()
+        self._deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: 6 × as fast, smaller
+
+    def add(self, first: int, rows: Tensor) -> None:
+        """The next rows, [rows, n_keys], from query ``first`` on; of a triangle, hidden keys at the end may lack."""
+        exact: NDArray[np.float32] = 255 * np.sqrt(rows.clamp(0, 1).float().numpy())
+        roots = np.rint(exact).astype(np.uint8)
+        if self._coarse:
+            roots = np.where(roots < _HALF, 2 * np.rint(exact / 2), roots).astype(np.uint8)
+        kept = roots[np.tri(len(roots), roots.shape[1], first, dtype=bool)] if self._triangle else roots
+        self._done.append(self._deflate.compress(kept.tobytes()))
+
+    def text(self) -> str:
+        """All of it in base64."""
+        return b64encode(b"".join(self._done) + self._deflate.flush()).decode("ascii")
 
 
 def pack(
     ranked: Sequence[K],
-    patterns: Callable[[Sequence[K]], Iterator[tuple[K, Sequence[Tensor]]]],
+    patterns: Callable[[Sequence[K], Callable[[K], PackedPattern]], Iterator[tuple[K, Sequence[PackedPattern]]]],
     cells: int,
     triangle: Callable[[K], bool],
     budget: int = BUDGET,
@@ -79,16 +88,16 @@ def pack(
 
     Args:
         ranked: ids of the heads; the first are kept.
-        patterns: from ids in their own order to each with its patterns, one a side, [n_queries, n_keys].
+        patterns: from ids in their own order, and what makes an empty pattern of one, to each with its patterns,
+            filled, one a side.
         cells: weights of a head, over all its sides, at most.
-        triangle: as for :func:`packed`, of each head.
+        triangle: as for :class:`PackedPattern`, of each head.
         budget: bytes.
     """
     coarse = sum(cells >> triangle(head) for head in ranked) > MANY
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
-    of_each = {
-        head: [packed(side, triangle(head), coarse) for side in sides] for head, sides in patterns(sorted(tried))
-    }
+    filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head), coarse))
+    of_each = {head: [side.text() for side in sides] for head, sides in filled}
     kept: dict[K, list[str]] = {}
     for head in tried:
         budget -= sum(map(len, of_each[head]))

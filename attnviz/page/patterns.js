@@ -17,7 +17,7 @@
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>,
- *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[], examples?: Examples[]}} PageData
+ *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[]}} PageData
  * @typedef {{name: string, hit: boolean, weight: number, right: number|null, parts: [string, string][]}} Sentence
  *   right: weight of the right one, where the head attends to another; parts: text, and what it is an end of
  * @typedef {{head: string, role: string, title: string, examples: Sentence[]}} Examples  of one role of a head

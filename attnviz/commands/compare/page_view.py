@@ -4,17 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from torch import Tensor
-
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.sides import side_lines, side_names, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
-from attnviz.commands.heads.page_view import axis_of, command_options, kept_note
+from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
 from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, signed, visible
-from attnviz.page.page import ERROR, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, rounded
 from attnviz.results.facts import sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
@@ -31,8 +29,8 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
     sides, model, n = (result.first, result.second), result.first.checkpoint, len(result.labels)
 
-    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[Tensor]]]:
-        of_sides = (side.patterns(map(side.head, ids)) for side in sides)
+    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        of_sides = (side.read(map(side.head, ids), lambda head: empty(head.id)) for side in sides)
         return ((head.id, [a, b]) for (head, a), (_, b) in zip(*of_sides, strict=True))
 
     causal = result.first.context.causal
@@ -78,7 +76,7 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
         "command_line": _command_line(result),
         "start": {
             "head": str(ranked[0]),
-            "scale": "shared" if scale == "log" else scale,
+            "scale": scale if scale == "per-head" else "shared",
             "drop": choices.drop_special,
             "token": [],
         },

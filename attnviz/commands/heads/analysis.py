@@ -1,11 +1,12 @@
 """What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from typing import Any, ClassVar
+from itertools import compress, groupby
+from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from attnviz.attention.checks import Verification
@@ -13,7 +14,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
-from attnviz.model.tokens import Tokens, Units, merge_pattern, sinks_in_words
+from attnviz.model.tokens import Tokens, UnitRows, Units, sinks_in_words
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
@@ -21,6 +22,16 @@ from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import Parse
 from attnviz.results.facts import Facts
 from attnviz.results.result import OfHeads, TextResult
+
+
+class PatternReader(Protocol):
+    """What reads the pattern of one head in blocks of queries, so that it is never there as a whole."""
+
+    def add(self, first: int, rows: Tensor) -> None:
+        """The next rows, [rows, n_keys], from query ``first`` on; keys after the last of them are hidden from all."""
+
+
+T = TypeVar("T", bound=PatternReader)
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def keys(self) -> Units:
         """What is attended to: the same units, but for cross-attention those of the source."""
         return _content(self.context.keys) if self.without_sinks else self.context.keys
+
+    @property
+    def longest(self) -> int:
+        """Units of the longest text, sinks and all."""
+        return max(len(units) for part in self.parts for units in (part.context.units, part.context.keys))
 
     @property
     def row_tokens(self) -> Tokens:
@@ -260,16 +276,52 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         instances = [each.n for each in head.patterns if (each.name, each.kind == "syntactic") == (name, is_relation)]
         return any(instances) if instances or is_relation else None
 
-    def layer_patterns(self, layer: int) -> Tensor:
-        """The verified patterns of one layer, [n_heads, n_queries, n_keys], float32 or wider, on the CPU."""
-        context = self.context_of(layer)
-        pattern = self.attention.layer(layer).wide[0]
-        patterns = merge_pattern(pattern, context.units.members, context.keys.members).cpu()
-        if not self.without_sinks:
-            return patterns
-        patterns = patterns[:, context.content][:, :, context.key_content]
-        totals = patterns.sum(-1, keepdim=True)
-        return patterns / totals.masked_fill(totals == 0, 1.0)
+    def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The verified patterns of a layer, or of some of its heads, in blocks of queries between :attr:`units`.
+
+        A block is its first query and [n_heads, rows, n_keys], float32 or wider, on the CPU; keys after the last of
+        them are hidden from all its queries.
+        """
+        context, merge, first = self.context_of(layer), None, 0
+        for rows in self.attention.rows(layer, heads):
+            merge = merge or UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
+            unit, merged = merge.add(rows.first, rows.wide[0])
+            pattern = merged.cpu()
+            if self.without_sinks:
+                content = context.content[unit : unit + pattern.shape[1]]
+                pattern = pattern[:, content][:, :, context.key_content[: pattern.shape[2]]]
+                totals = pattern.sum(-1, keepdim=True)
+                pattern = pattern / totals.masked_fill(totals == 0, 1.0)
+            yield first, pattern
+            first += pattern.shape[1]
+
+    def read(
+        self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
+    ) -> Iterator[tuple[HeadFindings, T]]:
+        """Each head with a reader of its own that has been given its whole pattern, block by block.
+
+        Args:
+            heads: in the model's order, since a layer is recomputed once for those of its heads that stand together.
+            reader: makes one.
+        """
+        for layer, of_layer in groupby(heads, lambda head: head.id.layer):
+            readers = [(head, reader(head)) for head in of_layer]
+            for first, block in self.blocks(layer, [head.id.head for head, _ in readers]):
+                for (_, each), rows in zip(readers, block, strict=True):
+                    each.add(first, rows)
+            yield from readers
+
+    def layer_patterns(self, layer: int, heads: Sequence[int] | None = None) -> Tensor:
+        """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
+        patterns, context = torch.empty(0), self.context_of(layer)
+        shape = [
+            int(kept.sum() if self.without_sinks else len(kept)) for kept in (context.content, context.key_content)
+        ]
+        for first, block in self.blocks(layer, heads):
+            if not patterns.numel():
+                patterns = block.new_zeros(len(block), *shape)
+            patterns[:, first : first + block.shape[1], : block.shape[2]] = block
+        return patterns
 
     def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
         """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
@@ -294,7 +346,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             UsageError: the model has no such head.
         """
         named = self.head(head).id
-        return self.layer_patterns(named.layer)[named.head]
+        return self.layer_patterns(named.layer, [named.head])[0]
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""

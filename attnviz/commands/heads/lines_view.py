@@ -64,12 +64,14 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
     for part in parts_asked(analysis, choices):
-        pairs = part.drawn(choices.drop_special).patterns(_heads_drawn(part, choices))
+        heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
-            yield _plan(part, list(pairs), choices, part.stem("lines"), MOST_LINES)
+            yield _plan(
+                part, list(_weights_of(part, heads, len(heads), choices)), choices, part.stem("lines"), MOST_LINES
+            )
             continue
-        for head, pattern in pairs:
-            yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
+        for found in _weights_of(part, heads, 1, choices):
+            yield _plan(part, [found], choices, f"lines/{found[0].id.file_stem}", MOST_LINES // 2)
 
 
 def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
@@ -108,32 +110,88 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     clearest = clearest_first(heads)[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
     if choices.token is not None and len(shown.units) > WHOLE_ROWS:
-        pictures = (_plan(analysis, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
+        found = _weights_of(analysis, clearest, 1, choices)
+        pictures = (_plan(analysis, [each], choices, "", MOST_LINES // 2) for each in found)
         rows = [len(picture.labels) for picture in pictures]
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
     return [head for head in heads if head.id in kept]
 
 
-def _plan(
-    analysis: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
-) -> LinesPlan:
-    """One picture of up to eight heads with their patterns, of at most so many lines."""
+class StrongestKeys:
+    """The strongest keys of the queries of a head that lines start from; its rows come in blocks.
+
+    Args:
+        starts: which queries these are, boolean [n_queries].
+        count: keys of each; at most all of them.
+
+    Attributes:
+        largest: weight of the whole pattern.
+        rest: what all keys get that are not among the strongest.
+    """
+
+    def __init__(self, starts: NDArray[np.bool_], count: int) -> None:
+        self._starts, self._count = starts, count
+        self._keys, self._weights = list[Array](), list[Array]()
+        self.largest, self.rest = 0.0, 0.0
+
+    def add(self, first: int, rows: Tensor) -> None:
+        """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
+        weights = rows.float().numpy()
+        self.largest = max(self.largest, float(weights.max(initial=0)))
+        weights = weights[self._starts[first : first + len(weights)]]
+        weights = np.pad(weights, [(0, 0), (0, max(0, self._count - weights.shape[1]))])
+        if self._count == 1:  # of equal ones the first, as below, and many times faster
+            keys = weights.argmax(-1)[:, None]
+        else:
+            keys = np.sort(np.argsort(-weights, axis=-1, kind="stable")[:, : self._count], axis=-1)
+        self._keys.append(keys)
+        self._weights.append(np.take_along_axis(weights, keys, -1))
+        np.put_along_axis(weights, keys, 0, -1)
+        self.rest += float(weights.sum(dtype=np.float64))
+
+    @property
+    def keys(self) -> Array:
+        """Of each query that lines start from, [n_starts, count], in the order of the text."""
+        return np.concatenate(self._keys)
+
+    @property
+    def weights(self) -> Array:
+        """Those of the :attr:`keys`."""
+        return np.concatenate(self._weights)
+
+
+def _weights_of(
+    analysis: Analysis, heads: Sequence[HeadFindings], share: int, choices: Choices
+) -> Iterator[tuple[HeadFindings, StrongestKeys]]:
+    """Each head with the weights that may have a line, where so many heads share a picture."""
     shown = analysis.drawn(choices.drop_special)
-    facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
-    weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
-    largest = weights.max((1, 2))
+    start, _ = start_of(shown, choices.token)
+    n, n_keys = len(shown.units), len(shown.keys)
+    starts = np.isin(np.arange(n), range(n) if start is None else start)
+    count = _strongest(share, n, n_keys) if start is None else n_keys
+    return shown.read(heads, lambda _: StrongestKeys(starts, count))
+
+
+def _plan(
+    analysis: Analysis, found: Sequence[tuple[HeadFindings, StrongestKeys]], choices: Choices, stem: str, most: int
+) -> LinesPlan:
+    """One picture of up to eight heads with their weights, of at most so many lines."""
+    shown = analysis.drawn(choices.drop_special)
+    look = choices.look.scaled_for()  # what would be faint has no line
+    facts, scale, units, heads = shown.facts, look.scale, shown.units, [head for head, _ in found]
+    largest = np.array([each.largest for _, each in found], np.float32)
     start, chosen = start_of(shown, choices.token)
-    if start is not None:
-        weights[:, [position for position in range(facts.n) if position not in start]] = 0
     n_keys, between = len(shown.keys), analysis.context.source is not None
-    strongest = _strongest(len(heads), facts.n, n_keys) if start is None else n_keys
-    candidates = _strongest_keys(weights, strongest)
+    candidates = np.stack([each.weights for _, each in found])
+    strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
-    head, query, key = (candidates >= least).nonzero()
-    order = np.argsort(weights[head, query, key], kind="stable")
-    head, query, key = head[order], query[order], key[order]
-    drawn_weights = weights[head, query, key]
+    head, row, column = (candidates >= least).nonzero()
+    drawn_weights = candidates[head, row, column]
+    order = np.argsort(drawn_weights, kind="stable")
+    head, row, column, drawn_weights = head[order], row[order], column[order], drawn_weights[order]
+    query = row if start is None else np.array(sorted(start))[row]
+    key = np.stack([each.keys for _, each in found])[head, row, column]
     breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     whole = start is None or facts.n <= WHOLE_ROWS or between
     alone = range(facts.n) if whole else {*(start or ()), *key.tolist()}
@@ -142,7 +200,8 @@ def _plan(
     onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else content
     row_of_key = np.arange(n_keys) if between else row_of
     keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
-    said = [keys + _hidden(weights, candidates, least, facts.unit, start)]
+    rest = np.array([each.rest for _, each in found])
+    said = [keys + _hidden(candidates, rest, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {each.shown}" for each in heads]
     if scale == "per-head":
@@ -169,7 +228,7 @@ def _plan(
         key=row_of_key[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{f' ({choices.look.scale_of(whose)})' * (scale != 'shared')}",
+        scale=f"attention weight{f' ({look.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
@@ -207,15 +266,6 @@ def _strongest(n_heads: int, n: int, n_keys: int) -> int:
 
 def _keys(strongest: int) -> str:
     return "the strongest key" if strongest == 1 else f"the {strongest} strongest keys"
-
-
-def _strongest_keys(weights: Array, strongest: int) -> Array:
-    """The weights, [n_heads, n, n], with zeros for all but so many keys of each query."""
-    if strongest >= weights.shape[-1]:
-        return weights
-    kept, keys = np.zeros_like(weights), np.argsort(-weights, axis=-1, kind="stable")[..., :strongest]
-    np.put_along_axis(kept, keys, np.take_along_axis(weights, keys, -1), -1)
-    return kept
 
 
 def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
@@ -262,10 +312,11 @@ def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str
     return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
 
 
-def _hidden(weights: Array, candidates: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
-    """The threshold, and what share of the attention has no line."""
-    totals = weights.sum((1, 2), dtype=np.float64)
-    hidden = np.where(candidates < least, weights, 0).sum((1, 2), dtype=np.float64) / np.where(totals, totals, 1)
+def _hidden(candidates: Array, rest: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
+    """The threshold, and what share of the attention has no line: of the ``rest``, [n_heads], nothing has."""
+    totals = rest + candidates.sum((1, 2), dtype=np.float64)
+    left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
+    hidden = left_out / np.where(totals, totals, 1)
     if hidden.max() == 0:
         return f"all weights are drawn, none is below {least:.3g}"
     low, high = _percent(hidden.min()), _percent(hidden.max())
@@ -273,7 +324,7 @@ def _hidden(weights: Array, candidates: Array, least: float, unit: str, start: S
     if low != high and low.startswith("under") and not high.startswith("over"):
         share = f"up to {high}"
     chosen = "" if start is None else f" from the chosen {unit}{'s' if len(start) > 1 else ''}"
-    each = "" if len(weights) == 1 else " of each head"
+    each = "" if len(candidates) == 1 else " of each head"
     return f"weights below {least:.3g} are not drawn: {share} of the attention{chosen}{each}"
 
 

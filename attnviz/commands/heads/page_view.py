@@ -1,9 +1,7 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-
-from torch import Tensor
 
 from attnviz.attention.generation import MOST_NEW_TOKENS
 from attnviz.commands.heads.analysis import Analysis
@@ -13,18 +11,19 @@ from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
+from attnviz.figures.look import PLAIN
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
-from attnviz.page.page import ERROR, axis_entry, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
-MOSTLY_WHITE = 40
-"""Tokens from which on nearly all weights are too small to be seen on the linear scale."""
+Empty = Callable[[HeadId], PackedPattern]
+"""From the id of a head to its pattern on the page, before its first row."""
 
 
 def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
@@ -35,8 +34,9 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *clearest_first([h for h in analysis.heads if h not in chosen])]]
 
-    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[Tensor]]]:
-        return ((head.id, [pattern]) for head, pattern in analysis.patterns(map(analysis.head, ids)))
+    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        filled = analysis.read(map(analysis.head, ids), lambda head: empty(head.id))
+        return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}
@@ -77,7 +77,12 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
         "dropped": analysis.sinks,
         "colours": colours_entry(),
-        "command_line": {"program": ["heads"], "texts": [analysis.text], "options": command_options(analysis)},
+        "command_line": {
+            "program": ["heads"],
+            "texts": [analysis.text],
+            "options": command_options(analysis),
+            "scale": PLAIN.scaled_for(analysis.longest).scale,
+        },
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
     }
@@ -182,10 +187,8 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
 
 
 def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]:
-    """What the page begins with; in a long text a logarithmic scale, since on the other most weights look like 0."""
-    scale = choices.look.scale
-    if scale == "shared" and len(analysis.units) > MOSTLY_WHITE:
-        scale = "log"
+    """What the page begins with."""
+    scale = choices.look.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
     token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

@@ -12,21 +12,23 @@ Of an encoder-decoder A and B are the two texts of its source: X is one of these
 cross-attention.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, label_and_role
+from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted
-from attnviz.results.facts import sentence
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
 Groups = tuple[list[int], list[int], list[int]]
@@ -52,13 +54,28 @@ def segment_positions(analysis: Analysis) -> Groups:
     return groups
 
 
-def pair_shares(patterns: Array, groups: Groups, queries: Sequence[list[int]] | None = None) -> Array:
-    """Shares from A and from B, or from each text of ``queries``, to A, B and the special tokens, [.., 2, 3].
+class PairShares:
+    """How the queries of a head, whose rows come in blocks, share their attention out between the groups."""
 
-    Rows sum to 1, as those of the patterns do, [.., n_queries, n].
-    """
-    onto = np.stack([patterns[..., group].sum(-1, dtype=np.float64) for group in groups], -1)
-    return np.stack([onto[..., group, :].mean(-2) for group in queries or groups[:2]], -2)
+    def __init__(self, groups: Groups) -> None:
+        self._groups, self._onto = groups, list[Array]()
+
+    def add(self, _: int, rows: Tensor) -> None:
+        """The next rows, [rows, n_keys]; hidden keys at the end may lack."""
+        weights, n_keys = rows.float().numpy(), rows.shape[1]
+        seen = [[place for place in group if place < n_keys] for group in self._groups]
+        self._onto.append(np.stack([weights[:, group].sum(-1, dtype=np.float64) for group in seen], -1))
+
+    def of(self, queries: Iterable[list[int]]) -> Array:
+        """Shares from each text of ``queries`` to A, B and the special tokens, [n_texts, 3]; rows sum to 1."""
+        onto = np.concatenate(self._onto)
+        return np.stack([onto[group].mean(0) for group in queries])
+
+
+def _shares(part: Analysis, heads: Iterable[HeadFindings], groups: Groups) -> Iterator[Array]:
+    """Of each head the shares from each text that attends."""
+    queries = _queries(part, groups).values()
+    return (shares.of(queries) for _, shares in part.read(heads, lambda _: PairShares(groups)))
 
 
 def _queries(part: Analysis, groups: Groups) -> dict[str, list[int]]:
@@ -84,19 +101,17 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | Tiles
         raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
                          "choose others with --select, such as E or X.")  # fmt: skip
     for part in parts:
-        yield _map_plan(part, groups, choices.look)
+        yield _map_plan(part, groups, choices.look.scaled_for())
     if len(analysis.select(choices.select)) == len(analysis.heads):
         return
     for part in parts:
-        for head, pattern in part.patterns(part.select(choices.select)):
-            yield _head_plan(part, head, pattern.float().numpy(), groups, choices.look)
+        yield from _head_plans(part, part.select(choices.select), groups, choices.look)
 
 
 def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     facts, queries = analysis.facts, _queries(analysis, groups)
-    layers = dict.fromkeys(head.id.layer for head in analysis.heads)
-    patterns = (analysis.layer_patterns(layer).float().numpy() for layer in layers)
-    shares = 100 * np.stack([pair_shares(pattern, groups, [*queries.values()]) for pattern in patterns])
+    found = np.stack(list(_shares(analysis, analysis.heads, groups)))
+    shares = 100 * found.reshape(*analysis.shape, len(queries), 3)
     norm, colours = {
         "shared": (Normalize(0, 100, clip=True), "colours from 0 to 100 %"),
         "per-head": (
@@ -133,20 +148,36 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     )
 
 
-def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
-    """The pattern of one head, with rules around the blocks, and the shares of these."""
-    facts, name = analysis.facts, f"{head.id} ({head.shown})"
-    labels, keys = labels_of(analysis)
-    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
-    queries = _queries(analysis, groups)
-    percent = 100 * pair_shares(pattern, groups, [*queries.values()])
+def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, look: Look) -> Iterator[TilesPlan]:
+    """The pattern of each head, with rules around the blocks, and the shares of these."""
+    pooled, _ = _head_pooling(*labels_of(analysis), look)
+    patterns, shares_of_heads = pooled_patterns(analysis, heads, pooled), _shares(analysis, heads, groups)
+    for (head, values), shares in zip(patterns, shares_of_heads, strict=True):
+        yield _head_plan(analysis, head, values, shares, groups, look)
+
+
+def _head_pooling(labels: Labels, keys: Labels | None, look: Look) -> tuple[int, int]:
+    """As :func:`attnviz.figures.tiles.tile_pooling`, for one head."""
+    return tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
+
+
+def _head_plan(
+    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, asked: Look
+) -> TilesPlan:
+    facts, name, queries = analysis.facts, f"{head.id} ({head.shown})", _queries(analysis, groups)
+    look, why_log, (labels, keys) = (
+        asked.scaled_for(analysis.longest),
+        asked.why_log(analysis.longest),
+        labels_of(analysis),
+    )
+    pooled, every = _head_pooling(labels, keys, look)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
-        for text, (a, b, special) in zip(queries, percent, strict=True)
+        for text, (a, b, special) in zip(queries, 100 * shares, strict=True)
     )
     colours = {
         "shared": "colours from 0 to 1",
-        "per-head": f"colours from 0 to the head’s largest weight, {pattern.max():.2f}",
+        "per-head": f"colours from 0 to the head’s largest weight, {values.max():.2f}",
         "log": f"logarithmic colours from {FAINTEST:g} to 1",
     }[look.scale]
     edges = {edge for group in groups[:2] for edge in (group[0], group[-1] + 1)}
@@ -157,17 +188,23 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
             f"({label_and_role(analysis, head)})",
             f"{said} ({_uniform(groups)})",
             colours,
+            why_log,
             facts.pooled(pooled),
         ),
         title=f"{facts.model} {name}",
         notes=(
             f"{_whose(analysis)[1]}: {facts.text_line}",
-            *facts.notes(f"Attention {said}; {_uniform(groups)}.", facts.named(every), facts.pooled(pooled))[1:],
+            *facts.notes(
+                f"Attention {said}; {_uniform(groups)}.",
+                f"{capital(why_log)}." * bool(why_log),
+                facts.named(every),
+                facts.pooled(pooled),
+            )[1:],
         ),
-        groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
+        groups=(("", (Tile("", values),)),),
         labels=labels,
         keys=keys,
-        norm=look.norm(float(pattern.max())),
+        norm=look.norm(largest(values)),
         bar=f"attention weight ({look.scale_of('this head')})",
         pooled=pooled,
         rules=tuple(sorted(edges)),

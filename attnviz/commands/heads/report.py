@@ -11,7 +11,6 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import lines_left_out
-from attnviz.commands.heads.page_view import MOSTLY_WHITE
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
 from attnviz.commands.heads.relations_view import relations_left_out
 from attnviz.commands.heads.summary import label_entry, summary_entry
@@ -202,15 +201,13 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
 
 
 def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
-    """Which heads have no picture of their lines; how small weights can be seen in a long text."""
+    """What the model wrote; which heads have no picture of their lines, and what else shows a long text."""
     n, unit = len(analysis.units), analysis.units.name
     if analysis.target is not None and analysis.target.generated:
         yield f"the model generated the target, greedily: {quoted(analysis.target.text)}; --target gives another."
     if analysis.continuation is not None:
         yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
     drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}
-    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & drawn:
-        yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
     if "lines" in drawn and (message := lines_left_out(analysis, choices)):
         yield message
     if "lines" in drawn and n > LONG_TEXT:

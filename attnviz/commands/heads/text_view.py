@@ -6,6 +6,7 @@ from itertools import pairwise
 from unicodedata import bidirectional
 
 import numpy as np
+import torch
 from matplotlib.colors import Normalize
 from torch import Tensor
 
@@ -46,13 +47,14 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
-    shown, look, scale = part.drawn(choices.drop_special), choices.look, choices.look.scale
-    facts, between = shown.facts, shown.context.source is not None
+    shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where shares do
+    facts, scale, between = shown.facts, look.scale, shown.context.source is not None
     start, chosen = start_of(shown, choices.token)
     content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = content if start is None else list(start)
     pieces, places = pieces_of(*_source(part), shown.keys)
-    blocks = _blocks(heads, [pattern[queries] for _, pattern in shown.patterns(heads)], places)
+    received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
+    blocks = _blocks(heads, received, places)
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in places]
     top, cut = _top(blocks, sinks)
     if scale == "per-head":
@@ -100,11 +102,29 @@ def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
     return f"mean over the {counted(len(queries), shown.units.name)} that attend{left_out}"
 
 
+class _Received:
+    """What each key receives from some queries of a head, whose rows come in blocks."""
+
+    def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
+        self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
+        self._counted[list(queries)] = True
+        self._total = torch.zeros(len(shown.keys), dtype=torch.float64)
+
+    def add(self, first: int, rows: Tensor) -> None:
+        """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
+        self._total[: rows.shape[1]] += rows[self._counted[first : first + len(rows)]].double().sum(0)
+
+    @property
+    def mean(self) -> Array:
+        """Over the queries, [n_keys]."""
+        mean: Array = (self._total / int(self._counted.sum())).numpy()
+        return mean
+
+
 def _blocks(
-    heads: Sequence[HeadFindings], patterns: Sequence[Tensor], places: Sequence[Sequence[int]]
+    heads: Sequence[HeadFindings], received: Sequence[Array], places: Sequence[Sequence[int]]
 ) -> list[ShadedText]:
-    """What each piece receives from each head, or from the mean of many; patterns are of the queries that count."""
-    received = [pattern.double().mean(0).numpy() for pattern in patterns]
+    """What each piece receives from each head, or from the mean of many."""
     if len(heads) > MOST_HEADS:
         return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), places)]
     names = [f"{head.id}  {head.shown}" for head in heads]

@@ -1,18 +1,18 @@
 """The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have files of their own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
-from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
-from attnviz.commands.heads.page_view import MOSTLY_WHITE, kinds_in_words, page_data
+from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.pair_view import PAIR, labels_of
+from attnviz.commands.heads.pooling import PooledPattern, largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
 from attnviz.commands.heads.text_view import TEXT, scale_end
@@ -50,7 +50,8 @@ _BARS = {
 
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
-    look, heads = choices.look, analysis.select(choices.select)
+    look, heads = choices.look.scaled_for(analysis.longest), analysis.select(choices.select)
+    why_log = choices.look.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
     facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
@@ -62,8 +63,8 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     cells, sinks = [], frozenset[int]()
     for part in shown:
         sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
-        for head, pattern in part.patterns(part.select(choices.select)):
-            cells.append(_cell(analysis, head, cells_of(pattern, pooled, own), sinks))
+        for head, values in pooled_patterns(part, part.select(choices.select), pooled, own):
+            cells.append(_cell(analysis, head, values, sinks))
     all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
@@ -81,6 +82,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
             _scale(look, "the largest weight of each head"),
+            why_log,
             ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
@@ -94,7 +96,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
             f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
-            "Most cells are near 0: --scale log shows them." * (facts.n > MOSTLY_WHITE and look.scale == "shared"),
+            f"{capital(why_log)}." * bool(why_log),
             facts.pooled(pooled),
         ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
@@ -126,7 +128,8 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
-    shown, look = analysis.drawn(choices.drop_special), choices.look
+    shown, look = analysis.drawn(choices.drop_special), choices.look.scaled_for(analysis.longest)
+    why_log = choices.look.why_log(analysis.longest)
     asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in asked}
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
@@ -138,12 +141,14 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     notes = (
         f"{facts.model} on {facts.text_line}",
         *facts.notes(
-            f"Bold: generated {facts.unit}s." if labels.bold else "", facts.named(every), facts.pooled(pooled)
+            f"Bold: generated {facts.unit}s." if labels.bold else "",
+            f"{capital(why_log)}." * bool(why_log),
+            facts.named(every),
+            facts.pooled(pooled),
         )[1:],
     )
-    for head, pattern in shown.patterns(heads):
-        values = cells_of(pattern, pooled)
-        largest, label = _largest(values), head.shown
+    for head, values in pooled_patterns(shown, heads, pooled):
+        most, label = largest(values), head.shown
         on_text, over = evidence(head), "" if head.role is None else _over_corpus(head.role)
         told = " · ".join(part for part in (on_text, over) if part)
         relation = relations.get(head.id)
@@ -152,7 +157,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
                 f"Attention of head {head.id} of {facts.subject}: {which}",
-                _scale(look, f"the head's largest weight, {largest:.2g}"),
+                _scale(look, f"the head's largest weight, {most:.2g}"),
+                why_log,
                 "weights of at least 0.005 written into the cells where they have room"
                 if max(values.shape) <= 24
                 else "",
@@ -164,13 +170,13 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
                 facts.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
-            evidence=f"{told} · largest weight {largest:.2g}" if own else told,
+            evidence=f"{told} · largest weight {most:.2g}" if own else told,
             notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
             keys=keys,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
-            norm=look.norm(largest),
+            norm=look.norm(most),
             bar_norm=look.norm(),
             bar=_BARS[look.scale],
             pooled=pooled,
@@ -180,16 +186,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
 def _heatmap_files(analysis: Analysis, choices: Choices, file_format: str) -> Iterator[File]:
     for part in analysis.parts:
         yield from heatmap_files(_heatmaps(part, choices), choices.look, file_format)
-
-
-def cells_of(pattern: Tensor, pooled: int, own: bool = False) -> Array:
-    """A pattern as it is drawn, the largest weight of each cell; on the head's own scale a share of its largest."""
-    values = max_pool(pattern.float().numpy(), pooled)
-    return values / _largest(values) if own else values
-
-
-def _largest(values: Array) -> float:
-    return float(values.max()) or 1.0
 
 
 def _scale(look: Look, own: str) -> str:
@@ -217,26 +213,46 @@ def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     So every picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown = part.drawn(choices.drop_special)
+        shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where means do
         labels, keys = labels_of(shown)
         layers = dict.fromkeys(head.id.layer for head in shown.heads)
-        patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in layers]
-        means = [*patterns, np.mean(patterns, axis=0)]
-        pooled, _ = tile_pooling(labels.texts, [len(means)], _TILE, choices.look, keys.texts if keys else ())
-        cells = np.concatenate([max_pool(mean, pooled).ravel() for mean in means])
-        top = scale_end(np.quantile(cells, _COVERED))
         names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
-        yield _mean(shown, names, means, top, choices.look)
-        yield _mean(shown, names[-1:], means[-1:], top, choices.look)
+        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, look, keys.texts if keys else ())
+        means, of_all = _mean_patterns(shown, list(layers), pooled)
+        means.append(max_pool(of_all, pooled))
+        top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
+        yield _mean(shown, names, means, top, look)
+        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, look, keys.texts if keys else ())
+        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, look)
+
+
+def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
+    """The mean over the heads of each layer, pooled, and that over all layers, [n_queries, n_keys], float64.
+
+    The latter is whole, the only pattern of a long text that is: which of its weights are the largest is known when
+    the last layer has been added.
+    """
+    n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
+    total = np.zeros((n_queries, n_keys))
+    for layer in layers:
+        of_layer = PooledPattern(n_queries, n_keys, pooled, np.float64)
+        for first, block in shown.blocks(layer):
+            mean = block.double().mean(0)
+            of_layer.add(first, mean)
+            total[first : first + len(mean), : mean.shape[1]] += mean.numpy()
+        means.append(of_layer.cells)
+    total /= len(layers)
+    return means, total
 
 
 def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, look: Look) -> TilesPlan:
+    """Pooled means, a tile each."""
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows (target) attend to columns (source)."
-    largest = max(float(mean.max()) for mean in means)
-    own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and largest > top
+    most = max(float(mean.max()) for mean in means)
+    own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and most > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
     of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
     whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
@@ -245,7 +261,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
         "per-head": f"colours from 0 to the largest weight{'' if alone else ' of each picture'}",
         "log": f"logarithmic colours from {FAINTEST:g} to 1",
     }
-    tiles = tuple(_mean_tile(name, max_pool(mean, pooled), own) for name, mean in zip(names, means, strict=True))
+    tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
     return TilesPlan(
         stem=shown.stem("mean-all" if alone else "mean"),
         caption=sentence(
@@ -264,7 +280,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
         groups=(("", tiles),),
         labels=labels,
         keys=keys,
-        norm=Normalize(0, 1 if own else top, clip=True) if own or look.scale == "shared" else look.norm(largest),
+        norm=Normalize(0, 1 if own else top, clip=True) if own or look.scale == "shared" else look.norm(most),
         bar="share of each picture’s largest weight (own scales)"
         if own
         else f"mean attention weight ({look.scale_of('this picture')})",
@@ -281,7 +297,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
         return Tile(full, mean, (name,))
     end = f"0–{mean.max():.2f}"
     shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
-    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
+    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, largest(mean), clip=True))
 
 
 def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -290,15 +306,16 @@ def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
 
 
 def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
-    shown, look, asked = analysis.drawn(choices.drop_special), choices.look, analysis.select(choices.select)
+    shown, asked = analysis.drawn(choices.drop_special), analysis.select(choices.select)
+    look, why_log = choices.look.scaled_for(analysis.longest), choices.look.why_log(analysis.longest)
     clearest = clearest_first(asked)[:MOST_HEADS]
     heads = [head for head in asked if head in clearest]
     target = _PANEL_TILE if look.width is None else max(_LEAST_TILE, look.width / min(len(heads), _ACROSS) - 0.3)
     facts, (labels, keys), own = shown.facts, labels_of(shown), look.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, look, keys.texts if keys else ())
     tiles = tuple(
-        Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), (str(head.id),))
-        for head, pattern in shown.patterns(heads)
+        Tile(f"{head.id}  {head.shown}", values, (str(head.id),))
+        for head, values in pooled_patterns(shown, heads, pooled, own)
     )
     count = counted(len(heads), "head")
     if len(heads) < len(asked):
@@ -309,11 +326,16 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
         caption=sentence(
             f"Attention of {facts.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
             f"colour = attention weight ({look.scale_of('each head')})",
+            why_log,
             facts.dropped,
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: {count}",
-        notes=facts.notes(f"{capital(rows)}.", f"{facts.named(every)} {facts.pooled(pooled)}".strip()),
+        notes=facts.notes(
+            f"{capital(rows)}.",
+            f"{capital(why_log)}." * bool(why_log),
+            f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
+        ),
         groups=(("", tiles),),
         labels=labels,
         keys=keys,

@@ -5,12 +5,12 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
+from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
-from attnviz.commands.heads.views import cells_of
 from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
-from attnviz.results.facts import sentence
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
 _MOST_HEADS = 6
@@ -20,9 +20,10 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 
 
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
-    heads, look = _chosen(result, choices), choices.look
+    heads, shown = _chosen(result, choices), [analysis.drawn(choices.drop_special) for analysis in result.first]
+    n_units = max(analysis.longest for analysis in shown)
+    look, why_log = choices.look.scaled_for(n_units), choices.look.why_log(n_units)
     weight, own = f"attention weight ({look.scale_of('each head on each text')})", look.scale == "per-head"
-    shown = [analysis.drawn(choices.drop_special) for analysis in result.first]
     longest = max((analysis.units.labels for analysis in shown), key=len)
     target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
     counts = [len(heads)] * len(shown)
@@ -43,11 +44,16 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
             f"{of}, row by row; in each square rows attend to columns; in brackets the label that most of "
             f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
             f"colour = {weight}",
+            why_log,
             facts.dropped,
             facts.pooled(pooled),
         ),
         title=f"{visible(result.checkpoint.short_name)}: {counted(len(heads), 'head')} on {of}",
-        notes=(result.source, "Rows attend to columns.", *filter(None, [facts.dropped, facts.pooled(pooled)])),
+        notes=(
+            result.source,
+            "Rows attend to columns.",
+            *filter(None, [f"{capital(why_log)}." * bool(why_log), facts.dropped, facts.pooled(pooled)]),
+        ),
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
         norm=look.norm(),
@@ -70,12 +76,12 @@ def _chosen(result: TextsAnalysis, choices: Choices) -> list[HeadSpread]:
 
 def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pooled: int, own: bool) -> Iterator[Tile]:
     """The heads on one text, each with its label there."""
-    found = analysis.patterns(analysis.select([head.id for head in heads]))
-    by_id = {head.id: (head, pattern) for head, pattern in found}
+    found = pooled_patterns(analysis, analysis.select([head.id for head in heads]), pooled, own)
+    by_id = {head.id: (head, values) for head, values in found}
     for wanted in heads:
-        head, pattern = by_id[wanted.id]
+        head, values = by_id[wanted.id]
         brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
-        yield Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), brief, labels=labels, pooled=pooled)
+        yield Tile(f"{head.id}  {head.shown}", values, brief, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:
