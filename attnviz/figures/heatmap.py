@@ -42,6 +42,7 @@ class HeatmapPlan(ColourScale, PagePlan):
     outlines: tuple[Outline, ...] = ()  # around some of the cells
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
     keys: Labels | None = None  # of the columns, where they are other positions than the rows
+    one_text: bool = False  # whether these are of the same text
 
 
 def heatmap_pooling(labels: Sequence[str], look: Look, n_keys: int = 0) -> tuple[int, int]:
@@ -108,7 +109,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, poin
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
     size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
-    from_, to = ("query", "key") if plan.keys is None else ("target", "source")
+    from_, to = ("query", "key") if plan.keys is None or plan.one_text else ("target", "source")
     names = (f"{from_} (attends from)", f"{to} (attended to)")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(names, settings, plan.values.shape, strict=True):

@@ -53,7 +53,8 @@ class LinesPlan(PagePlan):
     samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
     written: dict[int, str]  # by row, a weight to write before the label attended to
     unit: str  # token or word
-    keys: tuple[str, ...] | None = None  # of the right side, where another text stands there; it has no breaks then
+    keys: tuple[str, ...] | None = None  # of the right side, where others stand there; it has no breaks then
+    one_text: bool = False  # whether these are of the same text
 
     @property
     def rows(self) -> Array:
@@ -153,7 +154,7 @@ def _column(plan: LinesPlan, side: int) -> list[str]:
 
 def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
     """What stands above a side, and shorter."""
-    of = "" if plan.keys is None else (" (target)", " (source)")[side]
+    of = "" if plan.keys is None or plan.one_text else (" (target)", " (source)")[side]
     return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
 

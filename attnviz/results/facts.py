@@ -18,6 +18,7 @@ class Facts:
         sizes: of a source and a target, the last text, the positions of each; else empty.
         generated: what the model wrote after the text; empty where it wrote nothing.
         n_generated: its tokens.
+        n_rows: the rows of the patterns, where they are those of some positions alone; 0 for all.
     """
 
     model: str
@@ -28,6 +29,7 @@ class Facts:
     sizes: tuple[int, ...] = ()
     generated: str = ""
     n_generated: int = 0
+    n_rows: int = 0
 
     @property
     def quotes(self) -> str:
@@ -46,7 +48,8 @@ class Facts:
             return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
         count = self.n_generated if self.unit == "token" else counted(self.n_generated, "token")
         last = f", the last {count} generated" if self.n_generated else ""
-        return f"{self.quotes} ({counted(self.n, self.unit)}{last})"
+        rows = f", the {'row' if self.n_rows == 1 else 'rows'} of {self.n_rows} alone" if self.n_rows else ""
+        return f"{self.quotes} ({counted(self.n, self.unit)}{last}{rows})"
 
     @property
     def subject(self) -> str:

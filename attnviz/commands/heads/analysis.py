@@ -134,13 +134,25 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     @property
     def units(self) -> Units:
-        """What patterns are between: tokens, or words."""
-        return _content(self.context.units) if self.without_sinks else self.context.units
+        """What attends, the rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
+        if self.context.queries is None and not self.without_sinks:
+            return self.context.units
+        sink, wanted = self.context.units.sink, set(self.context.places)
+        return _some(
+            self.context.units,
+            [place in wanted and not (self.without_sinks and sink[place]) for place in range(len(sink))],
+        )
 
     @property
     def keys(self) -> Units:
-        """What is attended to: the same units, but for cross-attention those of the source."""
-        return _content(self.context.keys) if self.without_sinks else self.context.keys
+        """What is attended to: all units of the same text, or of the source in cross-attention."""
+        keys = self.context.keys
+        return _some(keys, [not sink for sink in keys.sink]) if self.without_sinks else keys
+
+    @property
+    def between(self) -> bool:
+        """Whether rows are other units than columns: in cross-attention, and of some queries alone."""
+        return self.context.source is not None or self.context.queries is not None
 
     @property
     def longest(self) -> int:
@@ -218,7 +230,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             UsageError: nothing of the text would be left.
         """
         units = self.context.units
-        if drop_special and (all(units.sink) or all(self.context.keys.sink)):
+        if drop_special and (not self.context.content.any() or all(self.context.keys.sink)):
             all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
             raise UsageError(
                 f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
@@ -233,6 +245,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         sinks = sinks_in_words(units, units.name)
         dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
         facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
+        if self.context.queries is not None:
+            facts = replace(facts, n=len(self.keys), n_rows=len(self.units))
         if self.verification.level < 4:
             facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
         if self.continuation is not None:
@@ -315,7 +329,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
         patterns, context = torch.empty(0), self.context_of(layer)
         shape = [
-            int(kept.sum() if self.without_sinks else len(kept)) for kept in (context.content, context.key_content)
+            int(kept.sum()) if self.without_sinks else n
+            for kept, n in ((context.content, len(context.places)), (context.key_content, len(context.keys)))
         ]
         for first, block in self.blocks(layer, heads):
             if not patterns.numel():
@@ -370,8 +385,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
 
-def _content(units: Units) -> Units:
-    """The units that are no sinks."""
-    kept, of_each = [not sink for sink in units.sink], ("labels", "special", "sink", "members")
-    left: dict[str, Any] = {name: tuple(compress(getattr(units, name), kept)) for name in of_each}
+def _some(units: Units, wanted: Sequence[bool]) -> Units:
+    """Those of the units that are wanted."""
+    of_each = ("labels", "special", "sink", "members")
+    left: dict[str, Any] = {name: tuple(compress(getattr(units, name), wanted)) for name in of_each}
     return replace(units, **left)

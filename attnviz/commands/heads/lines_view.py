@@ -182,7 +182,7 @@ def _plan(
     facts, scale, units, heads = shown.facts, look.scale, shown.units, [head for head, _ in found]
     largest = np.array([each.largest for _, each in found], np.float32)
     start, chosen = start_of(shown, choices.token)
-    n_keys, between = len(shown.keys), analysis.context.source is not None
+    n_keys, between = len(shown.keys), analysis.between
     candidates = np.stack([each.weights for _, each in found])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
@@ -193,9 +193,9 @@ def _plan(
     query = row if start is None else np.array(sorted(start))[row]
     key = np.stack([each.keys for _, each in found])[head, row, column]
     breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
-    whole = start is None or facts.n <= WHOLE_ROWS or between
-    alone = range(facts.n) if whole else {*(start or ()), *key.tolist()}
-    row_of, first, counts = _rows(facts.n, alone, breaks)
+    whole = start is None or len(units) <= WHOLE_ROWS or between
+    alone = range(len(units)) if whole else {*(start or ()), *key.tolist()}
+    row_of, first, counts = _rows(len(units), alone, breaks)
     content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
     onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else content
     row_of_key = np.arange(n_keys) if between else row_of
@@ -233,6 +233,7 @@ def _plan(
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
         keys=tuple(shortened(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
+        one_text=analysis.context.source is None,
     )  # fmt: skip
 
 

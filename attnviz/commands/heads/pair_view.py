@@ -40,7 +40,7 @@ _SIDE, _WIDE = 6.0, 5.0
 def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
     """Names of the rows of patterns; and of the columns, where these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
-    if shown.context.source is None:
+    if not shown.between:
         return rows, None
     return rows, Labels(shown.keys.labels, shown.keys.sink)
 
@@ -87,6 +87,8 @@ def _queries(part: Analysis, groups: Groups) -> dict[str, list[int]]:
 
 
 def _missing(analysis: Analysis) -> str:
+    if analysis.options.queries is not None:
+        return "it shows the rows of two whole texts; leave out --queries (queries=...)"
     if analysis.pair is None:
         return "it shows two texts; give the second one with --pair (pair=...)"
     left = [name for name, group in zip(("first", "second"), segment_positions(analysis), strict=False) if not group]

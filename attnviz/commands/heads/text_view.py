@@ -48,7 +48,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
     shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where shares do
-    facts, scale, between = shown.facts, look.scale, shown.context.source is not None
+    facts, scale, between = shown.facts, look.scale, shown.between
     start, chosen = start_of(shown, choices.token)
     content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = content if start is None else list(start)

@@ -55,7 +55,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
     facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
-    few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
+    few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
     labels = labels_of(shown[0])[0] if few else None
     named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
@@ -175,6 +175,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             values=values,
             labels=labels,
             keys=keys,
+            one_text=not between,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=look.norm(most),
             bar_norm=look.norm(),
@@ -250,7 +251,8 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
-    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows (target) attend to columns (source)."
+    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
+    rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
     own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and most > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
@@ -273,7 +275,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
         ),
         title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
         notes=facts.notes(
-            f"A mean: no head need look like it. {rows if keys else 'Rows attend to columns.'}",
+            f"A mean: no head need look like it. {rows}",
             f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
             "Each picture has its own scale, from 0 to the weight beside its name." if own else "",
         ),
@@ -300,6 +302,11 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
     return Tile(f"{full} · {end}", mean, shorter, Normalize(0, largest(mean), clip=True))
 
 
+def _no_page(analysis: Analysis) -> str:
+    """Why there is no page; empty where there is one."""
+    return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
+
+
 def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     """A few chosen heads side by side, tokens named; of an encoder-decoder one figure for each kind of attention."""
     return (_panel(part, choices) for part in analysis.parts_of(choices.select))
@@ -320,7 +327,8 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
     count = counted(len(heads), "head")
     if len(heads) < len(asked):
         count = f"{len(heads)} of {len(asked)} heads, the clearest"
-    rows = "rows (target) attend to columns (source)" if keys else "rows attend to columns"
+    of_source = analysis.context.source is not None
+    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(
         stem=analysis.stem("panel"),
         caption=sentence(
@@ -365,6 +373,6 @@ VIEWS: tuple[View[Any, Any], ...] = (
     ),
     RELATIONS,
     TEXT,
-    page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data),
+    page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data, _no_page),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""
