@@ -390,7 +390,7 @@ def test_any_number_of_leading_batch_axes(n, n_heads, d_head, seed, sharpness, l
 def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
     """It adds the same score to every key of a query, which the softmax cancels: dropping it is no error."""
     parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
-    without = replace(parameters, key=Projection(parameters.key.weight, torch.zeros(n_heads, d_head)))
+    without = replace(parameters, key=Projection(parameters.key.weight, torch.zeros_like(parameters.key.bias)))
     x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
     pattern, output = multi_head_attention(x, parameters, allowed)
     same_pattern, same_output = multi_head_attention(x, without, allowed)

@@ -127,7 +127,7 @@ def test_help_has_the_shared_options_with_their_defaults_and_the_exit_codes(comm
 
 def test_options_of_heads_keep_their_defaults():
     text = " ".join(runner.invoke(app, ["heads", "--help"], terminal_width=200).stdout.split())
-    for option, default in (("local-window", 1), ("long-range-from", 4), ("top", 12), ("scale", "shared")):
+    for option, default in (("local-window", 1), ("long-range-from", 4), ("top", 12), ("scale", "auto")):
         assert re.search(rf"--{option} [A-Z][^\[]*\[default: {default}\]", text)
     assert "or none. Default: overview,heads." in text
 
@@ -513,7 +513,7 @@ def test_cuda_without_a_gpu_is_refused(heads):
         (["--figures", "pair"], "there is no figure 'pair': it shows two texts; give the second one with --pair"),
         (["--relations"], "there is no figure 'relations': the text has no parse, because it was switched off"),
         (["--figures", "overview,"], "expected names with commas between"),
-        (["--scale", "linear"], "unknown scale 'linear': expected one of shared, per-head, log."),
+        (["--scale", "linear"], "unknown scale 'linear': expected one of auto, shared, per-head, log."),
         (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),
         (["--width", "wide"], "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),
         (["--width", "1in"], "expected a width of 2 to 40 inches, found 1."),

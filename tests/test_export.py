@@ -79,8 +79,8 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
     assert found["model"] == {**name, "weights_sha256": None, **sizes, "device": "cpu", "dtype": "float32"}
     assert [token["text"] for token in found["tokens"]] == list(LABELS)
     assert found["tokens"][:2] == [
-        {"id": 100, "text": "[CLS]", "special": True, "word": None},
-        {"id": 101, "text": "the", "special": False, "word": 0},
+        {"id": 100, "text": "[CLS]", "special": True, "word": None, "sink": "special"},
+        {"id": 101, "text": "the", "special": False, "word": 0, "sink": None},
     ]
     layers = [
         {
@@ -89,6 +89,8 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
             "output_error": 1e-7,
             "output_scale": 1.5,
             "passed_error": 0.0,
+            "input_error": 0.0,
+            "head_output_error": 0.0,
             "row_error": None,
             "scale_error": None,
             "scale_limit": None,

@@ -37,7 +37,7 @@ _NO_NUMBER = "expected a width in inches, or a text such as '84mm', found"
         *[({"width": width}, _NO_PAGE) for width in (0.0, 1.99, 40.1, -3.0, float("nan"), float("inf"))],
         *[({"width": width}, _NO_NUMBER) for width in ([3], b"3in", True, (3, 4), {})],
         ({"theme": "sepia"}, "unknown theme 'sepia': expected one of light, dark"),
-        ({"scale": "linear"}, "unknown scale 'linear': expected one of shared, per-head, log"),
+        ({"scale": "linear"}, "unknown scale 'linear': expected one of auto, shared, per-head, log"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_with_what_can(choice, why):
@@ -84,15 +84,15 @@ def test_the_norm_of_each_scale(scale, places):
 
 def test_scales_are_named_in_words():
     assert [Look(scale=scale).scale_of("this head") for scale in SCALES] == [
-        "shared scale", "scale of this head", "log scale",
+        "shared scale", "shared scale", "scale of this head", "log scale",
     ]  # fmt: skip
 
 
 def test_a_look_is_made_anew_copied_and_not_changed():
-    assert Look("light", "shared", None) == PLAIN
+    assert Look("light", "auto", None) == PLAIN
     look = replace(Look(width="84mm"), theme="dark")
     assert (look.theme, look.width) == ("dark", pytest.approx(84 / 25.4))
-    assert look == Look("dark", "shared", look.width)
-    assert hash(look) == hash(Look("dark", "shared", look.width))
+    assert look == Look("dark", "auto", look.width)
+    assert hash(look) == hash(Look("dark", "auto", look.width))
     with pytest.raises(FrozenInstanceError):
         look.theme = "light"

@@ -445,9 +445,9 @@ def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
         compared.append([pattern, own])
         return add_rows(self, first, pattern, own)
 
-    def keep(self, record, weighted, output):
+    def keep(self, record, weighted, output, *more):
         compared[-1] += [record.weighted, weighted, record.output, output]
-        return end(self, record, weighted, output)
+        return end(self, record, weighted, output, *more)
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
     monkeypatch.setattr(LayerComparison, "end", keep)

@@ -1,5 +1,7 @@
 """Words are what stands between spaces, punctuation apart, and one rule names a token in every command."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -101,7 +103,7 @@ def test_every_command_names_tokens_alike():
             refused()
 
 
-def test_a_long_text_on_the_linear_scale_hints_at_the_logarithmic_one(tmp_path):
+def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_for(tmp_path):
     def told(n: int, *options: str) -> str:
         text, out = "the cat " * n, str(tmp_path / f"{n}{len(options)}")
         folder = save_checkpoint(
@@ -111,9 +113,11 @@ def test_a_long_text_on_the_linear_scale_hints_at_the_logarithmic_one(tmp_path):
             app, ["heads", text, "-m", str(folder), "-o", out, "--figures", "overview", "--no-syntax", *options]
         )
         assert found.exit_code == 0, found.output
-        return " ".join(found.stderr.split())
+        return " ".join((Path(out) / "captions.md").read_text(encoding="utf-8").split())
 
-    hint = "tokens most weights are near 0, and their cells white: --scale log shows them."
-    assert hint in told(25)
-    assert hint not in told(10)
-    assert hint not in told(25, "--scale", "log")
+    why = "logarithmic colours, since most weights of a text this long are near 0"
+    assert why in told(25)
+    assert why not in told(10)
+    linear = told(25, "--scale", "shared")
+    assert why not in linear
+    assert "from 0 to 1, the same for every head" in linear

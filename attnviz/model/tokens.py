@@ -131,10 +131,10 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     return replace(tokens, **later)
 
 
-def sinks_in_words(of: Tokens | Units, unit: str) -> str:
+def sinks_in_words(of: Tokens | Units, unit: str, special: str = "special tokens", first: str = "the first") -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
     places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
-    kinds = ["special tokens"] * any(of.special) + [f"the first {unit}"] * (0 in places)
+    kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in places)
     kinds += [f"“{of.labels[place]}” (#{place})" for place in places if place]
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 

@@ -242,7 +242,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         units = self.context.units
-        sinks = sinks_in_words(units, units.name)
+        sinks = sinks_in_words(units, units.name, first="first")
         dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
         facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
         if self.context.queries is not None:

@@ -116,7 +116,12 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Seque
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
     unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
-    words = {"unit": unit, "sinks": sinks_in_words(analysis.keys, unit), "window": window, "far": far}
+    words = {
+        "unit": unit,
+        "sinks": sinks_in_words(analysis.keys, unit, "the special tokens"),
+        "window": window,
+        "far": far,
+    }
     name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
     return name, reading, of
 
