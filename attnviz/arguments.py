@@ -68,6 +68,12 @@ def check_texts(text: object, pair: object, advice: str) -> None:
         raise TextError(f"expected text (and pair) as a string, found {found}; {advice}.")
 
 
+def check_callback(name: str, given: object) -> None:
+    """Raise UsageError unless it is a function or None."""
+    if not (given is None or callable(given)):
+        raise UsageError(f"expected {name} as a function, found {given!r}.")
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """A function that refuses switches, numbers, names, files and callbacks of other kinds than its signature says.
 
@@ -90,22 +96,23 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def _check_kind(name: str, given: object, annotation: object) -> None:
     for kind, (expected, is_one) in _KINDS.items():
-        if annotation in (kind, kind | None):
+        if annotation in (kind, kind | None):  # type: ignore[operator]
             if not (is_one(given) or (given is None and annotation != kind)):
                 raise UsageError(f"expected {name} as {expected}, found {given!r}.")
             return
-    if "Callable" in str(annotation) and not (given is None or callable(given)):
-        raise UsageError(f"expected {name} as a function, found {given!r}.")
+    if "Callable" in str(annotation):
+        check_callback(name, given)
 
 
 def _are_paths(given: object) -> bool:
     return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(x, str | Path) for x in given)
 
 
-_KINDS: dict[type, tuple[str, Callable[[object], bool]]] = {
+_KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
     bool: ("True or False", lambda given: isinstance(given, bool)),
     int: ("a whole number", is_whole),
     str: ("a string", lambda given: isinstance(given, str)),
     Path: ("a pathlib.Path", lambda given: isinstance(given, Path)),
+    str | Path: ("a path", lambda given: isinstance(given, str | Path)),
     Sequence[str | Path]: ("a list of paths", _are_paths),
 }

@@ -104,6 +104,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "written", written)
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell without job control
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def signals_heard() -> Iterator[None]:
     """As in a program in the foreground, wherever the tests run."""

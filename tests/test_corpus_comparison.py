@@ -353,6 +353,26 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
         attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=kept)
 
 
+def test_an_interrupted_run_does_not_go_on_with_another_corpus(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, monkeypatch: Any, signals_heard: None
+):
+    kept, mine = tmp_path / "u", tmp_path / "mine.conllu"
+    mine.write_text(trees.read_text())
+    with monkeypatch.context() as patched:
+        interrupt(patched, 2)
+        with pytest.raises(KeyboardInterrupt):
+            attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    before = kept.read_bytes()
+    mine.write_text(trees.read_text().replace("\tthe\t", "\tthese\t"))
+    with pytest.raises(attnviz.OutputError, match=r"mine.conllu, which has changed since: the \d+ texts .* begin anew"):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    assert kept.read_bytes() == before
+    mine.write_text("\n\n".join(trees.read_text().split("\n\n")[:3]) + "\n\n")
+    with pytest.raises(attnviz.OutputError, match=r"of the \d+ texts that it had read are gone"):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    assert kept.read_bytes() == before
+
+
 def test_processes_change_nothing(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
 ):
@@ -520,3 +540,9 @@ def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusCo
     for box in boxes:
         edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
         assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)
+
+
+@pytest.mark.parametrize("corpus", [None, 3, b"x", [], np.ones(3)])
+def test_a_corpus_that_is_no_path_is_refused(bert: Checkpoint, tuned: Checkpoint, corpus: Any):
+    with pytest.raises(attnviz.UsageError, match="expected corpus as a path, found"):
+        attnviz.compare_corpus(bert, tuned, corpus)

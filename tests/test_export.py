@@ -7,10 +7,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -594,3 +597,29 @@ def test_the_parse_stands_in_the_document_with_its_vocabulary_and_the_parsers_ow
 def test_without_a_parse_the_document_says_why():
     found = document_of(hand_made(note="the text is too odd."))
     assert (found["parse"], found["syntax_note"]) == (None, "the text is too odd.")
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"progress": []}, r"expected progress as a function, found \[\]"),
+        ({"tensors": ["L0H0"]}, r"expected tensors as True or False, found \['L0H0'\]"),
+    ],
+)
+def test_wrong_arguments_of_save_are_refused_before_anything_is_written(tmp_path: Path, choice: Any, said: str):
+    with pytest.raises(UsageError, match=said):
+        hand_made().save(tmp_path / "out", **choice)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interruption_that_is_ignored_from_the_start_stays_ignored():
+    """As of a job that a shell started in the background; SIGTERM still ends it."""
+    program = (
+        "import signal; from attnviz import signals\n"
+        "signals.take(signals.interruption()); signal.raise_signal(signal.SIGINT); print('goes on', flush=True)\n"
+        "try: signal.raise_signal(signal.SIGTERM)\n"
+        "except signals.Interrupted: print('interrupted')\n"
+    )
+    command = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["goes on", "interrupted"]

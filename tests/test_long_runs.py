@@ -1,6 +1,7 @@
 """Long runs: what an unfinished one leaves and whether it is still the same, and which process does what."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 import torch
 
 from attnviz.corpora.long_runs import (
-    ChangedCorpusError,
     Measured,
     Process,
     Unfinished,
@@ -129,8 +129,11 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
     ids=["text", "tree", "answer", "shorter"],
 )
 def test_a_change_of_what_is_done_is_noticed(changed: list[Text]):
-    with pytest.raises(ChangedCorpusError):
-        list(half_done().remaining(iter(changed)))
+    found = half_done().changed(iter(changed))
+    assert re.fullmatch(
+        r"(the \d texts that it had read are others now|\d of the \d texts that it had read are gone)", found
+    )
+    assert half_done().changed(iter(TEXTS)) == ""
 
 
 def test_a_corpus_that_breaks_off_is_not_a_changed_one():

@@ -118,10 +118,6 @@ def gathered(process: Process, state: Any) -> list[Any]:
     return states or []
 
 
-class ChangedCorpusError(Exception):
-    """What an earlier run has measured is not in the corpus any more."""
-
-
 @dataclass
 class Measured:
     """How much of one corpus is done, with ``texts`` measured, ``tokens`` in them, and texts ``left_out``.
@@ -146,22 +142,27 @@ class Measured:
         self.left_out += n_tokens == 0
 
     def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
-        """The texts of a corpus that are still to be measured.
-
-        Raises:
-            ChangedCorpusError: those that are done are not what they were.
-        """
-        before, expected, digest, n_seen = frozenset(self.numbers), self.digest, 0, 0
+        """The texts of a corpus that are still to be measured."""
+        before = frozenset(self.numbers)
         for text in texts:
             if text.number not in before:
                 self.pending[text.number] = _digest(text)
                 yield text
-                continue
-            n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
-            if n_seen == len(before) and digest != expected:
-                raise ChangedCorpusError
-        if n_seen < len(before):
-            raise ChangedCorpusError
+
+    def changed(self, texts: "Iterator[Text]") -> str:
+        """What has changed of the texts that are done, in words; empty where they are what they were.
+
+        Nothing is read beyond them.
+        """
+        digest, n_seen = 0, 0
+        for text in texts if self.numbers else ():
+            if text.number in self.numbers:
+                n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
+            if n_seen == len(self.numbers):
+                break
+        if n_seen < len(self.numbers):
+            return f"{len(self.numbers) - n_seen} of the {len(self.numbers)} texts that it had read are gone"
+        return "" if digest == self.digest else f"the {n_seen} texts that it had read are others now"
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, to save."""
@@ -240,7 +241,10 @@ class Unfinished:
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
-            raise OutputError(f"cannot keep what was measured in {self.path}: {error.strerror or error}.") from error
+            raise OutputError(
+                f"cannot keep what was measured in {self.path}: {error.strerror or error}; free some space or make the "
+                "folder writable there, or choose another folder with -o."
+            ) from error
 
     def remove(self) -> None:
         """Delete the file: nobody could go on from it."""

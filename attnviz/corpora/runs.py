@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from attnviz.corpora.batches import Batch, batches
-from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, gathered, interruptions_noted
+from attnviz.corpora.long_runs import Measured, Process, Unfinished, gathered, interruptions_noted
 from attnviz.corpora.reading import LONGEST, SHORTEST, Corpus, Span, Text, read_texts
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
@@ -134,19 +134,18 @@ class LongRun(ABC):
 
         Raises:
             CorpusError: a corpus is malformed; what stands before the place is measured and kept.
+            OutputError: what an earlier run has measured of a corpus is not in it any more; it is left as it is.
         """
         state = settings.unfinished.load()
         if state is not None:
             with settings.unfinished.believed():
                 run, done = cls(settings, state), sum(each["texts"] for each in state["measured"])
+            run._refuse_changed()
             settings.warn(
                 f"continuing after {counted(done, 'text')} that an earlier run measured; "
                 f"to start again, delete {settings.unfinished.path}"
             )
-            try:
-                return run._measured_whole()
-            except ChangedCorpusError:
-                settings.warn("a corpus has changed since it was measured: starting again")
+            return run._measured_whole()
         return cls(settings)._measured_whole()
 
     def gather(self) -> bool:
@@ -191,11 +190,26 @@ class LongRun(ABC):
         self._saved_at = time.monotonic()
 
     def _measured_whole(self) -> Self:
-        """This run, once its share of every corpus is measured; a ChangedCorpusError where an earlier run's is gone."""
+        """This run, once its share of every corpus is measured."""
         for number in range(len(self.settings.corpora)):
             self._measure(number)
         self.keep()
         return self
+
+    def _own_texts(self, number: int) -> Iterator[Text]:
+        """This process's share of a corpus."""
+        texts = read_texts(self.settings.corpora[number], self.settings.limit)
+        return (text for text in texts if self.settings.process.owns(text.number))
+
+    def _refuse_changed(self) -> None:
+        """Refuse to go on with corpora that are not those of the earlier run; nothing of it is lost."""
+        for number, (corpus, measured) in enumerate(zip(self.settings.corpora, self.measured, strict=True)):
+            if found := measured.changed(self._own_texts(number)):
+                raise OutputError(
+                    f"{self.settings.unfinished.path} holds what an interrupted run has measured of {corpus.path}, "
+                    f"which has changed since: {found}. Give the corpus as it was to go on, choose another folder with "
+                    "-o, or delete that file to begin anew."
+                )
 
     def _measure(self, number: int) -> None:
         """Count this process's share of a corpus with the tallies of its kind."""
@@ -203,10 +217,8 @@ class LongRun(ABC):
         broken: list[CorpusError] = []
 
         def own() -> Iterator[Text]:
-            texts = read_texts(settings.corpora[number], settings.limit)
-            mine = (text for text in texts if settings.process.owns(text.number))
             try:
-                for text in measured.remaining(mine):
+                for text in measured.remaining(self._own_texts(number)):
                     if (prepared := self._prepared(text)) is None:
                         measured.note(text)
                     else:

@@ -296,7 +296,7 @@ def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
         UsageError: the text has no such queries, or it is neither.
     """
     n = len(units)
-    if queries == "last":
+    if isinstance(queries, str) and queries == "last":
         return (n - 1,)
     if isinstance(queries, str) and (ends := _STRETCH.fullmatch(queries.strip())):
         first, last = (int(end) if end else None for end in ends.groups())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_switch, check_whole
+from attnviz.arguments import check_callback, check_switch, check_whole
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, head_named, select_heads
 from attnviz.model.wording import counted, visible
@@ -171,6 +171,7 @@ class Result:
         wanted = self._choices(look, choices)
         self.wanted_views(figures, formats)
         check_switch("overwrite", overwrite)
+        check_callback("progress", progress)
         with OutputFolder(path, layout_of(self.command), overwrite) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
         return Document(written, path)
