@@ -189,14 +189,19 @@ def test_what_cannot_be_done_is_told_in_one_line_and_leaves_nothing_behind(
 
 
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, models: list[str], monkeypatch: pytest.MonkeyPatch):
-    from attnviz.attention import verify
+    from attnviz.attention import reference
 
-    within, checked = verify.within, []
-    monkeypatch.setattr(verify, "within", lambda *case: checked.append(case) or (len(checked) < 9 and within(*case)))
+    joined_output, outputs = reference.joined_output, []
+
+    def wrong(*given: Any) -> Any:
+        outputs.append(joined_output(*given))
+        return outputs[-1] + (len(outputs) > 3)
+
+    monkeypatch.setattr(reference, "joined_output", wrong)
     result = run(TEXT, *models, "-o", "out")
     assert result.exit_code == 3
-    assert len(checked) >= 9  # the first side verified, the second did not
-    assert "fine-tuned" in result.stderr or "reproduce" in result.stderr
+    assert len(outputs) == 6  # the first side verified, the second did not
+    assert "the recomputed heads do not reproduce the model: 3 of 3 layers differ" in result.stderr
     assert not Path("out").exists()
 
 

@@ -227,15 +227,19 @@ def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
 
 
 def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-    """The rows of a mask, and how many keys any of them leaves; those after are hidden from all."""
+    """The rows of a mask, and how many keys to give them: none of those that follow is seen by any.
+
+    The first key that is hidden from all is given, too, so that even in a block of one row a model that attends ahead in
+    spite of its mask is found out.
+    """
     if mask is None:
         return None, n_keys
     whole = mask if mask.shape[-2] == 1 else mask[..., first:last, :]
     rows = mask.of(first, last) if isinstance(mask, _Mask) else whole
-    if last < n_keys and rows.shape[-2] == last - first:
-        hidden = rows[..., last:]
+    if last + 1 < n_keys and rows.shape[-2] == last - first:
+        hidden = rows[..., last + 1 :]
         if bool((hidden <= torch.finfo(rows.dtype).min).all()):
-            return rows[..., :last], last
+            return rows[..., : last + 1], last + 1
     return rows, n_keys
 
 
