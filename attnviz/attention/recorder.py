@@ -229,8 +229,8 @@ def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
 def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
     """The rows of a mask, and how many keys to give them: none of those that follow is seen by any.
 
-    The first key that is hidden from all is given, too, so that even in a block of one row a model that attends ahead in
-    spite of its mask is found out.
+    The first key that is hidden from all is given, too, so that even in a block of one row a model that attends ahead
+    in spite of its mask is found out.
     """
     if mask is None:
         return None, n_keys
