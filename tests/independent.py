@@ -64,11 +64,20 @@ def mean(values: list[Any]) -> Any:
 
 
 def statistics(
-    A: np.ndarray, sink: list[bool], causal: bool, window: int = 1, far: int = 4, ids: list[Any] | None = None
+    A: np.ndarray,
+    sink: list[bool],
+    causal: bool,
+    window: int = 1,
+    far: int = 4,
+    ids: list[Any] | None = None,
+    sees: int | None = None,
 ) -> dict[str, Any]:
-    """Every scalar of one head and its baselines, by the table of definitions; ids say which positions are alike."""
+    """Every scalar of one head and its baselines, by the table of definitions; ids say which positions are alike.
+
+    A query sees itself and those before it, as many as ``sees``; None for all.
+    """
     n = len(A)
-    allowed = [[k for k in range(n) if not causal or k <= q] for q in range(n)]
+    allowed = [[k for k in range(n) if (not causal or k <= q) and (sees is None or q - k < sees)] for q in range(n)]
     C = [p for p in range(n) if not sink[p]]
     content = set(C)
     S = [p for p in range(n) if sink[p]]

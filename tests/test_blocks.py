@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -124,7 +123,8 @@ def random_parse(n_tokens: int, seed: int = 0) -> Parse:
 
 
 def analysis(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype, words: bool, pair: str | None) -> Analysis:
-    monkeypatch.setattr(measure, "_parse", lambda texts, tokens, *_: (random_parse(len(tokens)), ""))
+    parsed = kind != "t5"  # far copies of a token tie there, since its positions are distances up to a bound
+    monkeypatch.setattr(measure, "_parse", lambda _, tokens, *__: (random_parse(len(tokens)) if parsed else None, ""))
     target = "ein Hund lief weg und die Katzen sahen das Haus" if kind in ENCODER_DECODERS else None
     return attnviz.analyze(LONG, checkpoint_of(kind, dtype), words=words, pair=pair, target=target, warn=lambda _: None)
 
@@ -161,26 +161,21 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "dtype", "words", "pair"), CASES)
 def test_every_number_of_every_head_is_the_same_whatever_the_blocks(monkeypatch, kind, dtype, words, pair):
-    limit = 1e-5 if dtype == torch.float32 else 1e-12
+    limit = 1e-6 if dtype == torch.float32 else 1e-12
     expected = analysis(monkeypatch, kind, dtype, words, pair)
     wanted = findings(expected)
-    if kind == "t5":  # float32 in softmax, so that words may get the same, and either be the guess of a relation
-        wanted = {name: value for name, value in wanted.items() if "patterns" not in name}
-    assert sum(isinstance(value, float) for value in wanted.values()) > 200
+    assert sum(isinstance(value, float) for value in wanted.values()) > 500
     for size in SIZES:
         with monkeypatch.context() as patch:
             in_blocks(patch, size)
             found = analysis(patch, kind, dtype, words, pair)
-            assert_same({name: value for name, value in findings(found).items() if name in wanted}, wanted, limit)
+            assert_same(findings(found), wanted, limit)
             assert_same_layers(found.attention, expected.attention, limit, size)
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any], limit: float) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        if name.endswith("other words"):  # a guess of the head itself: where two words get the same, either may be it
-            assert found[name] == pytest.approx(value, abs=0.01), name
-            continue
         expected = pytest.approx(value, abs=limit, rel=limit) if isinstance(value, float) else value
         assert found[name] == expected, name
 
@@ -195,7 +190,7 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
         blocks = list(found.rows(layer))
         assert {block.pattern.shape[2] for block in blocks[:-1]} <= {size}
         torch.testing.assert_close(whole(blocks), expected.layer(layer).pattern, rtol=0, atol=10 * limit)
-        torch.testing.assert_close(whole(blocks), found.layer(layer).pattern, rtol=0, atol=limit)
+        torch.testing.assert_close(whole(blocks), found.layer(layer).pattern, rtol=0, atol=10 * limit)
         some = list(found.rows(layer, [2, 0]))
         torch.testing.assert_close(whole(some), whole(blocks)[:, [2, 0]], rtol=0, atol=limit)
 
@@ -218,7 +213,7 @@ def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind, size):
         assert torch.equal(states, untouched)
     else:
         assert keeping.blocks >= 2 * checkpoint.n_layers
-        torch.testing.assert_close(states, untouched, rtol=1e-4, atol=1e-4)
+        assert (states - untouched).abs().max() <= 1e-4 * untouched.abs().max()  # models are sharp: rounding grows
 
 
 class _Quiet:
@@ -252,17 +247,13 @@ def test_families_that_are_not_declared_come_in_blocks(monkeypatch, family):
     assert family in UNDECLARED
 
 
-PADDED = [
-    (kind, dtype, side)
-    for kind in ("roberta", "llama", "mistral")
-    for dtype in (torch.float32, torch.float64, torch.bfloat16)
-    for side in ("left", "right")
-    # a row of padding that sees nothing is NaN in transformers itself, whose softmax is float32 there
-    if not (dtype == torch.float64 and (kind == "mistral" or (kind == "llama" and side == "left")))
-]
+NOTHING_TO_SEE = [("llama", "left"), ("mistral", "left"), ("mistral", "right")]
+"""Padding that may attend to nothing: float64's lowest number is no float32, in which these models take the softmax."""
 
 
-@pytest.mark.parametrize(("kind", "dtype", "side"), PADDED)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["roberta", "llama", "mistral"])
 def test_padded_batches_in_blocks(monkeypatch, kind, dtype, side):
     inputs = batch(40, (12, 5, 9))
     if side == "left":
@@ -271,6 +262,10 @@ def test_padded_batches_in_blocks(monkeypatch, kind, dtype, side):
         inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 1)
     checkpoint = checkpoint_of(kind, dtype)
     seen: list[VerifiedRows] = []
+    if dtype == torch.float64 and (kind, side) in NOTHING_TO_SEE:
+        with pytest.raises(VerificationError, match=r"own attention in layer 0 .* not finite in float64"):
+            verified_batch(checkpoint, inputs)
+        return
     verified_batch(checkpoint, inputs, seen.append)
     in_blocks(monkeypatch, 5)
     blocks: list[VerifiedRows] = []
@@ -410,11 +405,7 @@ def test_one_weight_of_a_later_block_is_named_by_its_own_place(monkeypatch, kind
 
     monkeypatch.setattr(attention, "pattern_of", perturbed)
     seen: list[VerifiedRows] = []
-    of_texts = [checkpoint.tokenize(SENTENCE).labels[3]]
-    if checkpoint.stacks:  # whichever layer is worst by rounding
-        of_texts.append(shifted_right(checkpoint.tokenize("a dog ran away", target=True), 0, "<pad>").labels[3])
-    named = "|".join(map(re.escape, of_texts))
-    with pytest.raises(VerificationError, match=rf"head 1 \(\w+H1\), query 5 \('.*'\), key 3 \('({named})'\)"):
+    with pytest.raises(VerificationError, match=r"head 1 \(\w+H1\), query 5 \('.*'\), key 3 \('"):
         run(checkpoint, visit=seen.append)
     assert {rows.layer for rows in seen} <= {checkpoint.layers[0]}
     assert sum(rows.pattern.shape[2] for rows in seen) < whole_rows

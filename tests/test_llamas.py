@@ -447,3 +447,68 @@ def test_baselines_of_a_layer_with_a_window_are_those_within_it():
         [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 0],
         [0, 0, 1, 1, 1, 1],
     ]  # fmt: skip
+
+
+# --- which step is wrong ---------------------------------------------------------------------------------
+
+
+def _without_bias_of(name: str) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    def forget(attention_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        linear = getattr(attention_module, name)
+        monkeypatch.setattr(linear, "forward", lambda x: nn.functional.linear(x, linear.weight))
+
+    return forget
+
+
+def _without_norm(name: str) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    return lambda module, monkeypatch: monkeypatch.setattr(getattr(module, name), "forward", lambda x: x)
+
+
+def _without_rotary(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{type(module).__module__}.apply_rotary_pos_emb", lambda q, k, *_, **__: (q, k))
+
+
+def _with_groups_in_turn(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{type(module).__module__}.repeat_kv", lambda x, n: x.repeat(1, n, 1, 1))
+
+
+def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    def disturb(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        linear = getattr(module, name)
+        forward = linear.forward
+        monkeypatch.setattr(linear, "forward", lambda x: change(forward(x)))
+
+    return disturb
+
+
+FORGOTTEN: dict[str, tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]] = {
+    "bias of queries": ("qwen2", _without_bias_of("q_proj"), "queries differ {}; they agree without the bias"),
+    "bias of keys": ("llama", _without_bias_of("k_proj"), "keys differ {}; they agree without the bias"),
+    "bias of values": ("llama", _without_bias_of("v_proj"), "values differ {}; they agree without the bias"),
+    "norm of queries": ("qwen3", _without_norm("q_norm"), "queries differ {}; they agree without the norm"),
+    "norm of keys": ("qwen3", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
+    "rotary positions": ("llama", _without_rotary, "queries differ {}; they agree without rotary positions"),
+    "order of heads": (
+        "qwen3", _changed("q_proj", lambda x: x.unflatten(-1, (N_HEADS, -1)).flip(-2).flatten(-2)),
+        "queries differ {}; they agree with the heads in another order",
+    ),
+    "order of groups": (
+        "llama", _with_groups_in_turn,
+        "values agree before that; patterns agree with the groups of heads in another order",
+    ),
+    "projection of queries": ("qwen3", _changed("q_proj", lambda x: x.flip(1)), "queries differ {}"),
+    "projection of values": ("mistral", _changed("v_proj", lambda x: 1.01 * x), "values differ {}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_the_message_names_the_step_that_differs(monkeypatch, name):
+    family, forget, expected = FORGOTTEN[name]
+    model = sharp_llama(family)
+    forget(model.base_model.layers[0].self_attn, monkeypatch)
+    with pytest.raises(VerificationError) as caught:
+        run(model)
+    sentence = expected.format(r"before that, by [\d.e-]+ of the largest")
+    assert re.search(rf"{sentence}\.", str(caught.value)), str(caught.value)
+    if "norm" in name or "bias" in name:  # of one of the three alone
+        assert str(caught.value).count("differ before that") == 1

@@ -1,5 +1,6 @@
 """Statistics and baselines: worked by hand, null where nothing can be measured, and their properties."""
 
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -25,6 +26,7 @@ from attnviz.patterns.registry import (
     masks_of,
 )
 from attnviz.patterns.statistics import SCALARS, TextContext, measure
+from tests import independent
 from tests.verified import context_of, random_patterns, verified
 
 SINK, TEXT = True, False
@@ -353,3 +355,52 @@ def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precisio
     for name in SCALARS:
         assert found[name] == pytest.approx(expected[name], abs=precision), name
         assert all(type(value) is float for value in found[name])
+
+
+# --- blocks of rows, against plain loops -------------------------------------------------------------------------
+
+
+@st.composite
+def measured_in_blocks(draw: st.DrawFn) -> tuple[Tensor, TextContext, list[str], int | None, int]:
+    """Patterns of tokens, the context of their units, the units' texts, the window, and the rows of a block."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=8))
+    if draw(st.booleans()):
+        sizes = [1] * len(sizes)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    members = [tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+    causal = draw(st.booleans())
+    one_each = max(sizes) == 1
+    sees = draw(st.sampled_from([None, 1, 2, 4])) if causal and one_each else None
+    patterns = random_patterns(ends[-1], 2, causal, draw(st.integers(0, 999)), draw(st.sampled_from([0.5, 3.0, 20.0])))
+    if sees is not None:
+        patterns = patterns.triu(1 - sees)
+        patterns = patterns / patterns.sum(-1, keepdim=True)
+    sink = draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    texts = draw(st.lists(st.sampled_from("abc"), min_size=len(sizes), max_size=len(sizes)))
+    context = context_of(sink, causal, draw(st.integers(0, 2)), draw(st.integers(3, 5)), members, texts)
+    return patterns, replace(context, window=sees), texts, sees, draw(st.integers(1, ends[-1]))
+
+
+@property_test
+@given(measured_in_blocks())
+def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, TextContext, list[str], int | None, int]):
+    patterns, context, texts, sees, size = drawn
+    blocks = verified(patterns, torch.float64, size)
+    if context.causal:  # as they come from a model: without the keys that none of their rows sees
+        blocks = [replace(rows, pattern=rows.pattern[..., : rows.first + rows.pattern.shape[2]]) for rows in blocks]
+    found = measure(blocks, context)
+    assert context.text is not None
+    far = context.text.local_window, context.text.long_range_from
+    for head, pattern in enumerate(patterns.numpy()):
+        merged = independent.merge(pattern, [list(group) for group in context.units.members])
+        wanted = independent.statistics(merged, list(context.units.sink), context.causal, *far, texts, sees)
+        for name, value in found.items():
+            if name in wanted:
+                assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=1e-11)), name
+        assert context.entropy_uniform == pytest.approx(wanted["entropy_uniform"])
+        for name, baseline in wanted["baseline"].items():
+            assert context.baselines[name] == (None if baseline is None else pytest.approx(baseline)), name
+    for others in (verified(patterns, torch.float64, 1), verified(patterns, torch.float64)):
+        again = measure(others, context)
+        for name, values in found.items():
+            assert again[name] == [None if value is None else pytest.approx(value, abs=1e-12) for value in values], name

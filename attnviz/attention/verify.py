@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import reference as attention
-from attnviz.attention.checks import LayerCheck, LayerComparison, Verification, within
+from attnviz.attention.checks import LayerCheck, LayerComparison, Verification, largest_difference, within
 from attnviz.attention.recorder import (
     BLOCK_MEMORY,
     AttentionCall,
@@ -304,6 +304,7 @@ class Verifier:
         self.kept: dict[int, _KeptLayer] = {}
         self._heads: _Heads
         self._compared: LayerComparison
+        self._groups = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
         self._fingerprint = torch.empty(0)
 
@@ -317,6 +318,7 @@ class Verifier:
         """Recompute queries, keys and values, and compare them; of a family that is not declared take the model's."""
         model, layer = self._checkpoint, call.layer
         self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer)), []
+        self._groups = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
         if attention_input is None:
             self._heads = _given_heads(model, call)
@@ -349,6 +351,10 @@ class Verifier:
         if own.shape[-1] < pattern.shape[-1]:
             own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
         agrees = compared.add_rows(first, pattern, own)
+        if not agrees and not compared.causes and self._in_turn(first, own):
+            compared.causes.append(
+                "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
+            )
         if self._value.numel():
             self._weighted.append(torch.matmul(pattern, self._value[..., : pattern.shape[-1], :]).transpose(1, 2))
         if agrees and not self.mismatches and not compared.worst[1]:
@@ -356,6 +362,15 @@ class Verifier:
             self._visit(VerifiedRows(check, self._checkpoint.tolerance, pattern, first, n_queries, total, end))
         if not self._value.numel() and first + pattern.shape[2] == end:
             self._end_undeclared(layer)
+
+    def _in_turn(self, first: int, own: Tensor) -> bool:
+        """Whether the model's rows are those of heads that share keys in turn, not with their neighbours."""
+        heads, groups = self._heads, self._groups
+        if groups == 1:
+            return False
+        key = heads.key[:, ::groups].repeat(1, groups, 1, 1)
+        rows = replace(heads, key=key).rows(first, first + own.shape[2], own.shape[-1])
+        return rows.shape == own.shape and largest_difference(rows, own) <= self._compared.tolerance.pattern
 
     def end(self, record: LayerRecord) -> None:
         """Compare what the layer gives and passes on."""
