@@ -58,11 +58,13 @@ class Run(Shared):
     partly: str = ""
     silent: bool = False
 
-    def find_model(self) -> "Source":
-        """Where the model lies; errors as for :func:`attnviz.model.sources.find_checkpoint`."""
+    def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
+        """Where a model lies, by default that of ``--model``; see :func:`attnviz.model.sources.find_checkpoint`."""
         from attnviz.model.sources import find_checkpoint
 
-        return find_checkpoint(self.model, self.revision)
+        wanted = (self.model, self.revision) if model is None else (model, revision)
+        with progress(self.quiet or self.silent) as tell:
+            return find_checkpoint(*wanted, tell)
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
         """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
