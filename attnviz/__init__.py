@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.errors import CheckpointError as CheckpointError
     from attnviz.errors import CorpusError as CorpusError
     from attnviz.errors import DeviceError as DeviceError
+    from attnviz.errors import OutOfMemoryError as OutOfMemoryError
     from attnviz.errors import OutputError as OutputError
     from attnviz.errors import ParserError as ParserError
     from attnviz.errors import ProcessError as ProcessError

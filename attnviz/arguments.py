@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeGuard, TypeVar
 
 from attnviz.errors import TextError, UsageError
+from attnviz.memory import out_of_memory_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +82,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
         UsageError: by the function, with what was expected and found.
+        OutOfMemoryError: by the function, whatever a library raised for want of memory.
     """
     signature = inspect.signature(function)
 
@@ -89,7 +91,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, given in signature.bind(*args, **kwargs).arguments.items():
             if name not in ("text", "pair", "layer"):
                 _check_kind(name, given, signature.parameters[name].annotation)
-        return function(*args, **kwargs)
+        with out_of_memory_named():
+            return function(*args, **kwargs)
 
     return call
 

@@ -42,6 +42,10 @@ class ParserError(AttnvizError):
     """The dependency parser is installed but cannot be used."""
 
 
+class OutOfMemoryError(AttnvizError):
+    """The machine, or the device, has less memory than was needed; see :mod:`attnviz.memory`."""
+
+
 class ProcessError(AttnvizError):
     """Several processes were to share the work, but cannot, or one of them has stopped."""
 

@@ -1,7 +1,10 @@
 """Tiny random models of the Llama kind, sharpened: patterns far from flat, biases and norms drawn, windows short."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -24,7 +27,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tests.models import WORDS
+from attnviz.model.smollm2 import cached_folder
+from tests.models import WORDS, save_checkpoint
 
 N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
 _ALTERNATING = ["sliding_attention", "full_attention"]
@@ -139,3 +143,57 @@ def sentencepiece_tokenizer(pretokens: bool = False) -> PreTrainedTokenizerFast:
     )
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+
+
+def cached_smollm2(cache: Path) -> Path:
+    """A tiny Llama where attnviz keeps smollm2, in a user's cache, with the hashes that it writes there."""
+    llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
+    folder = save_checkpoint(llama, sentencepiece_tokenizer(), cache / "attnviz" / cached_folder().name)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in folder.iterdir()]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    return folder
+
+
+def write_gguf(path: Path) -> None:
+    """A Llama of two layers as llama.cpp keeps it, with random weights and a vocabulary of a few words."""
+    from gguf import GGUFWriter
+
+    words = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(chr(letter) for letter in range(33, 127)),
+        "\u0120",
+        "\u0120t",
+        "he",
+        "\u0120the",
+    ]
+    writer, sizes = GGUFWriter(path, "llama"), {"attn_q": (16, 16), "attn_k": (8, 16), "attn_v": (8, 16)}
+    writer.add_vocab_size(len(words))
+    writer.add_context_length(32)
+    writer.add_embedding_length(16)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_types([3, 3, 3] + [1] * (len(words) - 3))
+    writer.add_token_merges(["\u0120 t", "h e", "\u0120t he"])
+    for name, number in (("unk", 0), ("bos", 1), ("eos", 2)):
+        getattr(writer, f"add_{name}_token_id")(number)
+    numbers = np.random.default_rng(0)
+    writer.add_tensor("token_embd.weight", numbers.normal(size=(len(words), 16)).astype("float32"))
+    writer.add_tensor("output_norm.weight", np.ones(16, "float32"))
+    sizes |= {"attn_output": (16, 16), "ffn_gate": (24, 16), "ffn_up": (24, 16), "ffn_down": (16, 24)}
+    for layer in range(2):
+        for name, shape in sizes.items():
+            writer.add_tensor(f"blk.{layer}.{name}.weight", numbers.normal(size=shape).astype("float32"))
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(16, "float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -18,7 +18,6 @@ from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES
 from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run, repeats
 from attnviz.model.architectures import ARCHITECTURES
-from attnviz.model.smollm2 import cached_folder
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import (
     BROAD_SHARE,
@@ -36,7 +35,7 @@ from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank
 from tests.encoder_decoders import saved
-from tests.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.llamas import cached_smollm2
 from tests.models import save_checkpoint
 from tests.relatives import roberta_tokenizer, sharp
 
@@ -95,8 +94,7 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         snapshot.symlink_to(source, target_is_directory=True)
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
-    llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
-    save_checkpoint(llama, sentencepiece_tokenizer(), folder / "cache" / "attnviz" / cached_folder().name)
+    cached_smollm2(folder / "cache")
     save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
     (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"

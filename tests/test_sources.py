@@ -109,7 +109,7 @@ def test_home_of_an_unknown_user_is_an_error():
 def test_dot_minilm_is_always_a_folder_and_minilm_is_always_built_in(bert_folder, monkeypatch, tmp_path):
     shutil.copytree(bert_folder, tmp_path / "minilm")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(BUILT_IN, "minilm", lambda: Source("minilm", Path("/built-in"), "1"))
+    monkeypatch.setitem(BUILT_IN, "minilm", lambda _: Source("minilm", Path("/built-in"), "1"))
     assert find_checkpoint("minilm").folder == Path("/built-in")
     assert find_checkpoint("./minilm") == Source("./minilm", Path("minilm"), None)
     shutil.rmtree("minilm")

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,17 @@ def test_what_is_over_does_not_go_on_pulsing(monkeypatch: pytest.MonkeyPatch):
         tell("drawing", 1, 0)
         shown = {task.description: task.visible for task in made[0].tasks}
     assert shown == {"loading": False, "verifying": True, "drawing": True}
+
+
+def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress(quiet=False) as tell, redirect_stderr(held):
+        tell("converting", 1, 2)
+        print("a library", file=sys.stderr)
+        assert "converting" in terminal.getvalue()
+    assert held.getvalue() == "a library\n"
 
 
 # --- the process

@@ -120,7 +120,7 @@ def compare(
     of_corpus = {"--limit": limit is not None, "--batch-size": batch_size != 32, "--seed": seed != 0}
     if corpus is not None:
         _check_corpus_form(texts, names, of_texts)
-        a, b = _sources(names, revision or [])
+        a, b = _sources(run, names, revision or [])
 
         def measure_corpus(
             unfinished: Path, progress: Progress, warn: Callable[[str], None]
@@ -136,7 +136,7 @@ def compare(
         raise UsageError(f"{option} is about a corpus; expected it with --corpus FILE, found it without.")
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
-    sources = _sources(names, revision or [])
+    sources = _sources(run, names, revision or [])
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         sides: list[attnviz.Analysis] = []
@@ -210,20 +210,18 @@ def _check_form(texts: list[str], models: list[str]) -> None:
         raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
 
 
-def _sources(names: list[str], revisions: list[str]) -> "list[Source]":
+def _sources(run: Run, names: list[str], revisions: list[str]) -> "list[Source]":
     """Where the models lie, each with its revision.
 
     Raises:
         UsageError: revisions are given, but not one for each model.
     """
-    from attnviz.model.sources import find_checkpoint
-
     if revisions and len(revisions) != len(names):
         raise UsageError(
             f"expected a --revision for each of {len(names)} models (- for one that has none), found {len(revisions)}."
         )
     wanted = [None if revision == "-" else revision for revision in revisions] or [None] * len(names)
-    return [find_checkpoint(name, revision) for name, revision in zip(names, wanted, strict=True)]
+    return [run.find_model(name, revision) for name, revision in zip(names, wanted, strict=True)]
 
 
 def _of_side(progress: Progress, side: str) -> Progress:

@@ -14,7 +14,16 @@ import typer
 from attnviz.cli.options import Shared, picture_option
 from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
-from attnviz.errors import AttnvizError, OutputError, ProcessError, TextError, UsageError, VerificationError
+from attnviz.errors import (
+    AttnvizError,
+    OutOfMemoryError,
+    OutputError,
+    ProcessError,
+    TextError,
+    UsageError,
+    VerificationError,
+)
+from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 
@@ -33,6 +42,12 @@ ALL = tuple(inspect.signature(Shared).parameters)
 
 PRINTED = ("model", "revision", "device", "dtype", "as_json", "quiet")
 """Those of a command that measures and prints, and writes no files."""
+
+_LIBRARIES_TAKE = 0.9e9
+"""Bytes of address space, measured with torch 2.13 for CPUs, the smallest."""
+
+_OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
+"""Errors that one of several processes may have alone, and so tells of; all others all have."""
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
@@ -58,11 +73,13 @@ class Run(Shared):
     partly: str = ""
     silent: bool = False
 
-    def find_model(self) -> "Source":
-        """Where the model lies; errors as for :func:`attnviz.model.sources.find_checkpoint`."""
+    def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
+        """Where a model lies, by default that of ``--model``; see :func:`attnviz.model.sources.find_checkpoint`."""
         from attnviz.model.sources import find_checkpoint
 
-        return find_checkpoint(self.model, self.revision)
+        wanted = (self.model, self.revision) if model is None else (model, revision)
+        with progress(self.quiet or self.silent) as tell:
+            return find_checkpoint(*wanted, tell)
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
         """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
@@ -249,6 +266,7 @@ def command(
                 run.out = _folder(run.out)
                 if "device" in options:
                     _check_working_folder()
+                    _check_address_space()
                 texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
                 function(run, **{**given, **texts})
 
@@ -266,10 +284,10 @@ def command(
 def errors_to_exit_codes(run: Run) -> Iterator[Run]:
     """One line on standard error for what the user can mend; 130 for an interruption; bugs keep their traceback."""
     try:
-        with handled(interruption()):
+        with handled(interruption()), out_of_memory_named():
             yield run
     except AttnvizError as error:
-        if not run.silent or isinstance(error, VerificationError | ProcessError | TextError):  # of one process alone
+        if not run.silent or isinstance(error, _OF_ONE_PROCESS):
             kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
             typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
         raise typer.Exit(error.exit_code) from error
@@ -304,6 +322,15 @@ def _check_working_folder() -> None:
         Path.cwd()
     except OSError as error:
         raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
+
+
+def _check_address_space() -> None:
+    """Refuse to work with less than torch's libraries take themselves, which end the process or hang in it then."""
+    if address_space() < _LIBRARIES_TAKE:
+        least = memory_size(_LIBRARIES_TAKE)
+        raise OutOfMemoryError(
+            f"torch and transformers alone take more than {least} of memory{limit_note()}; allow more."
+        )
 
 
 def is_file(name: str) -> bool:

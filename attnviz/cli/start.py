@@ -12,8 +12,11 @@ from contextlib import suppress
 from typing import TextIO
 
 from attnviz import signals
+from attnviz.errors import OutOfMemoryError
+from attnviz.memory import address_space, out_of_memory_named
 
 INTERRUPTED = 130
+_THREADS_FIT = 8e9  # bytes of address space
 _SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
 
 
@@ -27,11 +30,15 @@ def main() -> None:
     signals.take(signals.interruption(_InterruptedError))
     try:
         try:
-            _prepare()
-            _run()
+            with out_of_memory_named():
+                _prepare()
+                _run()
         finally:
             signals.ignore()
             gc.freeze()  # all of it ends now: to look for cycles in a million objects first takes a fifth of the time
+    except OutOfMemoryError as error:  # while importing
+        _say(str(error))
+        sys.exit(error.exit_code)
     except (_InterruptedError, KeyboardInterrupt):  # while importing, parsing, or ending
         signals.ignore()
         _say("interrupted.")
@@ -73,6 +80,8 @@ def _prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
     sys.stderr = _Messages(sys.stderr) if isinstance(sys.stderr, io.TextIOWrapper) else sys.stderr
+    if address_space() < _THREADS_FIT:  # a thread takes 0.1 GB; where it cannot, its library ends or hangs the process
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
 

@@ -41,7 +41,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
     columns: list[Any] = [TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     if rate:
         columns += [TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("left")]

@@ -12,6 +12,7 @@ from logging import CRITICAL
 from typing import TypeVar
 
 from attnviz.errors import AttnvizError, CheckpointError
+from attnviz.memory import out_of_memory
 
 T = TypeVar("T")
 
@@ -37,10 +38,10 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (AttnvizError, MemoryError):
+    except AttnvizError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and not _is_panic(error):
+        if out_of_memory(error) or not (isinstance(error, Exception) or _is_panic(error)):
             raise
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         reason = " ".join(reason.split())[:300] or type(error).__name__

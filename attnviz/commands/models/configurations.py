@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.libraries import asking_hub, first_line, within
-from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder
+from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder, find_checkpoint
 
 CONFIG = "config.json"
 
@@ -247,7 +247,7 @@ def find_config(name: str) -> ConfigFile:
     if not name.strip():
         raise UsageError("NAME is empty; expected a built-in name, a folder, a hub id or the name of a paper's model.")
     if name in BUILT_IN:
-        return ConfigFile(name, "built-in", built_in_folder(name) or BUILT_IN[name]().folder)
+        return ConfigFile(name, "built-in", built_in_folder(name) or find_checkpoint(name).folder)
     folder = as_folder(name)
     if folder is None:
         return _on_hub(name)

@@ -21,6 +21,7 @@ from attnviz.commands.models.configurations import (
     width_of_heads,
 )
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.model.smollm2 import check_cache
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 
 if TYPE_CHECKING:
@@ -96,19 +97,20 @@ def _named(name: str) -> list[Configuration]:
 
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
-    """A config in the cache that cannot be read is listed with the reason, and hides no other."""
-    configurations = [_read(file) for file in built_in_configs()]
-    cached = cached_configs()
-    for count, file in enumerate(cached.values()):
-        tell(count, len(cached))
+    """A config in a cache that cannot be read is listed with the reason, and hides no other."""
+    configurations, files = list[Configuration](), [*built_in_configs(), *cached_configs().values()]
+    for count, file in enumerate(files):
+        tell(count, len(files))
         try:
-            configurations.append(read_configuration(file))
+            configurations.append(_read(file))
         except CheckpointError as error:
             configurations.append(Configuration(file.name, file.kind, file.revision, reason=str(error)))
     return configurations + paper_configurations()
 
 
 def _read(file: ConfigFile) -> Configuration:
+    if file.kind == "built-in" and file.name == "smollm2":
+        check_cache(only=file.path.name)
     closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in ("bert", "gpt2")
     return built_in_configuration(file) if closed_form else read_configuration(file)
 
