@@ -210,6 +210,8 @@ def test_revisions_belong_to_the_models_in_order(run: Any, models: list[str], mo
 
     asked = []
     find = sources.find_checkpoint
-    monkeypatch.setattr(sources, "find_checkpoint", lambda name, revision: asked.append(revision) or find(name, None))
+    monkeypatch.setattr(
+        sources, "find_checkpoint", lambda name, revision, *_: asked.append(revision) or find(name, None)
+    )
     assert run(TEXT, *models, "--revision", "-", "--revision", "v2", "-o", "out").exit_code == 0
     assert asked == [None, "v2"]
