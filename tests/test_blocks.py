@@ -1,7 +1,9 @@
 """Attention in blocks of query rows: the same numbers whatever their size, and a mistake in any block is found."""
 
+import gc
 import math
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -632,3 +634,13 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
     monkeypatch.setattr(place, eager)
     with pytest.raises(VerificationError, match=r"attention outputs agree, but head 1 \(L1H1\) gives .* at query 3 "):
         run(from_loaded(model, bert_tokenizer()))
+
+
+def test_nothing_of_a_run_stays_in_memory():
+    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
+    verifier = verify.Verifier(checkpoint, lambda _: (lambda _: [],) * 2, lambda _: None)
+    recorder.record_attention(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), verifier)
+    left = weakref.ref(verifier)
+    del verifier
+    gc.collect()
+    assert left() is None

@@ -30,6 +30,7 @@ from attnviz.results.result import Result
 from attnviz.results.view import Choices
 from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS
+from tests.hand_made import hand_made
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
@@ -229,3 +230,8 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
     with pytest.raises(OutputError, match="it is a file"):
         result.save(tmp_path / "file")
     assert not (tmp_path / "other").exists()
+
+
+def test_figures_that_are_no_names_are_refused():
+    with pytest.raises(UsageError, match="unknown figure"):
+        hand_made().save("never-made", figures=np.ones((2, 2)))  # type: ignore[arg-type]

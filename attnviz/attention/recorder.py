@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,6 @@ class _Door:
     ``layer`` says which layer is attending, None where that is not known yet.
     """
 
-    checkpoint: Checkpoint
     observer: Observer
     memory: float
     inputs: dict[int, tuple[Tensor, Tensor | None]]
@@ -283,7 +282,7 @@ def record_attention(
         observer.end(record)
 
     with ExitStack() as stack:
-        door = _Door(checkpoint, observer, memory, inputs_of, current, state.weighted.__setitem__)
+        door = _Door(observer, memory, inputs_of, current, state.weighted.__setitem__)
         upcast = [
             each.pattern for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False)
         ]
@@ -323,7 +322,7 @@ def record_undeclared(
             raise not_through(checkpoint)
         return runs[-1]
 
-    door = _Door(checkpoint, observer, memory, {}, current, lambda _, __: None)
+    door = _Door(observer, memory, {}, current, lambda _, __: None)
     with through(door, checkpoint.model):
         states = final_states(checkpoint, inputs)
     if len(runs) != checkpoint.n_layers:
@@ -370,7 +369,13 @@ def through(door: _Door, model: Any, upcast: Sequence[Any] = ()) -> Iterator[Non
         for module in upcast:
             setattr(module, name, partial(door.upcast, module, getattr(module, name)))
             stack.callback(delattr, module, name)
+        stack.callback(AttentionInterface.register, _NAME, _closed)  # else the model would stay in memory
         yield
+
+
+def _closed(*_: Any, **__: Any) -> NoReturn:
+    """What stands in the interface between two passes."""
+    raise VerificationError("this model is set to attnviz's attention, but attnviz is not running it.")
 
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:

@@ -121,7 +121,8 @@ def checked_views(
         if isinstance(given, str) or not isinstance(given, Iterable):
             example = f": write {[name.strip() for name in given.split(',')]}" if isinstance(given, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {given!r}{example}.")
-        unknown = [name for name in given if name not in valid and (kind, *given) != ("figure", "all")]
+        names = [name if isinstance(name, str) else repr(name) for name in given]
+        unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.")

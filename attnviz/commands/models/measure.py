@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import checked, is_whole
 from attnviz.commands.models.configurations import (
     ConfigFile,
     Configuration,
@@ -51,6 +51,7 @@ _LONGEST = 160
 _SHORT = re.compile(r"\bhas (\w+=[^,;]+)|\b(architecture '[^']*')")
 
 
+@checked
 def model_configurations(
     names: str | Path | Iterable[str | Path] | None = (), tell: Callable[[int, int], None] = lambda _, __: None
 ) -> list[Configuration]:
