@@ -647,6 +647,26 @@ def test_a_signal_while_options_are_read_is_an_interruption():
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP], ids=["background job", "nohup"])
+def test_a_signal_that_was_ignored_at_the_start_stays_so_and_others_interrupt(ignored, number):
+    code = (
+        "import signal, sys\n"
+        "for each in (signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_DFL)\n"
+        f"signal.signal({int(ignored)}, signal.SIG_IGN)\n"
+        "from attnviz.cli import main, program\n"
+        "parse = program._Command.parse_args\n"
+        f"program._Command.parse_args = lambda *given: signal.raise_signal({int(number)}) or parse(*given)\n"
+        "sys.argv = ['attnviz', 'models', '--help']; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if number == ignored:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: ")
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnviz: interrupted.\n")
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_while_the_process_ends_changes_nothing(number):
     code = (
         "import atexit, signal, sys\n"
