@@ -146,7 +146,8 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     def part_of(self, head: HeadDifference) -> "Comparison":
         """The part that a head is of."""
-        return next(part for part in self.parts if head in part.heads)
+        own = self.own(head)
+        return next(part for part in self.parts if own in part.heads)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ GPT-2 not the first), S the others; means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar
@@ -88,7 +88,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     def part_of(self, head: HeadContribution) -> "HeadOutputs":
         """The part that a head is of."""
-        return next(part for part in self.parts if part.stack is None or head.id.layer in part.stack.layers)
+        layer = self.own(head).id.layer
+        return next(part for part in self.parts if part.stack is None or layer in part.stack.layers)
 
     @property
     def queries(self) -> Tokens:
@@ -173,8 +174,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         id, here = self.head(head).id, self.attribution if token is None else None
         return (here or self.attribute(token)).of(id)
 
+    @checked
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
+        names = [each.name for each in fields(HeadContribution) if each.name != "id"]
+        if number not in names:
+            raise UsageError(f"expected one of {', '.join(names)}, found {number!r}.")
         numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
         return numbers.reshape(len(self.layers), -1)
 
