@@ -155,7 +155,9 @@ class Reader:
                 heads.extend(_judged(at, *measured.pop(at), of_text, self.stored))
 
         decoded = None if of_target is None else of_target.tokens
-        attention = verify_attention(checkpoint, tokens, measure_rows, progress, decoded, queries=rows)
+        attention = verify_attention(
+            checkpoint, tokens, measure_rows, progress, decoded, queries=rows, keep_outputs=False
+        )
         heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
