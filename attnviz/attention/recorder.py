@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.model.architectures.base import LayerModules
 from attnviz.model.architectures.undeclared import EAGER
 from attnviz.model.checkpoint import Checkpoint
@@ -38,10 +39,6 @@ def block_memory(given: object) -> int:
         UsageError: it is no size.
     """
     return BLOCK_MEMORY if given is None else n_bytes("memory", given)
-
-
-_TENSORS_OF_A_BLOCK = 6
-"""Tensors of the size of a block that are in memory at once: scores, masked scores and weights on both sides."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ def _own_attention(module: Any) -> Callable[..., Any]:
 
 def row_blocks(n: int, row_bytes: int, memory: float = BLOCK_MEMORY) -> Iterator[tuple[int, int]]:
     """The first and past-the-last query of each block of n, for rows of so many bytes in all heads and texts."""
-    size = max(1, int(min(n, memory // (_TENSORS_OF_A_BLOCK * row_bytes))))
+    size = max(1, int(min(n, memory // (TENSORS_OF_A_BLOCK * row_bytes))))
     yield from ((first, min(first + size, n)) for first in range(0, n, size))
 
 

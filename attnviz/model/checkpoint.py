@@ -233,6 +233,7 @@ def load_checkpoint(
     language_head: bool = False,
     any_family: bool = False,
     device_map: DeviceMap | None = None,
+    before_weights: Callable[["Checkpoint"], None] = lambda _: None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
@@ -240,7 +241,7 @@ def load_checkpoint(
     head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
     of classes. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
     accelerate puts every part of the model where the map says, and ``device`` means nothing. Without a ``dtype`` it is
-    the checkpoint's own.
+    the checkpoint's own. ``before_weights`` is told of the checkpoint with an empty model, and may refuse it.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -255,12 +256,14 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    weights = _read_weights(source.folder, config, architecture, keep=device_map is None)
+    tokenizer, empty = load_tokenizer(source.folder), _empty(source.folder, config).to(dtype)
+    before_weights(Checkpoint(source.name, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
+    weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
     language_head = (language_head and declared) or may_generate
     build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
-    tokenizer, digest, places = load_tokenizer(source.folder), weights_sha256(source), places_of(whole)
+    digest, places = weights_sha256(source), places_of(whole)
     loaded = Checkpoint(
         source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
         places=places, dequantised_from=kind,
@@ -312,14 +315,18 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
-def _read_weights(folder: Path, config: Any, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
-    """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights.
+def _empty(folder: Path, config: Any) -> nn.Module:
+    """The bare model without its weights, once their files are found to be large enough for it."""
+    return check_sizes(folder, config, sum(path.stat().st_size for path in weight_files(folder)))
+
+
+def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
+    """All weights of a checkpoint; masks that old versions saved are no weights.
 
     Safetensors are looked at one by one and then mapped into memory: a pass needs a part of it (of word embeddings, a
     row a token), and the rest does not stay there. Without ``keep`` they are looked at alone.
     """
     files = weight_files(folder)
-    check_sizes(folder, config, sum(path.stat().st_size for path in files))
     mapped = all(path.suffix == ".safetensors" for path in files)
     weights = {} if mapped else read_weights(files)
     each = each_weight(files) if mapped else weights.items()

@@ -115,20 +115,22 @@ def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_
     return model
 
 
-def check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
-    """Refuse a config whose model is far larger than its weights' files, before memory is taken for it.
+def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
+    """The empty model of a config; refuse one that is far larger than its weights' files, before it takes memory.
 
     Raises:
         CheckpointError: with both sizes and the settings that give them.
     """
     try:
         most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
-        expected = sum(parameter.numel() for parameter in empty_model(config, most_modules=most_modules).parameters())
+        empty = empty_model(config, most_modules=most_modules)
+        expected = sum(parameter.numel() for parameter in empty.parameters())
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
         settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+    return empty
 
 
 def _refuse_counts(content: Any, path: Path) -> None:

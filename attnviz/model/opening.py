@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.model.architectures import architecture_of
 from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.model.estimate import TextRun, refuse_beyond_memory
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.sources import Source, find_checkpoint
 
@@ -41,6 +43,7 @@ def open_checkpoint(
     any_family: bool = False,
     device_map: DeviceMap | Path | None = None,
     several_devices: bool = False,
+    run: TextRun | None = None,
 ) -> tuple[Checkpoint, Source | None]:
     """The model, and where its weights lie; a model in memory may have others than any file.
 
@@ -55,6 +58,7 @@ def open_checkpoint(
         any_family: whether it takes families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
         several_devices: whether the caller takes a model whose layers run on different devices.
+        run: the text, so that a model by name is refused before its weights are read where it needs too much memory.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
@@ -79,7 +83,8 @@ def open_checkpoint(
         spread = resolve_device_map(device_map, device)
         place = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family, spread)
+        fits = partial(refuse_beyond_memory, source=source, device=place, spread=spread is not None, run=run)
+        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family, spread, fits)
     if not several_devices:
         refuse_several_devices(checkpoint)
     if not any_family:

@@ -17,6 +17,7 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
+from attnviz.model.estimate import TextRun
 from attnviz.model.head_ids import HeadId, is_of_source
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
@@ -110,7 +111,7 @@ def analyze(
         model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
         max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family, memory=memory,
-        queries=queries,
+        queries=queries, text=(text, pair),
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -223,9 +224,12 @@ def open_reader(
     dtype: str | None, *, words: bool, local_window: int, long_range_from: int, syntax: bool, parser: str | None,
     truncate: bool, profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None,
     generate: int | None = None, any_family: bool = False, memory: int | str | None = None,
-    queries: str | int | None = None,
+    queries: str | int | None = None, text: tuple[str, str | None] | None = None,
 ) -> Reader:  # fmt: skip
-    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
+    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`.
+
+    With a ``text`` (and its pair) the memory that it needs is held against what there is.
+    """
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -241,7 +245,7 @@ def open_reader(
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
-        device_map=device_map, several_devices=True,
+        device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block),
     )  # fmt: skip
     if queries is not None and checkpoint.stacks:
         raise UsageError(

@@ -31,6 +31,7 @@ from attnviz.commands.outputs.residual_stream import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
+from attnviz.model.estimate import TextRun
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
@@ -248,8 +249,9 @@ def head_outputs(
     check_texts(text, pair, "give one text at a time")
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map
-    )
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,
+        run=TextRun(text, pair, truncate, of_block, lambda empty: empty.n_heads),
+    )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:

@@ -26,6 +26,7 @@ from attnviz.commands.rollout.rollout_and_flow import (
     uniform_pattern,
 )
 from attnviz.errors import UsageError
+from attnviz.model.estimate import TextRun
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
@@ -201,7 +202,9 @@ def rollout(
     options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
     _check(options)
     of_block = block_memory(memory)
-    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map)
+    kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
+    run = TextRun(text, pair, truncate, of_block, lambda empty: kept * (empty.n_layers if layer is None else layer + 1))
+    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map, run=run)
     checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
