@@ -248,6 +248,8 @@ def load_checkpoint(
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
+    if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
+        raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
     dtype = own_dtype(source.folder) if dtype is None else dtype
     config, architecture = _config_in(source.folder, dtype, any_family)
     kind = dequantised_from(source.folder)

@@ -131,8 +131,6 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
-        if any("\ud800" <= character <= "\udfff" for character in str(path)):
-            raise CheckpointError(f"cannot read {path}: {error}; give its folder a name in UTF-8.") from error
         raise CheckpointError(
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
             "download or save the checkpoint again."
