@@ -1,6 +1,7 @@
 """Checks of what callers pass from Python, where every command expects the same."""
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from numbers import Integral
@@ -35,6 +36,28 @@ def check_whole(name: str, given: object, least: int = 0, most: int | None = Non
         raise UsageError(f"expected {name} as a whole number from {least} on, found {given!r}.")
     if most is not None and given > most:
         raise UsageError(f"expected {name} as a whole number up to {most}, found {given}.")
+
+
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:I?B)?")
+_UNITS = " KMGT"
+
+
+def n_bytes(name: str, given: object) -> int:
+    """A size in bytes, from a whole number of them or a text such as ``64M`` or ``1.5 GiB`` (units of 1,024).
+
+    Raises:
+        UsageError: it is no size, or none of anything.
+    """
+    found = _SIZE.fullmatch(given.replace(" ", "").upper()) if isinstance(given, str) else None
+    if found is not None:
+        size = int(float(found[1]) * 1024 ** (_UNITS.index(found[2]) if found[2] else 0))
+    else:
+        size = int(given) if is_whole(given) else 0
+    if size < 1:
+        raise UsageError(
+            f"expected --{name} ({name}=...) as a size such as 64M, 1G or a number of bytes, found {given!r}."
+        )
+    return size
 
 
 def check_sampling(limit: object, batch_size: object, seed: object) -> None:

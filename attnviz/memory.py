@@ -5,7 +5,8 @@ import math
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 
 from attnviz.errors import AttnvizError, OutOfMemoryError
 
@@ -13,6 +14,9 @@ LESS_MEMORY = (
     'a shorter text, a smaller --batch-size (batch_size=...) or --dtype bfloat16 (dtype="bfloat16") takes less memory'
 )
 """What helps, whichever command it is."""
+
+TENSORS_OF_A_BLOCK = 6
+"""Tensors of the size of a block of rows that are in memory at once: scores, masked scores and weights, both sides."""
 
 _SAID = re.compile(
     r"can(no|.)?t allocate memory(?! in static TLS)|out of memory|(unable|failed) to allocate|bad_alloc"
@@ -25,6 +29,9 @@ _LIMITED = re.compile("^(can't start new thread|error return without exception s
 """What else it looks like where memory is limited, and may have other causes where it is not."""
 
 _ASKED = re.compile(r"allocate ([\d.]+) ?(bytes|[KMGTP]?i?B)\b", re.IGNORECASE)
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+"""Where Linux tells of memory, and of the limits of control groups."""
+
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -57,6 +64,62 @@ def address_space() -> float:
         return math.inf
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     return math.inf if allowed == resource.RLIM_INFINITY else allowed
+
+
+def free_address_space() -> float:
+    """What is left of :func:`address_space`; infinite where that is, or where the system does not say."""
+    try:
+        import resource
+
+        pages = int(_read(_PROC / "self/statm").split()[0])
+    except (ImportError, OSError, ValueError, IndexError):
+        return math.inf
+    return address_space() - pages * resource.getpagesize()
+
+
+def free_memory() -> float:
+    """The bytes that this process can still have, by the machine and the limits of its control groups, with swap.
+
+    What the system holds of files, and would let go of, counts as free. Infinite where nobody says (no Linux).
+    """
+    try:
+        of_machine = _sizes(_read(_PROC / "meminfo"))
+        free, swap = of_machine["MemAvailable"] * 1024.0, of_machine["SwapFree"] * 1024
+    except (OSError, KeyError):
+        return math.inf
+    groups = ""
+    with suppress(OSError):
+        groups = _read(_PROC / "self/cgroup")
+    for line in groups.splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers in ("", "memory"):
+            path = PurePosixPath(name.lstrip("/"))
+            for part in (path, *path.parents):
+                free = min(free, _free_in_group(_GROUPS / controllers / part))
+    return free + swap
+
+
+def _free_in_group(folder: Path) -> float:
+    """What a control group may still have, of the second version or the first; infinite where it has no limit."""
+    second = (folder / "memory.max").is_file()
+    limit, usage = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    try:
+        most, used = int(_read(folder / limit)), int(_read(folder / usage))
+        of_files = _sizes(_read(folder / "memory.stat"))
+    except (OSError, ValueError):  # there is none, or its limit is "max"
+        return math.inf
+    total = "" if second else "total_"
+    return most - used + sum(of_files.get(f"{total}{kind}_file", 0) for kind in ("active", "inactive"))
+
+
+def _sizes(content: str) -> dict[str, int]:
+    """What the system lists by name, a line each."""
+    lines = (line.replace(":", " ").split() for line in content.splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def limit_note() -> str:

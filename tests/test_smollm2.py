@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.commands.explain.measure import explain
+from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError
 from attnviz.model import smollm2
 from attnviz.model.opening import open_checkpoint
@@ -65,6 +66,19 @@ def test_a_layer_of_smollm2_is_explained():
     assert result.output.error < 1e-5
     assert {"rotated", "gate", "gated"} <= set(result.stages)
     assert result.stages["rotated"].shape == (2, 9, 3, 64)
+
+
+@needs_smollm2
+def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit():
+    analyses = [
+        analyze("The cat sat", "smollm2", device_map=each, syntax=False, profile=False)
+        for each in (None, {"": "cpu", "layers": "disk"})
+    ]
+    model: Any = analyses[1].checkpoint.model
+    assert all(parameter.is_meta for parameter in model.layers.parameters())
+    documents = [each.document() for each in analyses]
+    assert [each["model"].pop("device") for each in documents] == ["cpu", "cpu, disk"]
+    assert documents[0] == documents[1]
 
 
 def test_without_its_packages_smollm2_says_how_to_get_it(monkeypatch, tmp_path):

@@ -17,7 +17,9 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 
+from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.memory import TENSORS_OF_A_BLOCK
 from attnviz.model.architectures.base import LayerModules
 from attnviz.model.architectures.undeclared import EAGER
 from attnviz.model.checkpoint import Checkpoint
@@ -29,8 +31,14 @@ _NAME = "attnviz"
 BLOCK_MEMORY = 24 * 2**20
 """Bytes that a block of rows may take, unless another number is asked for: small enough to stay near the processor."""
 
-_TENSORS_OF_A_BLOCK = 6
-"""Tensors of the size of a block that are in memory at once: scores, masked scores and weights on both sides."""
+
+def block_memory(given: object) -> int:
+    """Bytes that a block of rows may take, from a number of bytes or a text such as ``64M``; None for the default.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    return BLOCK_MEMORY if given is None else n_bytes("memory", given)
 
 
 @dataclass(frozen=True)
@@ -179,7 +187,7 @@ def _own_attention(module: Any) -> Callable[..., Any]:
 
 def row_blocks(n: int, row_bytes: int, memory: float = BLOCK_MEMORY) -> Iterator[tuple[int, int]]:
     """The first and past-the-last query of each block of n, for rows of so many bytes in all heads and texts."""
-    size = max(1, int(min(n, memory // (_TENSORS_OF_A_BLOCK * row_bytes))))
+    size = max(1, int(min(n, memory // (TENSORS_OF_A_BLOCK * row_bytes))))
     yield from ((first, min(first + size, n)) for first in range(0, n, size))
 
 
@@ -202,6 +210,13 @@ class _Mask(Tensor):
     """
 
     of: Callable[[int, int], Tensor]
+
+    def to(self, *given: Any, **named: Any) -> Tensor:
+        """Itself, its rows moved to another device when they are made."""
+        moved = super().to(*given, **named)
+        if moved is not self:
+            moved.of = lambda first, last: self.of(first, last).to(*given, **named)  # type: ignore[attr-defined]
+        return moved
 
 
 def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
@@ -380,7 +395,8 @@ def _closed(*_: Any, **__: Any) -> NoReturn:
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
     """Refuse cross-attention whose keys and values come from anything but the encoder's own output."""
-    if len(encoded) == 1 and torch.equal(record.source, encoded[0]):  # type: ignore[arg-type]
+    source: Any = record.source
+    if len(encoded) == 1 and torch.equal(source, encoded[0].to(source.device)):
         return
     raise VerificationError(
         f"layer {record.layer}: the states that cross-attention was given are not the encoder's own output, so that "
@@ -438,7 +454,8 @@ def _read(
                 "nothing can be verified against this model."
             )
         own_norm = modules.attention_output_norm
-        end(LayerRecord(layer, summed=args[0], normed=result, norm=norm, output_norm=own_norm, **seen))
+        of_layer = {name: given.to(result.device) for name, given in {**seen, "summed": args[0]}.items()}
+        end(LayerRecord(layer, normed=result, norm=norm, output_norm=own_norm, **of_layer))
         seen.clear()
 
     for hook in (

@@ -42,7 +42,8 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
     resting: list[Tensor] = []
 
     def visit(layer: int, pattern: Tensor) -> None:
-        resting.append(_received(pattern[0].float(), checkpoint.windows[layer]) > SINK_ATTENTION)
+        received = _received(pattern[0].float(), checkpoint.windows[layer])
+        resting.append((received > SINK_ATTENTION).cpu())  # layers may run on different devices
 
     record = record_undeclared if isinstance(checkpoint.architecture, Undeclared) else record_attention
     record(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)

@@ -27,6 +27,7 @@ from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 from attnviz.model.libraries import calling_transformers
+from attnviz.model.offloading import running_device
 from attnviz.model.tokens import Tokens
 from attnviz.progress import Progress, tell
 
@@ -196,9 +197,10 @@ class VerifiedAttention:
         if kept.heads is not None:
             return kept.heads
         x, source = kept.inputs
-        if (x.dtype, x.device) != (model.dtype, model.device):
+        device = running_device(model.modules[layer].pattern)
+        if (x.dtype, x.device) != (model.dtype, device):
             raise VerificationError(
-                f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {model.device}; "
+                f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
         heads, _, value = _heads_of(model, layer, x, source)
@@ -307,6 +309,7 @@ class Verifier:
         self.mismatches: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
         self._heads: _Heads
+        self._parameters: HeadParameters
         self._compared: LayerComparison
         self._groups = 1
         self._value, self._weighted = torch.empty(0), list[Tensor]()
@@ -328,6 +331,7 @@ class Verifier:
             self._heads = _given_heads(model, call)
             return
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask)
+        self._parameters = parameters
         if self._keep:
             self._fingerprint = _fingerprint(self._heads, self._value)
         recomputed = self._heads.query, self._heads.key, self._value
@@ -380,8 +384,7 @@ class Verifier:
         """Compare what the layer gives and passes on."""
         model, layer = self._checkpoint, record.layer
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
-        parameters = model.architecture.parameters(model.model, layer)
-        output = attention.joined_output(weighted.transpose(1, 2), parameters)
+        output = attention.joined_output(weighted.transpose(1, 2), self._parameters)
         check, ratio, where = self._compared.end(record, weighted, output, self._queries)
         self.checks[layer] = check
         if where:

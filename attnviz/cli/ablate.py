@@ -104,6 +104,7 @@ def ablate(
             target=target,
             max_new_tokens=max_new_tokens,
             device=run.device,
+            device_map=run.device_map,
             dtype=run.dtype,
             progress=progress,
             warn=warn,

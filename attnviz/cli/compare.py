@@ -81,6 +81,7 @@ def compare(
     ] = True,
     parser: options.Parser = None,
     truncate: options.Truncate = False,
+    memory: options.Memory = None,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
     seed: Annotated[
@@ -115,6 +116,7 @@ def compare(
     names, texts = model or ["minilm"], texts or []
     of_texts = {
         "--pair": pair is not None, "--target": target is not None, "--words": words, "--truncate": truncate,
+        "--memory": memory is not None,
         "--local-window": local_window != 1, "--long-range-from": long_range_from != 4, "--scale": scale != _SCALES[0],
     }  # fmt: skip
     of_corpus = {"--limit": limit is not None, "--batch-size": batch_size != 32, "--seed": seed != 0}
@@ -127,7 +129,8 @@ def compare(
         ) -> "attnviz.CorpusComparison | None":
             return attnviz.compare_corpus(
                 a, b, corpus, limit=limit, batch_size=batch_size, seed=seed, syntax=syntax, parser=parser,
-                device=run.device, dtype=run.dtype, unfinished=unfinished, progress=progress, warn=warn,
+                device=run.device, device_map=run.device_map, dtype=run.dtype, unfinished=unfinished, progress=progress,
+                warn=warn,
             )  # fmt: skip
 
         _run_over(run, corpus, names, measure_corpus, select=select or (), top=top)
@@ -148,6 +151,7 @@ def compare(
                 pair=pair,
                 target=target,
                 device=None if loaded else run.device,
+                device_map=None if loaded else run.device_map,
                 dtype=None if loaded else run.dtype,
                 words=words,
                 local_window=local_window,
@@ -156,6 +160,7 @@ def compare(
                 parser=parser,
                 truncate=truncate,
                 profile=False,
+                memory=memory,
                 progress=_of_side(progress, side),
                 warn=warn,
             )

@@ -63,6 +63,7 @@ def explain(
             token=token,
             every_layer=every_layer,
             device=run.device,
+            device_map=run.device_map,
             dtype=run.dtype,
             truncate=truncate,
             progress=progress,

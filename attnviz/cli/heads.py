@@ -89,6 +89,7 @@ def heads(
         typer.Option(help="Also show the roles that a stored profile gives the heads."),
     ] = True,
     truncate: options.Truncate = False,
+    memory: options.Memory = None,
     scale: Annotated[
         str,
         options.picture_option(
@@ -157,14 +158,14 @@ def heads(
     reading: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "words": words, "local_window": local_window,
         "long_range_from": long_range_from, "syntax": syntax, "parser": parser, "truncate": truncate,
-        "profile": profile,
+        "profile": profile, "memory": memory, "device": run.device, "device_map": run.device_map, "dtype": run.dtype,
     }  # fmt: skip
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         _check_statistics(statistics)
         return attnviz.analyze(
-            sentence, source, pair=pair, target=target, device=run.device, dtype=run.dtype, progress=progress,
-            warn=warn, generate=generate, any_family=any_family, queries=queries, **reading,
+            sentence, source, pair=pair, target=target, progress=progress, warn=warn, generate=generate,
+            any_family=any_family, queries=queries, **reading,
         )  # fmt: skip
 
     drawn: ChoiceNames = {
@@ -254,9 +255,7 @@ def _analyze_lines(
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
         _check_statistics(choices.get("maps", ()))
-        return attnviz.analyze_each(
-            lines, source, visit=write, device=run.device, dtype=run.dtype, progress=progress, warn=warn, **reading
-        )
+        return attnviz.analyze_each(lines, source, visit=write, progress=progress, warn=warn, **reading)
 
     def finish(_: dict[str, Any]) -> Iterator[str]:
         run.partly = ""

@@ -92,6 +92,14 @@ Limit = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Read only the first N sentences of each corpus. Default: all."),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory that a block of query rows may take, such as 64M or 1G: more is faster on a GPU, less helps where "
+        "a long text runs out of memory. It changes no number but by rounding. Default: 48M.",
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(metavar="N", min=1, max=_LARGEST, help="How many texts the model reads at once.")
 ]
@@ -139,9 +147,19 @@ class Shared:
         str,
         text_option("--device", "-d", metavar="DEVICE", help="Where to compute: auto, cpu, cuda, cuda:N or mps."),
     ] = "auto"
+    device_map: Annotated[
+        str | None,
+        text_option(
+            metavar="MAP",
+            help="Spread a model that is larger than one device over GPUs, memory and disk: auto, balanced, "
+            "sequential, or a JSON file that names a device (cuda:N, cpu, disk) for each part.",
+        ),
+    ] = None
     dtype: Annotated[
         str,
-        text_option(metavar="DTYPE", help="Number format: float32, float64, bfloat16 or float16."),
+        text_option(
+            metavar="DTYPE", help="Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own."
+        ),
     ] = "float32"
     figures: str | None = None  # its help names the command's figures
     no_figures: Annotated[

@@ -33,6 +33,7 @@ def outputs(
         typer.Option(metavar="CLASS", help="The class to hold it against. Default: the most probable other one."),
     ] = None,
     truncate: options.Truncate = False,
+    memory: options.Memory = None,
     scale: Annotated[
         str,
         options.picture_option(
@@ -83,11 +84,13 @@ def outputs(
             target=target,
             max_new_tokens=max_new_tokens,
             device=run.device,
+            device_map=run.device_map,
             dtype=run.dtype,
             truncate=truncate,
             token=token,
             label=label,
             against=against,
+            memory=memory,
             progress=progress,
         )
 

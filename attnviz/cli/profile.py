@@ -143,6 +143,7 @@ def profile(
             confirm=confirm or [],
             examples=examples,
             device=run.device,
+            device_map=run.device_map,
             dtype=run.dtype,
             unfinished=unfinished,
             progress=progress,

@@ -48,6 +48,7 @@ def rollout(
         ),
     ] = False,
     truncate: options.Truncate = False,
+    memory: options.Memory = None,
     save_rollout: Annotated[bool, options.save_option("rollout", "the matrix of every layer")] = False,
     top: Annotated[int, options.top_option("Number of input tokens in the table.")] = 12,
 ) -> None:
@@ -76,6 +77,7 @@ def rollout(
             source,
             pair=pair,
             device=run.device,
+            device_map=run.device_map,
             dtype=run.dtype,
             words=words,
             layer=layer,
@@ -84,6 +86,7 @@ def rollout(
             flow=flow,
             all_flows=all_flows,
             truncate=truncate,
+            memory=memory,
             progress=progress,
         ),
         texts=(sentence, pair),

@@ -40,7 +40,7 @@ _TEXTS = ("pair", "target", "token", "label", "against")
 ALL = tuple(inspect.signature(Shared).parameters)
 """The options of a command that measures, draws and writes."""
 
-PRINTED = ("model", "revision", "device", "dtype", "as_json", "quiet")
+PRINTED = ("model", "revision", "device", "device_map", "dtype", "as_json", "quiet")
 """Those of a command that measures and prints, and writes no files."""
 
 _LIBRARIES_TAKE = 0.9e9

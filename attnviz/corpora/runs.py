@@ -12,7 +12,7 @@ import torch
 from attnviz.corpora.batches import Batch, batches
 from attnviz.corpora.long_runs import Measured, Process, Unfinished, gathered, interruptions_noted
 from attnviz.corpora.reading import LONGEST, SHORTEST, Corpus, Span, Text, read_texts
-from attnviz.errors import CorpusError, OutputError
+from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import resolve_device
 from attnviz.model.wording import counted
@@ -256,8 +256,16 @@ class LongRun(ABC):
                 self._saved_at = math.inf
 
 
-def own_device(process: Process, name: str) -> str:
-    """The name of the device to use: of several processes each takes a GPU of its own; errors of resolve_device."""
+def own_device(process: Process, name: str, device_map: object = None) -> str | None:
+    """The name of the device to use: of several processes each takes a GPU of its own; None with a device map.
+
+    Raises:
+        UsageError: a device map for several processes; others as for :func:`attnviz.model.opening.resolve_device`.
+    """
+    if device_map is not None and process.count > 1:
+        raise UsageError("--device-map (device_map=...) gives all devices to one process; start it without torchrun.")
+    if device_map is not None:
+        return None if name == "auto" else name  # which is refused where the map is read
     device = resolve_device(name)
     if device == torch.device("cuda") and process.count > 1:
         return f"cuda:{process.local_rank % torch.cuda.device_count()}"

@@ -1,8 +1,12 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,16 +20,20 @@ from attnviz.model.architectures import ARCHITECTURES, architecture_of, instead_
 from attnviz.model.architectures.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
-from attnviz.model.configs import check_sizes, read_config, refuse_other_weights
+from attnviz.model.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer, tokenize
 from attnviz.model.head_ids import LayerId, Stack
 from attnviz.model.libraries import calling_transformers
+from attnviz.model.offloading import DeviceMap, fitted_map, places_of, running_device, with_values
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens
 from attnviz.model.weights import (
     check_parts,
     check_report,
     check_weights,
+    each_weight,
+    float8_as_float32,
+    own_dtype,
     parameters_sha256,
     read_weights,
     refuse_rounded,
@@ -48,6 +56,8 @@ class Checkpoint:
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
+        places: where accelerate has put the weights of a model with a device map; empty of one without.
+        dequantised_from: the kind of quantisation of the files, whose weights are plain numbers here; else empty.
     """
 
     name: str
@@ -59,6 +69,8 @@ class Checkpoint:
     weights_sha256: str | None = None
     classifier: Classifier | None = None
     encoder_only: bool = False
+    places: tuple[str, ...] = ()
+    dequantised_from: str = ""
 
     @property
     def encoder(self) -> "Checkpoint":
@@ -154,8 +166,21 @@ class Checkpoint:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.model.parameters()).device
+        """Where the model runs; of one that is spread over several devices, where it begins."""
+        model: Any = self.model
+        return running_device(model.get_input_embeddings() if self.places else model)
+
+    @property
+    def running_devices(self) -> tuple[torch.device, ...]:
+        """The devices on which the layers run, in the order of the layers."""
+        if isinstance(self.architecture, Undeclared):
+            return (self.device,)
+        return tuple(dict.fromkeys(running_device(layer.block) for layer in self.modules))
+
+    @property
+    def place(self) -> str:
+        """Where the weights are: a device, or all places of a device map."""
+        return ", ".join(self.places) or str(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -163,11 +188,17 @@ class Checkpoint:
         return next(self.model.parameters()).dtype
 
     @property
+    def runs_as(self) -> str:
+        """In which number format and where, as people read it: ``float32, cpu``."""
+        kind = f" dequantised from {self.dequantised_from}" if self.dequantised_from else ""
+        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.place}"
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """By layer, how many tokens a query sees, itself and those before it; None for all."""
         if isinstance(self.architecture, Undeclared):
             return self.architecture.windows
-        return tuple(self.architecture.parameters(self.model, layer).window for layer in range(self.n_layers))
+        return tuple(self.architecture.window(self.config, layer) for layer in range(self.n_layers))
 
     @property
     def tolerance(self) -> Tolerance:
@@ -205,29 +236,52 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False, any_family: bool = False
+    source: Source,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    language_head: bool = False,
+    any_family: bool = False,
+    device_map: DeviceMap | None = None,
+    before_weights: Callable[["Checkpoint"], None] = lambda _: None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
     head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
-    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed.
+    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
+    accelerate puts every part of the model where the map says, and ``device`` means nothing. Without a ``dtype`` it is
+    the checkpoint's own. ``before_weights`` is told of the checkpoint with an empty model, and may refuse it.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
+    if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
+        raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
+    dtype = own_dtype(source.folder) if dtype is None else dtype
     config, architecture = _config_in(source.folder, dtype, any_family)
-    weights = _read_weights(source.folder, config, architecture)
+    kind = dequantised_from(source.folder)
+    if kind and device_map is not None:
+        raise CheckpointError(
+            f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
+            "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
+        )
+    tokenizer, empty = load_tokenizer(source.folder), _empty(source.folder, config).to(dtype)
+    before_weights(Checkpoint(source.name, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
+    weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
     language_head = (language_head and declared) or may_generate
-    model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
-    tokenizer, digest = load_tokenizer(source.folder), weights_sha256(source)
-    model.to(device).eval()
-    loaded = Checkpoint(source.name, source.revision, architecture, model, tokenizer, head, digest, classifier)
-    if loaded.prediction_head is not None:
-        loaded.prediction_head.to(device).eval()
+    build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
+    digest, places = weights_sha256(source), places_of(whole)
+    loaded = Checkpoint(
+        source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
+        places=places, dequantised_from=kind,
+    )  # fmt: skip
+    for module in (model, loaded.prediction_head):
+        if module is not None:
+            (module if device_map else module.to(device)).eval()
     return loaded
 
 
@@ -247,11 +301,12 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     base = architecture.base_model(model)
     if not isinstance(architecture, Undeclared):
         check_parts(architecture, base)
-    check_weights(model.named_parameters(), "the loaded model")
+    check_weights(with_values(model, model.named_parameters()), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model), classifier)
+    digest, places = parameters_sha256(model), places_of(model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, places=places)
 
 
 def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
@@ -271,51 +326,76 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
-def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
-    """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights.
+def _empty(folder: Path, config: Any) -> nn.Module:
+    """The bare model without its weights, once their files are found to be large enough for it."""
+    return check_sizes(folder, config, sum(path.stat().st_size for path in weight_files(folder)))
 
-    What safetensors map into memory is mapped anew once it has been looked at: a pass needs a part of it (of word
-    embeddings, a row a token), and the rest then does not stay in memory.
+
+def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
+    """All weights of a checkpoint; masks that old versions saved are no weights.
+
+    Safetensors are looked at one by one and then mapped into memory: a pass needs a part of it (of word embeddings, a
+    row a token), and the rest does not stay there. Without ``keep`` they are looked at alone.
     """
     files = weight_files(folder)
-    check_sizes(folder, config, sum(path.stat().st_size for path in files))
-    weights = read_weights(files)
-    check_weights(
-        ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
-    )
     mapped = all(path.suffix == ".safetensors" for path in files)
-    return read_weights(files) if mapped else weights
+    weights = {} if mapped else read_weights(files)
+    each = each_weight(files) if mapped else weights.items()
+    plain = float8_as_float32(each, str(folder)) if dequantised_from(folder) else each
+    check_weights(((name, value) for name, value in plain if not name.endswith(architecture.old_buffers)), str(folder))
+    return {} if not keep else read_weights(files) if mapped else weights
 
 
-def _model_and_heads(
-    source: Source,
+def _built(
+    folder: Path,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
     dtype: torch.dtype,
+    device_map: DeviceMap | None,
+    class_name: str,
+) -> tuple[Any, dict[str, Any]]:
+    """A model of one of transformers' classes, and its report on the weights.
+
+    With a device map transformers reads the folder's files itself, each weight straight to its place. What is left on
+    disk stays in these files; what they do not hold as it is needed goes to a folder that is removed with the model.
+    """
+    import transformers
+
+    model_class = getattr(transformers, class_name)
+    given: dict[str, Any] = {"state_dict": dict(weights)}
+    with calling_transformers(f"transformers cannot load the checkpoint in {folder}"), ExitStack() as stack:
+        if device_map is not None:
+            if not isinstance(device_map, str):
+                device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
+            offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
+            given = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
+        model, report = model_class.from_pretrained(
+            None if device_map is None else folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # reported, so that the message is ours
+            output_loading_info=True,
+            **given,
+        )
+        if device_map is not None:
+            weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
+    return model, report
+
+
+def _model_and_heads(
+    folder: Path,
+    architecture: Architecture,
+    config: Any,
+    build: Callable[[str], tuple[Any, dict[str, Any]]],
     language_head: bool,
-) -> tuple[Any, nn.Module | None, Classifier | None]:
-    """The bare model and, on request, the head that predicts, where the checkpoint has all of its weights.
+) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
+    """A model, the bare one in it and, on request, the head that predicts, where the checkpoint has all its weights.
 
     It is that of classes where the config says that the checkpoint was saved with it: a GPT-2 would have a
     language-modelling head in any case, tied to its word embeddings.
     """
-
-    def build(class_name: str) -> tuple[Any, dict[str, Any]]:
-        with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"):
-            model, report = getattr(transformers, class_name).from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(weights),
-                dtype=dtype,
-                attn_implementation="eager",
-                ignore_mismatched_sizes=True,  # reported, so that the message is ours
-                output_loading_info=True,
-            )
-        return model, report
-
-    import transformers
-
     named = getattr(config, "architectures", None) or ()
     classifies = classification_class(architecture) in named and not architecture.stacks(config)
     if language_head:
@@ -331,8 +411,9 @@ def _model_and_heads(
             report["unexpected_keys"] = [
                 key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
             ]
-            check_report(source.folder, architecture, report)
-            return bare, None if classifies else architecture.language_head(whole), classifier_of(architecture, whole)
+            check_report(folder, architecture, report)
+            head = None if classifies else architecture.language_head(whole)
+            return whole, bare, head, classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
-    check_report(source.folder, architecture, report)
-    return model, None, None
+    check_report(folder, architecture, report)
+    return model, model, None, None

@@ -5,6 +5,7 @@ Numbers that would take memory or time before anything is checked are refused fi
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,14 @@ _OTHER_WEIGHTS = {
     "fusion_config": "would exchange modules of the model",
 }
 
+_DEQUANTISED = ("fp8",)
+"""Kinds of quantisation that transformers turns into plain numbers as it reads the weights (``dequantize=True``)."""
+
 
 def read_config(folder: Path) -> Any:
     """The transformers config of a folder, set to eager attention; nothing but its config.json is read.
+
+    Of a checkpoint whose weights can be dequantised it says that they are.
 
     Raises:
         CheckpointError: transformers does not know such a config, or a number in it is beyond any model.
@@ -56,7 +62,16 @@ def read_config(folder: Path) -> Any:
     with calling_transformers(f"transformers cannot read {path}"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run
+    if dequantised_from(folder):
+        config.quantization_config["dequantize"] = True
     return config
+
+
+def dequantised_from(folder: Path) -> str:
+    """The kind of quantisation, ``fp8``, whose weights become plain numbers as they are read; empty for any other."""
+    settings = read_json(folder / "config.json").get("quantization_config")
+    kind = settings.get("quant_method") if isinstance(settings, dict) else None
+    return kind if kind in _DEQUANTISED else ""
 
 
 def refuse_other_weights(folder: Path) -> None:
@@ -67,7 +82,7 @@ def refuse_other_weights(folder: Path) -> None:
     """
     content = read_json(folder / "config.json")
     for key, what in _OTHER_WEIGHTS.items():
-        if content.get(key) is not None:
+        if content.get(key) is not None and not (key == "quantization_config" and dequantised_from(folder)):
             raise CheckpointError(
                 f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it."
             )
@@ -78,8 +93,10 @@ def refuse_other_weights(folder: Path) -> None:
         )
 
 
-def empty_model(config: Any, most_modules: int = _MOST_MODULES) -> nn.Module:
-    """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
+def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_MODULES) -> nn.Module:
+    """The model of a config on torch's meta device: its shapes without its weights, so without their memory.
+
+    The bare one, or of a class of transformers.
 
     Raises:
         CheckpointError: transformers cannot build it, or it has more modules: empty ones, too, take memory and time.
@@ -91,24 +108,29 @@ def empty_model(config: Any, most_modules: int = _MOST_MODULES) -> nn.Module:
         torch.device("meta"),
         _limited_modules(min(most_modules, _MOST_MODULES)),
     ):
-        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+        if model_class is None:
+            model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+        else:
+            model = model_class(deepcopy(config))
     return model
 
 
-def check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
-    """Refuse a config whose model is far larger than its weights' files, before memory is taken for it.
+def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
+    """The empty model of a config; refuse one that is far larger than its weights' files, before it takes memory.
 
     Raises:
         CheckpointError: with both sizes and the settings that give them.
     """
     try:
         most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
-        expected = sum(parameter.numel() for parameter in empty_model(config, most_modules).parameters())
+        empty = empty_model(config, most_modules=most_modules)
+        expected = sum(parameter.numel() for parameter in empty.parameters())
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
         settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+    return empty
 
 
 def _refuse_counts(content: Any, path: Path) -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from logging import CRITICAL
+from logging import CRITICAL, getLogger
 from typing import TypeVar
 
 from attnviz.errors import AttnvizError, CheckpointError
@@ -24,7 +24,7 @@ _NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
 
 @contextmanager
 def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointError) -> Iterator[None]:
-    """Hold back transformers' and torch's progress bars, reports and warnings; make an error of whatever is raised.
+    """Hold back bars, reports and warnings of transformers, accelerate and torch; make an error of what is raised.
 
     It is about a folder's files: a broken config alone makes transformers raise KeyError, TypeError, AssertionError and
     more, and a tokenizer written in Rust panics, which is no Exception.
@@ -32,7 +32,10 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     from transformers.utils import logging
 
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    accelerate = getLogger("accelerate")
+    of_accelerate = accelerate.level
     logging.set_verbosity(CRITICAL)
+    accelerate.setLevel(CRITICAL)
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -48,6 +51,7 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
         raise error_type(f"{what}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
+        accelerate.setLevel(of_accelerate)
         if progress:
             logging.enable_progress_bar()
 

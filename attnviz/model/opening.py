@@ -1,6 +1,10 @@
 """A model as a user names it, or has it in memory, to a checkpoint that is ready to run on a device of this machine."""
 
+import importlib.util
+import json
 import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,17 @@ from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.model.architectures import architecture_of
 from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.model.estimate import TextRun, refuse_beyond_memory
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.sources import Source, find_checkpoint
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
+
+DEVICE_MAPS = ("auto", "balanced", "sequential")
+"""accelerate's own ways to spread a model over all devices, the CPU and the disk."""
+
+_EXAMPLE = '{"embed_tokens": "cpu", "layers": "disk", "norm": "cpu"}'
 
 Model = str | Path | Source | Checkpoint | nn.Module
 """A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
@@ -30,6 +41,9 @@ def open_checkpoint(
     language_head: bool = False,
     encoder_decoders: bool = True,
     any_family: bool = False,
+    device_map: DeviceMap | Path | None = None,
+    several_devices: bool = False,
+    run: TextRun | None = None,
 ) -> tuple[Checkpoint, Source | None]:
     """The model, and where its weights lie; a model in memory may have others than any file.
 
@@ -38,19 +52,23 @@ def open_checkpoint(
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or torch's own.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
         language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
         encoder_decoders: whether the caller takes them.
         any_family: whether it takes families of which the patterns alone are recomputed.
+        device_map: spread the model by accelerate; see :func:`resolve_device_map`.
+        several_devices: whether the caller takes a model whose layers run on different devices.
+        run: the text, so that a model by name is refused before its weights are read where it needs too much memory.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
         ArchitectureError: an encoder-decoder, for a caller that does not take them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in (revision, device, dtype)):
+    of_names = revision, device, dtype, device_map
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in of_names):
         raise UsageError(
-            "revision, device and dtype are for models by name; a loaded model runs as it is: "
+            "revision, device, dtype and device_map are for models by name; a loaded model runs as it is: "
             "move or convert it yourself, model.to(...)."
         )
     if tokenizer is not None and not isinstance(model, nn.Module):
@@ -62,9 +80,13 @@ def open_checkpoint(
         checkpoint = model
     else:
         source = model if isinstance(model, Source) else named_source(model, revision)
+        spread = resolve_device_map(device_map, device)
         place = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family)
+        fits = partial(refuse_beyond_memory, source=source, device=place, spread=spread is not None, run=run)
+        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family, spread, fits)
+    if not several_devices:
+        refuse_several_devices(checkpoint)
     if not any_family:
         refuse_undeclared(checkpoint)
     if checkpoint.stacks and not encoder_decoders:
@@ -74,6 +96,20 @@ def open_checkpoint(
             "encoder."
         )
     return checkpoint, source
+
+
+def refuse_several_devices(checkpoint: Checkpoint) -> None:
+    """Refuse a model whose layers run on different devices; weights that wait on the CPU or on disk run on one.
+
+    Raises:
+        DeviceError: with what to do.
+    """
+    if checkpoint.places and len(devices := checkpoint.running_devices) > 1:
+        raise DeviceError(
+            f"the layers of this model run on {', '.join(map(str, devices))}, and this command adds up what they give; "
+            "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device (--device). "
+            "heads takes several."
+        )
 
 
 def refuse_undeclared(checkpoint: Checkpoint) -> None:
@@ -142,15 +178,65 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The torch dtype for ``float32``, ``float64``, ``bfloat16`` or ``float16``.
+def resolve_device_map(given: object, device: object = None) -> DeviceMap | None:
+    """One of :data:`DEVICE_MAPS`, or what a mapping or a JSON file says: from names of modules to devices.
+
+    Raises:
+        UsageError: it is none of these, or a device was given too.
+        DeviceError: accelerate is not installed, or this machine lacks one of the devices.
+    """
+    if given is None or (isinstance(given, str) and given in DEVICE_MAPS):
+        found: Any = given
+    elif isinstance(given, str | Path):
+        found = _read_device_map(Path(given))
+    else:
+        found = dict(given) if isinstance(given, Mapping) else given
+    if found is None:
+        return None
+    if device not in (None, "auto"):
+        raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
+    if importlib.util.find_spec("accelerate") is None:
+        raise DeviceError(
+            "--device-map (device_map=...) needs the package accelerate, which is not installed; "
+            "type: pip install 'attnviz[large]'"
+        )
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"expected a device map from names of modules to devices, {_EXAMPLE}; found {given!r}.")
+    for place in found.values():
+        if isinstance(place, bool) or not isinstance(place, str | int) or place in ("auto", ""):
+            raise UsageError(
+                f"the device map has the device {place!r}; expected cpu, disk, cuda:N, mps or a GPU's number."
+            )
+        if place != "disk":
+            resolve_device(f"cuda:{place}" if isinstance(place, int) else place)
+    return found
+
+
+def _read_device_map(path: Path) -> Any:
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"--device-map (device_map=...) is {str(path)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON file "
+            f"such as {_EXAMPLE}, which cannot be read: {reason}."
+        ) from error
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The torch dtype for ``float32``, ``float64``, ``bfloat16``, ``float16``; None for ``auto``: the checkpoint's own.
 
     Raises:
         UsageError: the name is none of these.
         DeviceError: the device cannot compute in it.
     """
+    if name == "auto":
+        return None
     if name not in DTYPES:
-        raise UsageError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}.")
+        raise UsageError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}, auto.")
     if device.type == "mps" and name == "float64":
         raise DeviceError("the device 'mps' cannot compute in float64; use --device cpu or --dtype float32.")
     return DTYPES[name]

@@ -3,12 +3,13 @@
 import hashlib
 import math
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -16,6 +17,8 @@ from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures.base import Architecture
 from attnviz.model.libraries import calling_transformers
+from attnviz.model.offloading import is_spread, with_values
+from attnviz.model.sources import read_json, weight_files
 from attnviz.model.wording import shortened
 
 
@@ -29,6 +32,39 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
     for path in files:
         weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     return weights
+
+
+def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of safetensors files one by one, each in memory only while it is looked at; errors likewise."""
+    for path in files:
+        with _reading(path):
+            with safe_open(path, "pt") as file:
+                names = list(file.keys())
+            for name in names:
+                with safe_open(path, "pt") as file:
+                    yield name, file.get_tensor(name)
+
+
+def own_dtype(folder: Path) -> torch.dtype:
+    """The number format of a checkpoint, as its config.json states it, else that of its first weight.
+
+    Raises:
+        CheckpointError: it is none that attnviz computes in.
+    """
+    content = read_json(folder / "config.json")
+    named = content.get("dtype") or content.get("torch_dtype")
+    if named is None:
+        files = weight_files(folder)[:1]
+        weights = each_weight(files) if files[0].suffix == ".safetensors" else iter(read_weights(files).items())
+        named = next((tensor.dtype for _, tensor in weights), None)
+    name = str(named).removeprefix("torch.")
+    dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
+    if name not in dtypes:
+        raise CheckpointError(
+            f"the checkpoint in {folder} is in the number format {shortened(name, 40)!r}; expected one of "
+            f"{', '.join(dtypes)}. Name one of them instead of --dtype auto (dtype=...)."
+        )
+    return dtypes[name]
 
 
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
@@ -59,22 +95,46 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
             )
 
 
+def float8_as_float32(weights: Iterable[tuple[str, Tensor]], where: str) -> Iterator[tuple[str, Tensor]]:
+    """Weights to be looked at: torch neither compares nor adds up numbers of eight bits.
+
+    Raises:
+        CheckpointError: at the end, where one has no scales; transformers would take it as it is.
+    """
+    names, in_float8 = set(), []
+    for name, tensor in weights:
+        names.add(name)
+        if tensor.dtype == torch.float8_e4m3fn:
+            in_float8.append(name)
+        yield name, tensor.float() if tensor.dtype == torch.float8_e4m3fn else tensor
+    if missing := next((name for name in in_float8 if f"{name}_scale_inv" not in names), ""):
+        raise CheckpointError(
+            f"the tensor {shortened(missing, 100)} in {where} is in FP8, but its scales, {shortened(missing, 100)}"
+            "_scale_inv, are missing; download the checkpoint again."
+        )
+
+
 def all_finite(values: Tensor) -> bool:
     """Whether all values are numbers and finite; without the memory that isfinite takes."""
     return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
+    with _reading(path):
         weights: dict[str, Tensor] = load_file(path)
+    return weights
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong with a file of safetensors, in a line."""
+    try:
+        yield
     except (SafetensorError, OSError, ValueError) as error:
-        if any("\ud800" <= character <= "\udfff" for character in str(path)):
-            raise CheckpointError(f"cannot read {path}: {error}; give its folder a name in UTF-8.") from error
         raise CheckpointError(
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
             "download or save the checkpoint again."
         ) from error
-    return weights
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -109,7 +169,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
     """
     for what, found in (
         ("number format", {parameter.dtype for parameter in model.parameters()}),
-        ("device", {parameter.device for parameter in model.parameters()}),
+        ("device", {parameter.device for parameter in model.parameters() if not is_spread(model)}),
     ):
         if len(found) > 1:
             several = ", ".join(sorted(map(str, found)))
@@ -175,7 +235,7 @@ def refuse_rounded(model: nn.Module) -> None:
 def parameters_sha256(model: nn.Module) -> str:
     """The SHA-256 of a model in memory, of the names, shapes and values of its parameters."""
     digest = hashlib.sha256()
-    for name, parameter in model.state_dict().items():
+    for name, parameter in with_values(model, model.state_dict().items()):
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -66,8 +66,9 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
-        "device": str(model.device),
+        "device": model.place,
         "dtype": str(model.dtype).removeprefix("torch."),
+        **({"dequantised_from": model.dequantised_from} if model.dequantised_from else {}),
     }
 
 

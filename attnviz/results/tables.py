@@ -200,8 +200,8 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     if verification.level < 4:
         return Text.assemble(
             ("Not verified", "bold yellow"),
-            f": level {verification.level} of 4. The patterns of {compared} of {visible(model.name)} ({dtype}, "
-            f"{model.device}) are recomputed from the queries and keys that the model itself gives to its attention, "
+            f": level {verification.level} of 4. The patterns of {compared} of {visible(model.name)} "
+            f"({model.runs_as}) are recomputed from the queries and keys that the model itself gives to its attention, "
             f"under a mask of attnviz's own, within {error(verification.pattern_error)} (tolerance "
             f"{tolerance.pattern:.0e}); final states are those of the untouched model. attnviz does not know the "
             f"family {visible(model.architecture.name)}: neither these queries and keys nor values and outputs are "
@@ -209,8 +209,8 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
         )
     return Text.assemble(
         ("Verified", "bold green"),
-        f" {compared} of {visible(model.name)} ({dtype}, "
-        f"{model.device}){sample}: attention weights differ from the model's own by at most "
+        f" {compared} of {visible(model.name)} ({model.runs_as})"
+        f"{sample}: attention weights differ from the model's own by at most "
         f"{error(verification.pattern_error)} (tolerance {tolerance.pattern:.0e}), attention outputs by at most "
         f"{error(verification.output_error)} of the largest{more} (tolerance {tolerance.output:.0e}). "
         f"Level {verification.level} of 4.{_coarsely(verification, dtype)}",

@@ -30,6 +30,7 @@ from attnviz.corpora.reading import Text
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.wording import counted
 from attnviz.progress import Progress
@@ -159,6 +160,7 @@ def ablate(
     tokenizer: Any = None,
     revision: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     method: str = "mean",
     select: str | HeadId | Sequence[str | HeadId] = (),
@@ -186,7 +188,10 @@ def ablate(
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.model.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`. Heads that
             are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
@@ -217,7 +222,9 @@ def ablate(
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     sources = read_sources(given, limit, named)
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map
+    )
     refuse_target(checkpoint, target, max_new_tokens)
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_s
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import merge_units, only_position
 from attnviz.model.wording import counted
@@ -99,6 +101,7 @@ def explain(
     every_layer: bool = False,
     revision: str | None = None,
     device: str | torch.device | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | torch.dtype | None = None,
     truncate: bool = False,
     progress: Progress | None = None,
@@ -119,7 +122,10 @@ def explain(
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.model.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model.
         progress: told of every verified layer.
 
@@ -127,7 +133,9 @@ def explain(
         AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=False)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, encoder_decoders=False, device_map=device_map
+    )
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one

@@ -28,6 +28,7 @@ from attnviz.attention.reference import HeadParameters, Norm, widened
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.offloading import parameter_of
 from attnviz.model.tokens import Tokens
 
 
@@ -139,7 +140,8 @@ def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap
 
 def _linear_map(module: Any) -> LinearMap:
     """An nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
-    return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
+    weight = parameter_of(module, "weight")
+    return LinearMap(weight.T if isinstance(module, nn.Linear) else weight, parameter_of(module, "bias"))
 
 
 def projection_of(checkpoint: Checkpoint) -> LinearMap | None:

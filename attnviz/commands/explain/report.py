@@ -111,7 +111,7 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
     yield Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "
-        f"({str(model.dtype).removeprefix('torch.')}, {model.device}), each recomputed from the step before it, "
+        f"({model.runs_as}), each recomputed from the step before it, "
         f"beginning with {start}; the output is the model's next hidden state within {error(output.error)} of the "
         f"largest (tolerance {output.tolerance:.0e}).",
     )

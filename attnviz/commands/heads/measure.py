@@ -4,10 +4,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
+from attnviz.attention.recorder import BLOCK_MEMORY, block_memory
 from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
@@ -15,7 +17,9 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import tokens_of_ids
+from attnviz.model.estimate import TextRun
 from attnviz.model.head_ids import HeadId, is_of_source
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, Units, find_queries, merge_units
 from attnviz.patterns.parsers import parser_for
@@ -40,6 +44,7 @@ def analyze(
     pair: str | None = None,
     revision: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     words: bool = False,
     local_window: int = 1,
@@ -52,6 +57,7 @@ def analyze(
     max_new_tokens: int | None = None,
     generate: int | None = None,
     any_family: bool = False,
+    memory: int | str | None = None,
     queries: str | int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -68,7 +74,10 @@ def analyze(
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.model.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         local_window: largest distance that counts as local, in tokens (or words).
         long_range_from: smallest distance that counts as long-range, likewise.
@@ -83,6 +92,7 @@ def analyze(
             pass; fewer where it ends the text.
         any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
             recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
             length, not with its square. Relations are not measured.
@@ -98,10 +108,10 @@ def analyze(
     """
     check_texts(text, pair, "analyze one text at a time")
     reader = open_reader(
-        model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
+        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family,
-        queries=queries,
+        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family, memory=memory,
+        queries=queries, text=(text, pair),
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -118,6 +128,7 @@ class Reader:
     truncate: bool
     max_new_tokens: int | None
     generate: int | None = None
+    memory: int = BLOCK_MEMORY
 
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
         """The analysis of a text; errors as for :func:`analyze`."""
@@ -156,7 +167,7 @@ class Reader:
 
         decoded = None if of_target is None else of_target.tokens
         attention = verify_attention(
-            checkpoint, tokens, measure_rows, progress, decoded, queries=rows, keep_outputs=False
+            checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
         heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
@@ -211,12 +222,16 @@ class Reader:
 
 
 def open_reader(
-    model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
-    local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
-    max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
-    any_family: bool = False, queries: str | int | None = None,
+    model: Model, tokenizer: Any, revision: str | None, device: str | None, device_map: DeviceMap | Path | None,
+    dtype: str | None, *, words: bool, local_window: int, long_range_from: int, syntax: bool, parser: str | None,
+    truncate: bool, profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None,
+    generate: int | None = None, any_family: bool = False, memory: int | str | None = None,
+    queries: str | int | None = None, text: tuple[str, str | None] | None = None,
 ) -> Reader:  # fmt: skip
-    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
+    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`.
+
+    With a ``text`` (and its pair) the memory that it needs is held against what there is.
+    """
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -229,9 +244,11 @@ def open_reader(
         )
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
+    of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family
-    )
+        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
+        device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block),
+    )  # fmt: skip
     if queries is not None and checkpoint.stacks:
         raise UsageError(
             "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
@@ -241,7 +258,7 @@ def open_reader(
         shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
         stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
     options = Options(words, local_window, long_range_from, queries)
-    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
+    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate, of_block)
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:

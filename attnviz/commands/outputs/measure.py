@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
+from attnviz.attention.recorder import block_memory
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
@@ -29,7 +31,9 @@ from attnviz.commands.outputs.residual_stream import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
+from attnviz.model.estimate import TextRun
 from attnviz.model.head_ids import HeadId, Stack
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
@@ -204,6 +208,7 @@ def head_outputs(
     pair: str | None = None,
     revision: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
@@ -211,6 +216,7 @@ def head_outputs(
     against: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
+    memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
     """What every head of a model adds to the residual stream on a text, verified and measured.
@@ -226,7 +232,10 @@ def head_outputs(
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.model.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last. Of an encoder-decoder (T5) one of the decoder's.
@@ -234,6 +243,7 @@ def head_outputs(
         against: the class that it is held against; default the most probable other one.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: told of every layer verified and measured.
 
     Raises:
@@ -242,7 +252,11 @@ def head_outputs(
             a class that the model lacks.
     """
     check_texts(text, pair, "give one text at a time")
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    of_block = block_memory(memory)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,
+        run=TextRun(text, pair, truncate, of_block, lambda empty: empty.n_heads),
+    )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
@@ -252,7 +266,7 @@ def head_outputs(
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:
-        verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens)
+        verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
     layers, heads = [], []
     for layer in checkpoint.layers:
         shares, of_heads = measure_contributions(verified, layer)

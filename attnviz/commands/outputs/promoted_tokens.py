@@ -29,6 +29,7 @@ from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
+from attnviz.model.offloading import parameter_of
 from attnviz.model.words import vocabulary_labels
 
 MOST_TOKENS = 10
@@ -200,7 +201,8 @@ class _Unembedding:
         """Hold what the final norm divides by, at the last residual stream [d_model], fixed."""
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
-        self._head, self._weight, self._norm = head, widened(head.weight), checkpoint.norm(norm)
+        self._head, self._norm = head, checkpoint.norm(norm)
+        self._weight, self._bias = widened(parameter_of(head, "weight")), parameter_of(head, "bias")
         self.deviation = float(self._norm.scale(last))
 
     def logits(self, normed: Tensor) -> Tensor:
@@ -215,8 +217,8 @@ class _Unembedding:
         """What is added whatever the text: [vocabulary] each."""
         if self._norm.bias is not None:
             yield "final norm bias", _centred(widened(self._norm.bias) @ self._weight.T)
-        if self._head.bias is not None:
-            yield "unembedding bias", _centred(widened(self._head.bias))
+        if self._bias is not None:
+            yield "unembedding bias", _centred(widened(self._bias))
 
 
 def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:

@@ -23,9 +23,10 @@ from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.corpora.runs import find_parser, own_device
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint, load_checkpoint
+from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
-from attnviz.model.opening import named_source, resolve_dtype
+from attnviz.model.offloading import DeviceMap
+from attnviz.model.opening import named_source, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
@@ -148,6 +149,7 @@ def profile_heads(
     examples: int = 8,
     revision: str | None = None,
     device: str = "auto",
+    device_map: DeviceMap | Path | None = None,
     dtype: str = "float32",
     unfinished: Path | None = None,
     progress: Progress | None = None,
@@ -173,7 +175,8 @@ def profile_heads(
         examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
-        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``; of a model by name.
+        device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
+        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
         progress: told of each corpus, how many of its texts are done, and about how many there are.
@@ -198,7 +201,12 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = _checkpoint(model, revision, device, dtype, process).encoder
+    checkpoint = _checkpoint(model, revision, device, device_map, dtype, process).encoder
+    if control and checkpoint.places:
+        raise UsageError(
+            "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
+            "expected --no-control (control=False)."
+        )
     weights = checkpoint.weights_sha256
     tell = told_once(warn)
 
@@ -287,7 +295,12 @@ def _placed(found: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, 
 
 
 def _checkpoint(
-    model: str | Path | Source | Checkpoint, revision: str | None, device: str, dtype: str, process: Process
+    model: str | Path | Source | Checkpoint,
+    revision: str | None,
+    device: str,
+    device_map: DeviceMap | Path | None,
+    dtype: str,
+    process: Process,
 ) -> Checkpoint:
     """The model; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
@@ -297,5 +310,5 @@ def _checkpoint(
             "a model in memory needs its tokenizer: give attnviz.model.checkpoint.from_loaded(model, tokenizer)."
         )
     source = model if isinstance(model, Source) else named_source(model, revision)
-    place = torch.device(own_device(process, device))
-    return load_checkpoint(source, place, resolve_dtype(dtype, place))
+    place = own_device(process, device, device_map)
+    return open_checkpoint(source, device=place, dtype=dtype, device_map=device_map)[0]

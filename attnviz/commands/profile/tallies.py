@@ -12,6 +12,7 @@ from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.offloading import parameter_of
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 from attnviz.patterns.verdicts import MARGIN
 
@@ -321,6 +322,6 @@ class MeaningTally(_TextTally):
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:
     """The input embeddings, [n_entries, d_model]."""
-    weight = checkpoint.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
-    assert isinstance(weight, Tensor)
-    return weight
+    model: Any = checkpoint.model
+    weight: Tensor = parameter_of(model.get_input_embeddings(), "weight")
+    return weight.detach()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.attention.recorder import block_memory
 from attnviz.attention.reference import transformed_values
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.rollout_and_flow import (
@@ -24,6 +26,8 @@ from attnviz.commands.rollout.rollout_and_flow import (
     uniform_pattern,
 )
 from attnviz.errors import UsageError
+from attnviz.model.estimate import TextRun
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
@@ -152,6 +156,7 @@ def rollout(
     pair: str | None = None,
     revision: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     words: bool = False,
     layer: int | None = None,
@@ -160,6 +165,7 @@ def rollout(
     flow: bool = False,
     all_flows: bool = False,
     truncate: bool = False,
+    memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Rollout:
     """Roll the attention of a model out: how much of each input token has come to each position, through all layers.
@@ -175,7 +181,10 @@ def rollout(
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.model.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
         layer: up to which to roll out, counted from 0; default the last.
         residual: share of the identity in every layer, 0-1.
@@ -183,6 +192,7 @@ def rollout(
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: told of every layer verified and rolled out, and of every flow.
 
     Raises:
@@ -191,7 +201,10 @@ def rollout(
     check_texts(text, pair, "roll out one text at a time")
     options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
     _check(options)
-    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    of_block = block_memory(memory)
+    kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
+    run = TextRun(text, pair, truncate, of_block, lambda empty: kept * (empty.n_layers if layer is None else layer + 1))
+    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map, run=run)
     checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
@@ -201,7 +214,7 @@ def rollout(
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
     queries = _queries(units, positions, options)
-    attention = verify_attention(checkpoint, tokens, progress=progress)
+    attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_block)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
     weights, norms = (_rollout(patterns, units, residual) for patterns in (means, norm_means))
     plain, shares = _flows(means, residual, queries, progress)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnviz.attention.reference import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 from attnviz.errors import ArchitectureError
 from attnviz.model.head_ids import Stack
+from attnviz.model.offloading import parameter_of
 
 NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
@@ -205,7 +206,11 @@ class Architecture(ABC):
 
     def weight(self, linear: Any) -> Any:
         """The weight [out, in] of one of its linear maps."""
-        return linear.weight
+        return parameter_of(linear, "weight")
+
+    def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
+        """How many tokens a query of a layer sees, itself and those before it; None for all."""
+        return None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
@@ -213,7 +218,7 @@ class Architecture(ABC):
         n_heads, n_shared = self.head_counts(base_model.config, layer)
         output_weight = self.weight(modules.concatenated).T.unflatten(0, (n_heads, -1))
         d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
-        maps = [(self.weight(linear), linear.bias) for linear in modules.projections]
+        maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
         if len(maps) == 1:  # all three side by side
             rows = [n * d_head for n in heads]
             [(weight, bias)] = maps
@@ -227,9 +232,10 @@ class Architecture(ABC):
             key=key,
             value=value,
             output_weight=output_weight,
-            output_bias=modules.concatenated.bias,
+            output_bias=parameter_of(modules.concatenated, "bias"),
             scale=d_head**-0.5,
             causal=self.causal,
+            window=self.window(base_model.config, layer),
             query_norm=query_norm,
             key_norm=key_norm,
         )
@@ -267,8 +273,8 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     setting = architecture.epsilon_setting
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
     if architecture.norm_kind == "layer":
-        return LayerNorm(module.weight, module.bias, epsilon)
-    return RMSNorm(module.weight, epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
+        return LayerNorm(parameter_of(module, "weight"), parameter_of(module, "bias"), epsilon)
+    return RMSNorm(parameter_of(module, "weight"), epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
 
 
 def first_position(architecture: Architecture, config: Any) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
+from attnviz.model.offloading import parameter_of
 
 
 class Bert(Architecture):
@@ -66,9 +67,9 @@ class Bert(Architecture):
         tables = base_model.embeddings
         types = getattr(tables, "token_type_embeddings", None)
         return Embeddings(
-            tables.word_embeddings.weight,
-            tables.position_embeddings.weight,
-            None if types is None else types.weight,
+            parameter_of(tables.word_embeddings, "weight"),
+            parameter_of(tables.position_embeddings, "weight"),
+            None if types is None else parameter_of(types, "weight"),
             tables.LayerNorm,
             getattr(base_model, "embeddings_project", None),
         )
@@ -216,11 +217,11 @@ class GPT2(Architecture):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words and positions are added; the first norm is the first layer's."""
-        return Embeddings(base_model.wte.weight, base_model.wpe.weight)
+        return Embeddings(parameter_of(base_model.wte, "weight"), parameter_of(base_model.wpe, "weight"))
 
     def weight(self, linear: Any) -> Any:
         """That of a Conv1D is [in, out]."""
-        return linear.weight.T
+        return parameter_of(linear, "weight").T
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled by 1/sqrt(d_head) with ``scale_attn_weights`` (else 1), divided by the layer's number counted from 1

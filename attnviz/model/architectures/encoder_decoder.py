@@ -18,6 +18,7 @@ from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
 from attnviz.model.head_ids import Stack
+from attnviz.model.offloading import parameter_of
 
 
 class LogitsHead(nn.Module):
@@ -31,7 +32,7 @@ class LogitsHead(nn.Module):
     @property
     def weight(self) -> Tensor:
         """From hidden states to logits, [vocabulary, d_model], the scale included."""
-        weight: Tensor = self.linear.weight * self.scale  # type: ignore[operator,assignment]
+        weight: Tensor = parameter_of(self.linear, "weight") * self.scale
         return weight
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -150,8 +151,8 @@ class Bart(EncoderDecoder):
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, scaled, and positions are added, then normalised (Marian: not)."""
         encoder = base_model.encoder
-        norm = getattr(encoder, "layernorm_embedding", None)
-        return Embeddings(encoder.embed_tokens.weight, encoder.embed_positions.weight, None, norm)
+        words, positions = (parameter_of(each, "weight") for each in (encoder.embed_tokens, encoder.embed_positions))
+        return Embeddings(words, positions, None, getattr(encoder, "layernorm_embedding", None))
 
 
 class Marian(Bart):
@@ -214,7 +215,7 @@ class T5(EncoderDecoder):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions come in as biases of scores."""
-        return Embeddings(base_model.encoder.embed_tokens.weight)
+        return Embeddings(parameter_of(base_model.encoder.embed_tokens, "weight"))
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Not scaled; the table of a stack's first block is that of all its blocks; d_head is ``d_kv``."""
@@ -222,7 +223,8 @@ class T5(EncoderDecoder):
         if stack.letter == "X":
             return replace(parameters, scale=1.0)
         first: Any = self.modules(base_model)[stack.first].pattern
-        table, farthest = first.relative_attention_bias.weight, base_model.config.relative_attention_max_distance
+        table = parameter_of(first.relative_attention_bias, "weight").to(parameters.query.weight.device)
+        farthest = base_model.config.relative_attention_max_distance
         bias = partial(bucketed_bias, table, max_distance=farthest, causal=parameters.causal)
         return replace(parameters, scale=1.0, position_bias=bias)
 

@@ -21,6 +21,7 @@ from attnviz.attention.positions import (
 from attnviz.attention.reference import HeadParameters, capped
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
+from attnviz.model.offloading import parameter_of
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -93,17 +94,19 @@ class Llama(Architecture):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions come in as rotations, the first norm is the first layer's."""
-        return Embeddings(base_model.embed_tokens.weight)
+        return Embeddings(parameter_of(base_model.embed_tokens, "weight"))
+
+    def window(self, config: Any, layer: int) -> int | None:
+        """That of the config, in the layers whose type has one."""
+        return config.sliding_window if self.layer_type(config, layer) == "sliding_attention" else None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """With rotary positions, a window where the layer has one, and the softmax in float32."""
+        """With rotary positions, and the softmax in float32."""
         config, parameters = base_model.config, super().parameters(base_model, layer)
-        kind = self.layer_type(config, layer)
         return replace(
             parameters,
             softmax_in_float32=True,
-            window=config.sliding_window if kind == "sliding_attention" else None,
-            rotary=rotary_of(config, parameters.query.weight.shape[-1], kind),
+            rotary=rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer)),
         )
 
 

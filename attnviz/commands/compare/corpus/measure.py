@@ -30,6 +30,7 @@ from attnviz.corpora.runs import LongRun, Part, RunSettings, find_parser, own_de
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
@@ -148,6 +149,7 @@ def compare_corpus(
     syntax: bool = True,
     parser: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
@@ -167,6 +169,7 @@ def compare_corpus(
         syntax: find relations in a ``.txt`` file where spaCy and a pipeline are installed, for the roles of heads.
         parser: the spaCy pipeline to use; default an installed English one.
         device: as for :func:`attnviz.analyze`, for models by name.
+        device_map: likewise, of one process.
         dtype: likewise.
         unfinished: as for :func:`attnviz.profile_heads`.
         progress: told how many texts are done, and about how many there are.
@@ -186,7 +189,7 @@ def compare_corpus(
     file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    a, b = (_opened(model, device, dtype, process) for model in (first, second))
+    a, b = (_opened(model, device, device_map, dtype, process) for model in (first, second))
     check_shapes(a, b)
     identity = {
         "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
@@ -203,11 +206,14 @@ def compare_corpus(
         return run.result() if run.gather() else None
 
 
-def _opened(model: Model, device: str | None, dtype: str | None, process: Process) -> Checkpoint:
+def _opened(
+    model: Model, device: str | None, device_map: DeviceMap | Path | None, dtype: str | None, process: Process
+) -> Checkpoint:
     """The model; device and number format are for models by name."""
     if not isinstance(model, str | Path | Source):
         return open_checkpoint(model)[0]
-    return open_checkpoint(model, None, None, own_device(process, device or "auto"), dtype)[0]
+    place = own_device(process, device or "auto", device_map)
+    return open_checkpoint(model, device=place, dtype=dtype, device_map=device_map)[0]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
+from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, refuse_target
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
@@ -149,6 +150,7 @@ def analyze_each(
     tokenizer: Any = None,
     revision: str | None = None,
     device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
     words: bool = False,
     local_window: int = 1,
@@ -158,6 +160,7 @@ def analyze_each(
     truncate: bool = False,
     profile: bool = True,
     max_new_tokens: int | None = None,
+    memory: int | str | None = None,
     visit: Callable[[OneText, Analysis], None] | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -179,6 +182,7 @@ def analyze_each(
         tokenizer: likewise.
         revision: likewise.
         device: likewise.
+        device_map: likewise.
         dtype: likewise.
         words: likewise.
         local_window: likewise.
@@ -188,6 +192,7 @@ def analyze_each(
         truncate: likewise.
         profile: likewise.
         max_new_tokens: likewise.
+        memory: likewise.
         visit: told of each text and its analysis, in order.
         progress: told how many texts are done.
         warn: as for :func:`analyze`.
@@ -203,9 +208,9 @@ def analyze_each(
     else:
         corpus, lines = None, _listed(texts)
     reader = open_reader(
-        model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
+        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn,
+        max_new_tokens=max_new_tokens, warn=warn, memory=memory,
     )  # fmt: skip
     refuse_target(reader.checkpoint, None, max_new_tokens)
     _check(reader, lines)

@@ -1,0 +1,146 @@
+"""Weights that accelerate has spread over devices, or left on disk, until a module needs them.
+
+accelerate puts a hook on every module: before its forward the weights are moved to where it runs, and afterwards those
+that are offloaded (to the CPU or to disk) are dropped again. Between uses they are on torch's meta device, without
+values, so whoever reads a weight outside of the module's own forward reads it with :func:`parameter_of`.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import UsageError
+
+Device = str | int
+"""As accelerate's device maps have it: ``cpu``, ``disk``, ``cuda:1``, or the number of a GPU."""
+
+DeviceMap = str | dict[str, Device]
+"""A way to spread a model over what there is, by accelerate's name for it, or from names of modules to devices."""
+
+
+def parameter_of(module: Any, name: str) -> Any:
+    """A parameter or buffer of a module, on the device where the module runs; None where it has none of this name.
+
+    One that is offloaded is fetched and belongs to the caller: the module goes on without it.
+    """
+    own = getattr(module, name)
+    if not isinstance(own, Tensor) or not own.is_meta:
+        return own
+    for hook in _hooks(module):
+        if getattr(hook, "weights_map", None) is not None:
+            return hook.weights_map[name].to(hook.execution_device)
+    return own
+
+
+def running_device(module: nn.Module) -> torch.device:
+    """Where a module runs, which is where its weights are unless they are offloaded."""
+    owner, first = next((each, own) for each in module.modules() for own in each.parameters(recurse=False))
+    devices = [getattr(hook, "execution_device", None) for hook in _hooks(owner)] if first.is_meta else []
+    return next((torch.device(device) for device in devices if device is not None), first.device)
+
+
+def with_values(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name, those that are offloaded in memory only while they are looked at."""
+    for name, tensor in named:
+        path, _, own = name.rpartition(".")
+        yield name, parameter_of(model.get_submodule(path), own) if tensor.is_meta else tensor
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Whether accelerate has put its hooks on the model, so that it is neither to be moved nor on one device."""
+    return any(hasattr(module, "_hf_hook") for module in model.modules())
+
+
+def places_of(model: Any) -> tuple[str, ...]:
+    """Where accelerate has put the weights of a model: devices, ``cpu`` and ``disk``; empty of one that it has not."""
+    found: dict[str, Any] = getattr(model, "hf_device_map", None) or {}
+    places = (f"cuda:{place}" if isinstance(place, int) else str(place) for place in found.values())
+    return tuple(sorted(set(places), key=lambda place: (place == "disk", place == "cpu", place)))
+
+
+def fitted_map(given: dict[str, Device], model: Any, heads: tuple[str, ...]) -> dict[str, Device]:
+    """A device map for exactly this model: bare or with a head, whichever of the two its names were written for.
+
+    What stands under an empty name, or under that of a module of which parts are named too, is spread over the parts
+    that are not. A head that is not named goes where the word embeddings are.
+
+    Args:
+        given: from names of modules to devices.
+        model: the empty model.
+        heads: first names of parts that the model need not have.
+
+    Raises:
+        UsageError: a name that the model has not, a part without a device, or nothing outside the disk.
+    """
+    modules, prefix = dict(model.named_modules()), str(model.base_model_prefix)
+    named: dict[str, Device] = {}
+    for name, device in given.items():
+        spelled = (name, f"{prefix}.{name}", "" if name == prefix else name.removeprefix(f"{prefix}."))
+        if (own := next((each for each in spelled if each in modules), None)) is not None:
+            named[own] = device
+        elif name.partition(".")[0] not in heads:
+            known = ", ".join(name for name, _ in model.named_children())
+            raise UsageError(f"the device map names {name!r}, which this model has not; its parts are {known}.")
+    words = next(name for name, module in modules.items() if module is model.get_input_embeddings())
+    for tied, to in getattr(model, "all_tied_weights_keys", {}).items():  # they are one weight, so in one place
+        together = _owner(tied.rpartition(".")[0], modules)
+        if to.startswith(f"{together}."):
+            continue
+        named = {name: device for name, device in named.items() if not f"{name}.".startswith(f"{together}.")}
+        if (with_it := _device_of(to, _placed(model, named))) is not None:
+            named[together] = with_it
+    placed = _placed(model, named)
+    if missing := [
+        name
+        for name, device in placed.items()
+        if device is None and name.split(".")[0] not in heads and any(True for _ in modules[name].parameters())
+    ]:
+        left = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise UsageError(
+            f'the device map says nothing of {left}; name each, or give all that is not named a device under "".'
+        )
+    with_words = _device_of(words, placed)
+    fitted = {name: with_words if device is None else device for name, device in placed.items()}
+    if set(fitted.values()) == {"disk"}:
+        raise UsageError("the device map leaves all on disk; expected a part, such as the last norm, on a device.")
+    return {name: device for name, device in fitted.items() if device is not None}
+
+
+def _placed(model: nn.Module, named: dict[str, Device]) -> dict[str, Device | None]:
+    """The largest parts of a model that are each in one place; None for what is not named."""
+    placed: dict[str, Device | None] = {}
+    running = next((device for device in named.values() if device not in ("cpu", "disk")), "cpu")
+
+    def place(name: str, module: nn.Module, device: Device | None) -> None:
+        device, inside = named.get(name, device), f"{name}." if name else ""
+        if any(other.startswith(inside) and other != name for other in named):
+            for child_name, child in module.named_children():
+                place(inside + child_name, child, device)
+            for own in chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)):
+                placed[inside + own[0]] = running
+        else:
+            placed[name] = device
+
+    place("", model, None)
+    return placed
+
+
+def _device_of(name: str, placed: dict[str, Device | None]) -> Device | None:
+    """Where a module or parameter is, by the parts that were placed."""
+    return next((device for part, device in placed.items() if f"{name}.".startswith(f"{part}." if part else "")), None)
+
+
+def _owner(name: str, modules: dict[str, nn.Module]) -> str:
+    """A module, or the one around it that has parameters of its own and so cannot be in two places."""
+    around = name.rpartition(".")[0]
+    own = around and next(modules[around].parameters(recurse=False), None) is not None
+    return _owner(around, modules) if own else name
+
+
+def _hooks(module: Any) -> tuple[Any, ...]:
+    """The hooks that accelerate has put on a module, which may be several in a row."""
+    hook = getattr(module, "_hf_hook", None)
+    return tuple(getattr(hook, "hooks", (hook,)))
