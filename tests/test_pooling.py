@@ -10,10 +10,10 @@ import torch
 import attnviz
 from attnviz.attention import verify
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.pooling import PooledPattern, pooled_patterns
+from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.views import VIEWS
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import max_pool
+from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama

@@ -123,7 +123,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             VerificationError: the model was changed since.
         """
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).output(id.head).cpu()
+        return layer_contributions(self.attention, id.layer).outputs([id.head])[0].cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
@@ -138,13 +138,14 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).pattern[id.head].cpu()
+        return layer_contributions(self.attention, id.layer).pattern(id.head).cpu()
 
-    def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
-        """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
+    def by_layer(
+        self, heads: Sequence[HeadContribution]
+    ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
+        """The layers of these heads, each with those of the heads that are its own, in the model's order."""
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
-            layer = layer_contributions(self.attention, number)
-            yield from ((head, layer) for head in of_layer)
+            yield layer_contributions(self.attention, number), list(of_layer)
 
     def attribute(self, token: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
