@@ -199,7 +199,11 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
     largest = _of_blocks(np.maximum, padded, *factors)
     if not (values < 0).any():
         return largest
-    smallest = _of_blocks(np.minimum, padded, *factors)
+    return _furthest(_of_blocks(np.minimum, padded, *factors), largest)
+
+
+def _furthest(smallest: Array, largest: Array) -> Array:
+    """Of the smallest and the largest of some values that which is furthest from 0."""
     return np.where(-smallest > largest, smallest, largest)
 
 
@@ -207,7 +211,7 @@ class PooledPattern:
     """What :func:`max_pool` makes of a pattern whose rows come in blocks.
 
     Attributes:
-        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], the largest weight of each block of weights so far.
+        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], of each block the value so far furthest from 0.
     """
 
     def __init__(self, n_queries: int, n_keys: int, factor: int, dtype: type = np.float32) -> None:
@@ -221,7 +225,7 @@ class PooledPattern:
             weights = np.pad(weights, [(before, 0), (0, 0)])
         pooled = max_pool(weights, self._factor)
         cells = self.cells[first // self._factor :][: len(pooled), : pooled.shape[1]]
-        np.maximum(cells, pooled, out=cells)
+        cells[:] = _furthest(np.minimum(cells, pooled), np.maximum(cells, pooled))
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
