@@ -1,7 +1,7 @@
 """What every head of a model adds to the residual stream on one text: verified, measured and ranked.
 
-For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions (no special token, in
-GPT-2 not the first), S the others; means and sums over queries are over C.
+For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions, S the sinks (special
+tokens, in GPT-2 the first and those of :mod:`attnviz.attention.sinks`); means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from torch import Tensor
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
@@ -244,7 +245,7 @@ def head_outputs(
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
     check_classes(checkpoint, label, against)
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.reference import transformed_values
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.rollout_and_flow import (
     check_flow_library,
@@ -196,7 +197,7 @@ def rollout(
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
