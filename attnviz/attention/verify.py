@@ -168,27 +168,15 @@ class VerifiedAttention:
         Raises:
             VerificationError: the model's weights are no longer those that were verified.
         """
-        yield from self._rows(layer, heads, self.memory)
-
-    def layer(self, layer: int) -> VerifiedRows:
-        """Recompute the whole patterns of one layer, [1, n_heads, n, n_keys]; errors as for :meth:`rows`.
-
-        With :attr:`queries` they are the rows of these, one below the other.
-        """
-        rows = list(self._rows(layer, None, torch.inf))
-        return rows[0] if len(rows) == 1 else replace(rows[0], pattern=torch.cat([each.pattern for each in rows], 2))
-
-    def _rows(self, layer: int, chosen: Sequence[int] | None, memory: float) -> Iterator[VerifiedRows]:
-        heads, check = self._heads(layer), self.verification.layers[layer]
-        if chosen is not None:
-            heads = _of_heads(heads, chosen)
-            check = replace(check, heads_compared=len(chosen))
-        n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+        of_layer, check = self._heads(layer), self.verification.layers[layer]
+        if heads is not None:
+            of_layer, check = _of_heads(of_layer, heads), replace(check, heads_compared=len(heads))
+        n_queries, n_keys = of_layer.query.shape[-2], of_layer.key.shape[-2]
         end = n_queries if self.queries is None else self.queries[-1] + 1
-        for first, last in row_blocks(n_queries, heads.row_bytes, memory):
+        for first, last in row_blocks(n_queries, of_layer.row_bytes, self.memory):
             for run in _runs(self.queries, first, last):
-                with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
-                    pattern = heads.rows(*run, n_keys if memory == torch.inf else None)
+                with torch.inference_mode(), torch.autocast(of_layer.query.device.type, enabled=False):
+                    pattern = of_layer.rows(*run)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, run[0], n_queries, n_keys, end)
 
     def _heads(self, layer: int) -> _Heads:

@@ -1,7 +1,7 @@
 """What every head of a model adds to the residual stream on one text: verified, measured and ranked.
 
-For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions (no special token, in
-GPT-2 not the first), S the others; means and sums over queries are over C.
+For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions, S the sinks (special
+tokens, in GPT-2 the first and those of :mod:`attnviz.attention.sinks`); means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.recorder import block_memory
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
@@ -128,7 +129,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             VerificationError: the model was changed since.
         """
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).output(id.head).cpu()
+        return layer_contributions(self.attention, id.layer).outputs([id.head])[0].cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
@@ -143,13 +144,14 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).pattern[id.head].cpu()
+        return layer_contributions(self.attention, id.layer).pattern(id.head).cpu()
 
-    def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
-        """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
+    def by_layer(
+        self, heads: Sequence[HeadContribution]
+    ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
+        """The layers of these heads, each with those of the heads that are its own, in the model's order."""
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
-            layer = layer_contributions(self.attention, number)
-            yield from ((head, layer) for head in of_layer)
+            yield layer_contributions(self.attention, number), list(of_layer)
 
     def attribute(self, token: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
@@ -262,7 +264,7 @@ def head_outputs(
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
     check_classes(checkpoint, label, against)
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:
