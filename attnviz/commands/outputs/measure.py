@@ -245,7 +245,7 @@ def head_outputs(
         against: the class that it is held against; default the most probable other one.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
         progress: told of every layer verified and measured.
 
     Raises:
@@ -257,7 +257,7 @@ def head_outputs(
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,
-        run=TextRun(text, pair, truncate, of_block, lambda empty: empty.n_heads),
+        run=TextRun(text, pair, truncate, of_block),
     )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)

@@ -193,7 +193,7 @@ def rollout(
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
         progress: told of every layer verified and rolled out, and of every flow.
 
     Raises:
@@ -204,7 +204,9 @@ def rollout(
     _check(options)
     of_block = block_memory(memory)
     kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
-    run = TextRun(text, pair, truncate, of_block, lambda empty: kept * (empty.n_layers if layer is None else layer + 1))
+    run = TextRun(
+        text, pair, truncate, of_block, matrices=lambda empty: kept * (empty.n_layers if layer is None else layer + 1)
+    )
     opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map, run=run)
     checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
