@@ -9,6 +9,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import attnviz
+from attnviz.commands.explain import position_share, reference
 from attnviz.results.report import views_of
 from attnviz.results.result import Result
 from attnviz.results.view import Choices
@@ -57,7 +58,13 @@ def compare(model: dict[str, Any], text: str) -> Result:
     )
 
 
-COMMANDS = {"outputs": outputs, "rollout": rollout, "compare": compare}
+def explain(model: dict[str, Any], text: str) -> Result:
+    if hasattr(model["model"], "decoder"):
+        pytest.skip("explain takes no encoder-decoders")
+    return attnviz.explain(text, every_layer=True, **model)
+
+
+COMMANDS = {"outputs": outputs, "rollout": rollout, "compare": compare, "explain": explain}
 PATTERNS_HELD = {"outputs": 2, "rollout": 3, "compare": 2}
 """The largest tensor of a command has fewer numbers than so many patterns of one head."""
 
@@ -84,6 +91,8 @@ def everything(result: Result) -> tuple[dict[str, float], list[np.ndarray]]:
         for head in result.heads:
             of_head = (result.output, result.norms, result.value_norms, result.pattern)
             arrays += [method(head.id).numpy() for method in of_head]
+    if isinstance(result, attnviz.Explanation):
+        arrays += [stage.wide.numpy() for stage in result.stages.values()]
     return dict(found_in(result.document())), arrays
 
 
@@ -101,6 +110,8 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     relative, absolute = (1e-4, 1e-4) if dtype == torch.float32 else (1e-11, 1e-13)
     for size in SIZES:
         in_blocks(monkeypatch, size)
+        for module in (position_share, reference):
+            monkeypatch.setattr(module, "_ROWS", size)
         again, others = everything(COMMANDS[command](model, text))
         assert again == pytest.approx(whole, rel=relative, abs=absolute)
         for one, other in zip(arrays, others, strict=True):
@@ -121,7 +132,7 @@ class Largest(torch.overrides.TorchFunctionMode):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", PATTERNS_HELD)
 def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 16 heads of few dimensions they would be by far the largest tensor."""
     small = {"n_embd": 32, "n_head": 16, "n_positions": 300, "n_layer": 1, "vocab_size": 400}

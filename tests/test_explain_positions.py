@@ -123,7 +123,11 @@ def test_a_share_is_the_shapley_value_of_the_variance() -> None:
     parts = input_parts(checkpoint, checkpoint.tokenize("the cat ran", "a dog"))
     heads = checkpoint.architecture.parameters(checkpoint.model, 0)
     with torch.inference_mode():
-        terms = dict(position_share._terms(parts, heads, 1))
+        sides = (
+            position_share._mapped(parts, side.weight[1], None if side.bias is None else side.bias[1])
+            for side in (heads.query, heads.key)
+        )
+        terms = dict(position_share._terms(*sides, heads.scale))
     centred = {name: (term - term.mean(-1, keepdim=True)).flatten().numpy() for name, term in terms.items()}
 
     def variance(names: tuple[str, ...]) -> float:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attention.reference import HeadParameters, widened
+from attnviz.attention.reference import widened
 from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
@@ -48,6 +48,9 @@ GROUPS = {
 
 TERMS = tuple(term for terms in GROUPS.values() for term in terms)
 """Part of the query, part of the key; ``segment``: of the key or the query; ``constant``: of the key."""
+
+_ROWS = 128
+"""Queries that are taken together, so that no term is there for all scores of a head."""
 
 _ROUNDING = 1e-6
 """Scores that differ by less than this share of the largest one differ by rounding."""
@@ -101,12 +104,20 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
         scores, allowed = stages["scores"].tensor, stages["mask"].tensor
         error, sums = 0.0, []
         for head, own in enumerate(scores):
-            terms = dict(_terms(parts, heads, head))
-            total = torch.stack(list(terms.values())).sum(0)
-            error = max(error, float((total - widened(own)).abs().nan_to_num_(nan=torch.inf).max()))
-            centred = _centred(total, allowed)
-            products = [(_centred(terms[term], allowed) * centred).sum() for term in TERMS]
-            sums.append([float(product) for product in [*products, centred.square().sum()]])
+            query, key = (
+                _mapped(parts, of.weight[head], None if of.bias is None else of.bias[head])
+                for of in (heads.query, heads.key)
+            )
+            products = [0.0] * (len(TERMS) + 1)
+            for first in range(0, len(own), _ROWS):
+                rows = slice(first, first + _ROWS)
+                terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, heads.scale))
+                total = torch.stack(list(terms.values())).sum(0)
+                error = max(error, float((total - widened(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
+                centred = _centred(total, allowed[rows])
+                of_rows = [*(_centred(terms[term], allowed[rows]) for term in TERMS), centred]
+                products = [sum + float((each * centred).sum()) for sum, each in zip(products, of_rows, strict=True)]
+            sums.append(products)
         scale, count = float(scores.abs().max()), int(allowed.sum())
     relative, tolerance = error / scale if scale > 0 else error, checkpoint.tolerance.output
     if not relative <= tolerance:
@@ -144,18 +155,15 @@ def _mapped(parts: dict[str, Tensor], weight: Tensor, bias: Tensor | None) -> di
     return mapped if bias is None else {**mapped, "constant": mapped["constant"] + widened(bias)}
 
 
-def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
-    """The terms of the scores of one head, [n, n] each."""
-    query, key = (
-        _mapped(parts, of.weight[head], None if of.bias is None else of.bias[head]) for of in (heads.query, heads.key)
-    )
+def _terms(query: dict[str, Tensor], key: dict[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:
+    """The terms of the scores of one head, [n_queries, n] each, from the parts of its queries and of its keys."""
     for one in ("content", "position", "constant"):
         for other in ("content", "position"):
-            yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
+            yield f"{one}_{other}", scale * query[one] @ key[other].T
     varying = query["content"] + query["position"] + query["constant"]
     whole_key = torch.stack(list(key.values())).sum(0)
-    yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ whole_key.T)
-    yield "constant", heads.scale * varying @ key["constant"].T
+    yield "segment", scale * (varying @ key["segment"].T + query["segment"] @ whole_key.T)
+    yield "constant", scale * varying @ key["constant"].T
 
 
 def _centred(values: Tensor, allowed: Tensor) -> Tensor:

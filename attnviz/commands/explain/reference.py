@@ -31,6 +31,9 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.offloading import parameter_of
 from attnviz.model.tokens import Tokens
 
+_ROWS = 128
+"""Queries whose scores become weights at once."""
+
 
 @dataclass(frozen=True)
 class LinearMap:
@@ -219,8 +222,11 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     if heads.cap is not None:
         scores = steps["capped"] = attention.capped(scores, heads.cap)
     steps["mask"] = allowed
-    scores = scores.to(torch.float32 if heads.softmax_in_float32 else scores.dtype, copy=True)  # it is overwritten
-    steps["pattern"] = attention.attention_pattern(scores, allowed).to(x.dtype)
+    pattern, wide = torch.empty_like(scores, dtype=x.dtype), torch.float32 if heads.softmax_in_float32 else scores.dtype
+    for row in range(0, len(x), _ROWS):  # so that no copy of all scores is made
+        rows = slice(row, row + _ROWS)
+        pattern[:, rows] = attention.attention_pattern(scores[:, rows].to(wide, copy=True), allowed[rows])
+    steps["pattern"] = pattern
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     steps["attention_output"] = LinearMap(heads.output_weight.flatten(0, 1), heads.output_bias)(steps["concatenated"])

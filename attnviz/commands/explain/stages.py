@@ -107,7 +107,8 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
                     f"layer {layer} of the model ran without {missing[0]}; nothing can be verified."
                 )
             # a feed-forward network may run in chunks of tokens
-            visit({each.stage: Shown(each.place, torch.cat(seen[each.stage], dim=1)[0]) for each in probes})
+            every = {stage: parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for stage, parts in seen.items()}
+            visit({each.stage: Shown(each.place, every[each.stage][0]) for each in probes})
             seen.clear()
 
     def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -262,7 +263,7 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(own, where)
-    difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
+    difference = (widened(tensor) - widened(own)).abs_().nan_to_num_(nan=torch.inf)
     scale, limit = (1.0, tolerance.pattern) if name == "pattern" else (float(own.abs().max()), tolerance.output)
     check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
     if check.passed:

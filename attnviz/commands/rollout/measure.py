@@ -223,7 +223,9 @@ def rollout(
     plain, shares = _flows(means, residual, queries, progress)
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
-    uniform = [uniform_pattern(len(tokens), causal, window) for window in checkpoint.windows[:n_layers]]
+    windows = checkpoint.windows[:n_layers]
+    even = {window: uniform_pattern(len(tokens), causal, window) for window in set(windows)}
+    uniform = [even[window] for window in windows]
     layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
     here = list(positions)
     return Rollout(
@@ -265,29 +267,34 @@ def _patterns(
     attention: VerifiedAttention, n_layers: int, progress: Progress | None
 ) -> tuple[Tensor, Tensor, list[float]]:
     """Mean patterns and norms as patterns, [n_layers, n, n] each, and how closely the parts gave the model's output."""
-    means, norms, errors = [], [], []
+    n, errors = len(attention.tokens), list[float]()
+    dtype = torch.promote_types(attention.checkpoint.dtype, torch.float32)
+    means, norms = (torch.zeros(n_layers, n, n, dtype=dtype) for _ in range(2))
     for layer in range(n_layers):
-        writing, n = layer_contributions(attention, layer), len(attention.tokens)
+        writing = layer_contributions(attention, layer)
         with without_gradients(writing.value.device):
             vectors = transformed_values(writing.value, writing.output_weight)
-            (mean, added), total = vectors.new_zeros(2, n, n), vectors.new_zeros(n, vectors.shape[-1])
+            total = vectors.new_zeros(n, vectors.shape[-1])
             for first, pattern in writing.rows():
                 rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
-                mean[rows, :n_keys] = pattern.mean(0)
-                added[rows, :n_keys], total[rows] = summed_norms(pattern, vectors[:, :n_keys])
+                means[layer, rows, :n_keys] = pattern.mean(0).cpu()
+                added, total[rows] = summed_norms(pattern, vectors[:, :n_keys])
+                norms[layer, rows, :n_keys] = added.cpu()
             parts = f"what attention adds from each token in layer {layer} does not sum"
             error, _ = check_sum(attention, layer, total + writing.output_bias, parts)
-        means.append(mean.cpu())
-        norms.append(norm_patterns(added.cpu()))
+        norms[layer] = norm_patterns(norms[layer])
         errors.append(error)
         tell(progress, "rolling out", layer + 1, n_layers)
-    return torch.stack(means), torch.stack(norms), errors
+    return means, norms, errors
 
 
 def _rollout(patterns: Tensor, units: Units, residual: float) -> Tensor:
     """Rolled out over tokens, then merged into units; in the number format of the patterns."""
     mixed = (mixed_with_identity(pattern.double(), residual) for pattern in patterns)
-    return torch.stack([merge_pattern(rolled, units.members).to(patterns.dtype) for rolled in rolled_out(mixed)])
+    rolled = patterns.new_empty(len(patterns), len(units), len(units))
+    for layer, matrix in enumerate(rolled_out(mixed)):
+        rolled[layer] = merge_pattern(matrix, units.members)
+    return rolled
 
 
 def _flows(
