@@ -29,7 +29,7 @@ class TextRun:
     pair: str | None
     truncate: bool
     block: float
-    matrices: Callable[[Checkpoint], int] = lambda _: 0
+    matrices: Callable[[Checkpoint], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def _bytes_of_text(empty: Checkpoint, run: TextRun, n: int) -> int:
         return 0
     size = empty.dtype.itemsize
     block = min(empty.n_heads * n * n * size, int(run.block / TENSORS_OF_A_BLOCK))
-    return 2 * empty.n_layers * n * empty.d_model * size + block + run.matrices(empty) * n * n * max(size, 4)
+    matrices = 0 if run.matrices is None else run.matrices(empty) * n * n * max(size, 4)
+    return 2 * empty.n_layers * n * empty.d_model * size + block + matrices
 
 
 def _free_on_gpu(device: torch.device) -> int:
