@@ -113,7 +113,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, given in signature.bind(*args, **kwargs).arguments.items():
             if name not in ("text", "pair", "layer"):
-                _check_kind(name, given, signature.parameters[name].annotation)
+                parameter = signature.parameters[name]
+                for each in given if parameter.kind is parameter.VAR_POSITIONAL else [given]:
+                    _check_kind(name, each, parameter.annotation)
         with out_of_memory_named():
             return function(*args, **kwargs)
 

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from attnviz.attention.checks import Verification
 from attnviz.attention.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
-from attnviz.attention.verify import VerifiedRows, Verifier
+from attnviz.attention.verify import VerifiedAttention, VerifiedRows, Verifier
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 
@@ -90,6 +90,13 @@ def memory_for(rows: float, n_heads: int, n_keys: int, dtype: torch.dtype = torc
     while next(iter(row_blocks(10**6, row_bytes, memory)))[1] < rows:
         memory += row_bytes
     return memory
+
+
+def whole_pattern(attention: VerifiedAttention, layer: int) -> Tensor:
+    """The pattern of a layer recomputed at once, whatever the blocks are, [1, n_heads, n_queries, n_keys]."""
+    heads = attention._heads(layer)
+    with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
+        return heads.rows(0, heads.query.shape[-2])
 
 
 def whole(blocks: Sequence[VerifiedRows]) -> Tensor:

@@ -31,7 +31,7 @@ from attnviz.model.tokens import shifted_right
 from attnviz.patterns.syntax import Arc, Parse, Word
 from tests import encoder_decoders, llamas, relatives
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.recorded import recorded, verified_batch, whole
+from tests.recorded import recorded, verified_batch, whole, whole_pattern
 from tests.test_attention import batch
 from tests.test_verify import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.undeclared import UNDECLARED, undeclared_model
@@ -191,8 +191,8 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
         torch.testing.assert_close(mine.fingerprint, theirs.fingerprint, rtol=1e-5, atol=1e-5)
         blocks = list(found.rows(layer))
         assert {block.pattern.shape[2] for block in blocks[:-1]} <= {size}
-        torch.testing.assert_close(whole(blocks), expected.layer(layer).pattern, rtol=0, atol=10 * limit)
-        torch.testing.assert_close(whole(blocks), found.layer(layer).pattern, rtol=0, atol=10 * limit)
+        torch.testing.assert_close(whole(blocks), whole_pattern(expected, layer), rtol=0, atol=10 * limit)
+        torch.testing.assert_close(whole(blocks), whole_pattern(found, layer), rtol=0, atol=10 * limit)
         some = list(found.rows(layer, [2, 0]))
         torch.testing.assert_close(whole(some), whole(blocks)[:, [2, 0]], rtol=0, atol=limit)
 
@@ -245,7 +245,7 @@ def test_families_that_are_not_declared_come_in_blocks(monkeypatch, family):
     for layer in range(2):
         blocks = list(found.attention.rows(layer))
         assert len(blocks) > 1
-        torch.testing.assert_close(whole(blocks), expected.attention.layer(layer).pattern, rtol=0, atol=1e-6)
+        torch.testing.assert_close(whole(blocks), whole_pattern(expected.attention, layer), rtol=0, atol=1e-6)
     assert family in UNDECLARED
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.measure import LARGEST_DISTANCE, measure_difference
+from attnviz.commands.compare.measure import LARGEST_DISTANCE, DifferenceTally
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
@@ -71,6 +71,12 @@ def by_hand(first, second):
 
 
 # --- numbers
+
+
+def measure_difference(p, q):
+    tally = DifferenceTally()
+    tally.add(0, p, q)
+    return tally.result()
 
 
 def test_patterns_without_a_key_in_common_are_ln_2_apart():

@@ -17,6 +17,7 @@ from attnviz.model.checkpoint import from_loaded
 from attnviz.model.opening import open_checkpoint
 from attnviz.model.tokens import shifted_right
 from tests.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
+from tests.recorded import whole_pattern
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_every_kind_of_attention_is_the_models_own(models, family):
     names = [f"E{i}" for i in range(2)] + [f"{letter}{i}" for letter in "DX" for i in range(3)]
     assert [str(check.layer) for check in attention.verification.layers] == names
     for layer, pattern in zip(checkpoint.layers, theirs, strict=True):
-        torch.testing.assert_close(attention.layer(layer).pattern, pattern, atol=1e-6, rtol=0)
+        torch.testing.assert_close(whole_pattern(attention, layer), pattern, atol=1e-6, rtol=0)
         assert pattern.amax(-1).mean() > 0.3  # far from flat, or nothing could be seen
 
 

@@ -10,14 +10,15 @@ import torch
 import attnviz
 from attnviz.attention import verify
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.pooling import PooledPattern, pooled_patterns
+from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.views import VIEWS
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import max_pool
+from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.recorded import whole_pattern
 from tests.verified import random_patterns
 
 TEXT = "the cat that i saw ran away unbelievableness , the dog saw the house . " * 3
@@ -25,11 +26,10 @@ SIZES = [1, 7, 64]
 
 
 def in_blocks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers are recomputed in blocks of so many rows from now on, unless they are asked for whole."""
+    """Layers are recomputed in blocks of so many rows from now on."""
 
-    def blocks(n: int, _: int, memory: float) -> Iterator[tuple[int, int]]:
-        rows = n if memory == torch.inf else size
-        return ((first, min(first + rows, n)) for first in range(0, n, rows))
+    def blocks(n: int, *_: float) -> Iterator[tuple[int, int]]:
+        return ((first, min(first + size, n)) for first in range(0, n, size))
 
     monkeypatch.setattr(verify, "row_blocks", blocks)
 
@@ -71,7 +71,7 @@ cases = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
 def whole(analysis: Analysis, layer: int, drop: bool) -> np.ndarray:
     """The patterns of a layer by the definition: matrices that merge and pick, rows over their sums."""
     context = analysis.context_of(layer)
-    pattern = analysis.attention.layer(layer).pattern[0].double().numpy()
+    pattern = whole_pattern(analysis.attention, layer)[0].double().numpy()
 
     def members(units: Any, n: int) -> np.ndarray:
         matrix = np.zeros((len(units), n))

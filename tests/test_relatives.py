@@ -34,7 +34,7 @@ from attnviz.model.sources import find_checkpoint
 from attnviz.model.tokens import merge_units
 from tests.conftest import SENTENCE, needs_parser
 from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
-from tests.recorded import verified_batch
+from tests.recorded import verified_batch, whole_pattern
 from tests.relatives import KINDS, RELATIVES, checkpoint_of, sharp
 from tests.test_verify import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS
 
@@ -68,7 +68,7 @@ def test_heads_reproduce_the_model_in_several_shapes(kind, changes):
 @of_each
 def test_patterns_are_far_from_even_so_that_a_wrong_formula_shows(kind):
     checkpoint = checkpoint_of(kind)
-    pattern = run(checkpoint).layer(1).pattern
+    pattern = whole_pattern(run(checkpoint), 1)
     assert float(pattern.amax(-1).mean()) > 1.5 / pattern.shape[-1]
 
 

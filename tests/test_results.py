@@ -232,6 +232,23 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
     assert not (tmp_path / "other").exists()
 
 
+METHODS = [
+    ("heads", "context_of"), ("heads", "layer_patterns"), ("heads", "drawn"), ("heads", "has_role"),
+    ("compare", "layer_differences"), ("compare", "part_of"), ("explain", "tensor"), ("outputs", "table"),
+    ("outputs", "part_of"), ("profile", "source"),
+]  # fmt: skip
+WRONG = [-1, 99, 1.5, b"L0", [], {}, object(), np.ones(3), np.ones((2, 2)), [None], (1, 2), "\0"]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:12])
+@pytest.mark.parametrize(("command", "method"), METHODS)
+def test_the_methods_of_results_refuse_what_they_cannot_take(command: str, method: str, wrong: Any):
+    if (method, wrong if isinstance(wrong, str) else "") == ("source", "\0"):
+        return  # a role without a corpus of its own
+    with pytest.raises(UsageError):
+        getattr(result_of(command), method)(wrong)
+
+
 def test_figures_that_are_no_names_are_refused():
     with pytest.raises(UsageError, match="unknown figure"):
         hand_made().save("never-made", figures=np.ones((2, 2)))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Model
 
+from attnviz import compare, head_outputs, rollout
 from attnviz.attention import sinks
 from attnviz.attention.sinks import with_found_sinks
 from attnviz.commands.heads.measure import analyze
@@ -42,6 +43,23 @@ def fresh_gpt2():
     """A GPT-2 that was never trained, with attention that is nearly even."""
     torch.manual_seed(0)
     return from_loaded(GPT2Model(gpt2_config()).eval(), gpt2_tokenizer())
+
+
+def resting_gpt2(word):
+    """A GPT-2 whose heads all attend to one word: its keys have a direction that every query has."""
+    tokenizer = gpt2_tokenizer()
+    model = fresh_gpt2().model
+    (token,) = tokenizer(f" {word}")["input_ids"]
+    with torch.no_grad():
+        direction = torch.zeros(model.config.n_embd)
+        direction[0], direction[1] = 1.0, -1.0  # a layer norm leaves its mean
+        model.wte.weight[token] += 30 * direction
+        for block in model.h:
+            weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias
+            n = model.config.n_embd
+            weight[:, n : 2 * n] += 2 * direction[:, None]
+            bias[:n] += 2.0
+    return model
 
 
 @pytest.mark.parametrize(
@@ -87,6 +105,26 @@ def test_real_models_on_a_sentence_rest_on_nothing_else(name):
 def test_an_untrained_model_has_no_sink_but_the_first():
     now, before = found(fresh_gpt2(), "the cat saw the cat " * 7)
     assert now == before == (0,)
+
+
+def test_every_command_of_a_single_text_has_the_same_sinks():
+    """Position 2 is the one word that all heads look at."""
+    model = resting_gpt2("cat")
+    options = {"model": model, "tokenizer": gpt2_tokenizer()}
+    analysis = analyze(SENTENCE, syntax=False, **options)
+    outputs, rolled = head_outputs(SENTENCE, **options), rollout(SENTENCE, **options)
+    compared = compare(analysis, analysis)
+    kinds = [token["sink"] for token in analysis.document()["tokens"]]
+    assert kinds == ["first", None, "found", *[None] * (len(kinds) - 3)]
+    for document in (outputs.document(), rolled.document(), {"tokens": compared.document()["tokens"][1]}):
+        assert [token["sink"] for token in document["tokens"]] == kinds
+    assert [entry["sink"] for entry in rolled.document()["inputs"]] == [kind is not None for kind in kinds]
+    by_head = {head.id: head.sink for head in outputs.heads}
+    for head in analysis.heads:
+        assert by_head[head.id] == pytest.approx(head.statistics["sink"], abs=1e-5)
+        assert by_head[head.id] > 0.5
+    assert "“cat” (#2)" in outputs.report()
+    assert "“cat” (#2)" in " ".join(rolled.report().split())
 
 
 def test_the_document_and_the_terminal_name_a_sink_that_was_found(monkeypatch):

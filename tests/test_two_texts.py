@@ -26,6 +26,7 @@ from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.verdicts import judge, label_of
 from tests.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
+from tests.recorded import whole_pattern
 from tests.verified import context_of, verified
 
 STACKS = (Stack("E", "encoder", 0, 3, 4), Stack("D", "decoder", 3, 2, 2), Stack("X", "cross-attention", 5, 2, 2))
@@ -198,7 +199,7 @@ def test_every_part_has_its_own_texts_and_patterns(found):
     assert (decoder.units.labels[0], cross.keys.labels[-1]) == ("<pad>", "</s>")
     assert (encoder.facts.texts, cross.facts.sizes) == ((SOURCE,), (n, m))
     assert f"({n} tokens) → “{TARGET}” ({m} tokens)" in cross.facts.text_line
-    own = found.attention.layer(found.head("X1H2").id.layer).pattern[0, 2]
+    own = whole_pattern(found.attention, found.head("X1H2").id.layer)[0, 2]
     torch.testing.assert_close(found.pattern("X1H2"), own)
     assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())
 

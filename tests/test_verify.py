@@ -24,7 +24,7 @@ from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.opening import open_checkpoint
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.recorded import own_patterns
+from tests.recorded import own_patterns, whole_pattern
 
 KINDS = ["bert", "gpt2"]
 DTYPES = [torch.float32, torch.float64]
@@ -88,7 +88,7 @@ def test_a_layer_can_be_recomputed_later(kind):
     seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind), seen.append)
     for layer in (2, 0, 1):
-        again = verified.layer(layer)
+        (again,) = verified.rows(layer)
         torch.testing.assert_close(again.pattern, seen[layer].pattern, rtol=0, atol=1e-6)
         assert again.check == verified.verification.layers[layer]
 
@@ -470,7 +470,7 @@ def test_what_the_model_says_later_does_not_change_what_was_verified(monkeypatch
 
     monkeypatch.setattr(MODELING[kind], broken)
     for layer in range(N_LAYERS):
-        torch.testing.assert_close(verified.layer(layer).pattern, seen[layer].pattern, rtol=0, atol=1e-6)
+        torch.testing.assert_close(whole_pattern(verified, layer), seen[layer].pattern, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -596,9 +596,9 @@ def test_recomputing_after_the_weights_changed_is_an_error(kind):
     name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
     with torch.no_grad():
         checkpoint.model.get_parameter(name).mul_(1.5)
-    assert verified.layer(0).check.layer == 0
+    assert [rows.layer for rows in verified.rows(0)] == [0]
     with pytest.raises(VerificationError, match=r"layer 1 no longer gives the verified patterns: .*weights changed"):
-        verified.layer(1)
+        next(verified.rows(1))
 
 
 def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
@@ -616,7 +616,7 @@ def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
             linear.weight.copy_(linear.weight.roll(8, 0))
             linear.bias.copy_(linear.bias.roll(8, 0))
     with pytest.raises(VerificationError, match="layer 0 no longer gives the verified patterns"):
-        verified.layer(0)
+        next(verified.rows(0))
 
 
 # --- the model is left as it was ---------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W
     f(x_k) = v_k W_O,  ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||   norm-weighted attention (Kobayashi et al. 2020)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,39 +31,61 @@ class LayerContributions:
     """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
 
     Attributes:
-        pattern: A, [n_heads, n_queries, n_keys].
+        attention: from which patterns are recomputed, a block of rows at a time.
         value: x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same.
         output_weight: W_O, [n_heads, d_head, d_model].
         output_bias: b_O, [d_model]; zeros where the model has none.
     """
 
+    attention: VerifiedAttention
     layer: int
-    pattern: Tensor
     value: Tensor
     output_weight: Tensor
     output_bias: Tensor
 
-    def output(self, head: int) -> Tensor:
-        """What the head adds to the residual stream, [n, d_model]."""
-        with without_gradients(self.pattern.device):
-            return attention.head_outputs(self.pattern[head], self.value[head], self.output_weight[head])
+    @property
+    def n_heads(self) -> int:
+        """Heads of the layer."""
+        return len(self.value)
+
+    def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of some heads, if asked.
+
+        Keys after the last of them are hidden from all these rows.
+        """
+        for rows in self.attention.rows(self.layer, heads):
+            yield rows.first, rows.wide[0]
+
+    def added(self, head: int, rows: Tensor) -> Tensor:
+        """What the head adds to the residual stream where its pattern has these rows, [rows, d_model]."""
+        with without_gradients(rows.device):
+            return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head])
+
+    def outputs(self, heads: Sequence[int]) -> Tensor:
+        """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
+        return torch.cat([torch.stack(list(map(self.added, heads, rows))) for _, rows in self.rows(heads)], dim=1)
 
     def outputs_at(self, position: int) -> Tensor:
         """What every head adds at one position, [n_heads, d_model]."""
-        query = slice(position, position + 1)
-        with without_gradients(self.pattern.device):
-            return attention.head_outputs(self.pattern[:, query], self.value, self.output_weight)[:, 0]
+        there = replace(self, attention=replace(self.attention, queries=(position,)))
+        return there.outputs(range(self.n_heads))[:, 0]
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""
-        with without_gradients(self.pattern.device):
+        with without_gradients(self.value.device):
             norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
             return norms
 
+    def pattern(self, head: int) -> Tensor:
+        """A of one head, whole, [n_queries, n_keys]."""
+        pattern = self.value.new_zeros(len(self.attention.tokens_of(self.layer)[0]), self.value.shape[1])
+        for first, rows in self.rows([head]):
+            pattern[first : first + rows.shape[1], : rows.shape[2]] = rows[0]
+        return pattern
+
     def norms(self, head: int) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]; A is never negative, so it is A[q, k] ||f(x_k)||."""
-        with without_gradients(self.pattern.device):
-            return self.pattern[head] * self.value_norms(head)
+        return self.pattern(head) * self.value_norms(head)
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
@@ -74,13 +96,13 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     """
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
-        pattern = verified.layer(layer).wide[0]
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         value = attention.values(verified.keys_input(layer), parameters)[0]
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
-        tensors = (given.detach().to(pattern.dtype) for given in (value, weight, bias))
-        return LayerContributions(layer, pattern, *tensors)
+        return LayerContributions(
+            verified, layer, *(attention.widened(given.detach()) for given in (value, weight, bias))
+        )
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:

@@ -210,7 +210,7 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     From queries [.., n_heads, n_queries, d_head] and keys [.., n_heads, n_keys, d_head] to
     [.., n_heads, n_queries, n_keys]; the scale is 1/sqrt(d_head) in the paper.
     """
-    return torch.einsum("...qe,...ke->...qk", query, key).mul_(scale)
+    return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
 def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:

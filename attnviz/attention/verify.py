@@ -158,7 +158,9 @@ class VerifiedAttention:
 
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
-        return self._kept[layer].output
+        output = self._kept[layer].output
+        assert output is not None  # kept by the commands that ask for it
+        return output
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[VerifiedRows]:
         """Recompute the patterns of a layer in blocks of query rows, first row first; of some heads, if asked for.
@@ -166,27 +168,15 @@ class VerifiedAttention:
         Raises:
             VerificationError: the model's weights are no longer those that were verified.
         """
-        yield from self._rows(layer, heads, self.memory)
-
-    def layer(self, layer: int) -> VerifiedRows:
-        """Recompute the whole patterns of one layer, [1, n_heads, n, n_keys]; errors as for :meth:`rows`.
-
-        With :attr:`queries` they are the rows of these, one below the other.
-        """
-        rows = list(self._rows(layer, None, torch.inf))
-        return rows[0] if len(rows) == 1 else replace(rows[0], pattern=torch.cat([each.pattern for each in rows], 2))
-
-    def _rows(self, layer: int, chosen: Sequence[int] | None, memory: float) -> Iterator[VerifiedRows]:
-        heads, check = self._heads(layer), self.verification.layers[layer]
-        if chosen is not None:
-            heads = _of_heads(heads, chosen)
-            check = replace(check, heads_compared=len(chosen))
-        n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+        of_layer, check = self._heads(layer), self.verification.layers[layer]
+        if heads is not None:
+            of_layer, check = _of_heads(of_layer, heads), replace(check, heads_compared=len(heads))
+        n_queries, n_keys = of_layer.query.shape[-2], of_layer.key.shape[-2]
         end = n_queries if self.queries is None else self.queries[-1] + 1
-        for first, last in row_blocks(n_queries, heads.row_bytes, memory):
+        for first, last in row_blocks(n_queries, of_layer.row_bytes, self.memory):
             for run in _runs(self.queries, first, last):
-                with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
-                    pattern = heads.rows(*run, n_keys if memory == torch.inf else None)
+                with torch.inference_mode(), torch.autocast(of_layer.query.device.type, enabled=False):
+                    pattern = of_layer.rows(*run)
                 yield VerifiedRows(check, self.verification.tolerance, pattern, run[0], n_queries, n_keys, end)
 
     def _heads(self, layer: int) -> _Heads:
@@ -215,7 +205,7 @@ class _KeptLayer:
     """What is needed to recompute a layer; ``heads`` alone of a family that is not declared."""
 
     inputs: tuple[Tensor, Tensor | None] = (torch.empty(0), None)
-    output: Tensor = field(default_factory=lambda: torch.empty(0))
+    output: Tensor | None = None
     fingerprint: Tensor = field(default_factory=lambda: torch.empty(0))
     heads: _Heads | None = None
 
@@ -228,6 +218,7 @@ def verify_attention(
     target: Tokens | None = None,
     memory: float = BLOCK_MEMORY,
     queries: tuple[int, ...] | None = None,
+    keep_outputs: bool = True,
 ) -> VerifiedAttention:
     """Run the model once on a text; recompute, compare and hand over its attention in blocks, layer by layer.
 
@@ -236,7 +227,7 @@ def verify_attention(
     the model's own. ``visit`` is called with each block of rows that agrees, first layer and first row first; nothing
     of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where
     ``queries`` are given, positions in order, the rows of these alone are recomputed; queries, keys and values are
-    compared at all positions.
+    compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`.
 
     Of a family that is not declared, patterns alone are recomputed, from the model's own queries and keys, and the
     final states are compared with those of an untouched run: level 1 of
@@ -256,7 +247,7 @@ def verify_attention(
         queries, keys = _read_by(layer, tokens, target)
         return (lambda _: queries.labels), (lambda _: keys.labels)
 
-    verifier = Verifier(checkpoint, names, visit, progress=progress, queries=queries)
+    verifier = Verifier(checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs)
     tell(progress, "verifying", 0, checkpoint.n_layers)
     if isinstance(checkpoint.architecture, Undeclared):
         _run_undeclared(checkpoint, tokens, inputs, verifier, memory)
@@ -297,8 +288,9 @@ class Verifier:
         keep: bool = True,
         progress: Progress | None = None,
         queries: tuple[int, ...] | None = None,
+        keep_outputs: bool = True,
     ) -> None:
-        self._queries = queries
+        self._queries, self._keep_outputs = queries, keep_outputs
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
         self._keep, self._progress = keep, progress
         self.checks: dict[int, LayerCheck] = {}
@@ -387,7 +379,8 @@ class Verifier:
             self.mismatches.append((ratio, where))
         elif self._keep:
             inputs = record.attention_input, record.source
-            self.kept[layer] = _KeptLayer(inputs, record.output, self._fingerprint)
+            own = record.output if self._keep_outputs else None
+            self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint)
         if not self.mismatches:
             tell(self._progress, "verifying", len(self.checks), model.n_layers)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import DPI, MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[Any]
 Cells = AxesImage | QuadMesh
@@ -196,8 +199,33 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
     largest = _of_blocks(np.maximum, padded, *factors)
     if not (values < 0).any():
         return largest
-    smallest = _of_blocks(np.minimum, padded, *factors)
+    return _furthest(_of_blocks(np.minimum, padded, *factors), largest)
+
+
+def _furthest(smallest: Array, largest: Array) -> Array:
+    """Of the smallest and the largest of some values that which is furthest from 0."""
     return np.where(-smallest > largest, smallest, largest)
+
+
+class PooledPattern:
+    """What :func:`max_pool` makes of a pattern whose rows come in blocks.
+
+    Attributes:
+        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], of each block the value so far furthest from 0.
+    """
+
+    def __init__(self, n_queries: int, n_keys: int, factor: int, dtype: type = np.float32) -> None:
+        self._factor = factor
+        self.cells: Array = np.zeros((math.ceil(n_queries / factor), math.ceil(n_keys / factor)), dtype)
+
+    def add(self, first: int, rows: "Tensor") -> None:
+        """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
+        weights = rows.numpy().astype(self.cells.dtype, copy=False)
+        if before := first % self._factor:  # rows of the first cells that were in the last block
+            weights = np.pad(weights, [(before, 0), (0, 0)])
+        pooled = max_pool(weights, self._factor)
+        cells = self.cells[first // self._factor :][: len(pooled), : pooled.shape[1]]
+        cells[:] = _furthest(np.minimum(cells, pooled), np.maximum(cells, pooled))
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:

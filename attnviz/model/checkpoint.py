@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.arguments import is_whole
 from attnviz.attention.reference import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
-from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.architectures import ARCHITECTURES, architecture_of, instead_of
 from attnviz.model.architectures.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.model.architectures.undeclared import Undeclared
@@ -127,6 +128,14 @@ class Checkpoint:
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
         return self.stacks[0].n_layers if self.encoder_only else self.architecture.n_layers(self.config)
+
+    def check_layer(self, layer: object) -> None:
+        """Raise UsageError unless it is the number of one of the attention layers."""
+        last = self.n_layers - 1
+        if not is_whole(layer):
+            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+        if not 0 <= layer <= last:
+            raise UsageError(f"the model {self.name} has no layer {layer}: expected one from 0 to {last}.")
 
     @property
     def n_heads(self) -> int:

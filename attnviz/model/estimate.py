@@ -22,6 +22,7 @@ class TextRun:
 
     Attributes:
         block: bytes that a block of rows may take.
+        kept: vectors that are kept of each token in each layer: its attention's input, and output where that is used.
         matrices: how many matrices of n × n a command has in memory at once, beside blocks, in float32 or wider.
     """
 
@@ -29,6 +30,7 @@ class TextRun:
     pair: str | None
     truncate: bool
     block: float
+    kept: int = 2
     matrices: Callable[[Checkpoint], int] | None = None
 
 
@@ -106,13 +108,13 @@ def refuse_beyond_memory(
 
 
 def _bytes_of_text(empty: Checkpoint, run: TextRun, n: int) -> int:
-    """Each layer's input and output, a block and matrices; of a family whose parts are not known nothing."""
+    """Each layer's input and perhaps output, a block and matrices; of a family whose parts are not known nothing."""
     if isinstance(empty.architecture, Undeclared) or empty.stacks:
         return 0
     size = empty.dtype.itemsize
     block = min(empty.n_heads * n * n * size, int(run.block / TENSORS_OF_A_BLOCK))
     matrices = 0 if run.matrices is None else run.matrices(empty) * n * n * max(size, 4)
-    return 2 * empty.n_layers * n * empty.d_model * size + block + matrices
+    return run.kept * empty.n_layers * n * empty.d_model * size + block + matrices
 
 
 def _free_on_gpu(device: torch.device) -> int:

@@ -78,10 +78,15 @@ def stack_entry(layer: int) -> dict[str, Any]:
 
 
 def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
-    """The text as the model read it, an entry a token; ``text`` as figures show it."""
-    columns = zip(tokens.ids, tokens.labels, tokens.special, tokens.words, strict=True)
+    """The text as the model read it, an entry a token; ``text`` as figures show it.
+
+    ``sink`` is why a token is one: ``special``, ``first``, ``found``; None where it is none.
+    """
+    columns = zip(tokens.ids, tokens.labels, tokens.special, tokens.words, tokens.sink, strict=True)
     return [
-        {"id": token_id, "text": text, "special": special, "word": word} for token_id, text, special, word in columns
+        {"id": token_id, "text": text, "special": special, "word": word}
+        | {"sink": ("special" if special else "found" if place else "first") if sink else None}
+        for place, (token_id, text, special, word, sink) in enumerate(columns)
     ]
 
 

@@ -9,6 +9,7 @@ import html
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
@@ -335,3 +336,13 @@ class OfHeads(Generic[E]):
         """
         wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
         return next(entry for entry in self.heads if entry.id == wanted)
+
+    @cached_property
+    def _ids(self) -> frozenset[HeadId]:
+        return frozenset(entry.id for entry in self.heads)
+
+    def own(self, entry: E) -> E:
+        """The entry itself; UsageError unless it is one of :attr:`heads`."""
+        if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
+            return entry
+        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {entry!r}.")

@@ -7,10 +7,9 @@ common (Lin 1991; Clark et al. 2019 compare heads by it). Its square root is a m
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from statistics import fmean
 from typing import ClassVar, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.analysis import Analysis
@@ -146,7 +146,8 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     def part_of(self, head: HeadDifference) -> "Comparison":
         """The part that a head is of."""
-        return next(part for part in self.parts if head in part.heads)
+        own = self.own(head)
+        return next(part for part in self.parts if own in part.heads)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -206,12 +207,9 @@ class Comparison(Result, OfHeads[HeadDifference]):
         difference: NDArray[np.float32] = (b - a).float().numpy()
         return difference
 
-    def differences(self, heads: Iterable[HeadDifference]) -> Iterator[tuple[HeadDifference, NDArray[np.float32]]]:
-        """Each of these heads, in the model's order, with its B - A, [n, n]; a layer is recomputed once."""
-        ordered = sorted(heads, key=lambda head: head.id)
-        for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
-            values = self.layer_differences(layer)
-            yield from ((head, values[head.id.head]) for head in of_layer)
+    def blocks(self, layer: int, heads: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The patterns of some heads of a layer on A and on B; see :func:`side_by_side`."""
+        return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
 
     def __repr__(self) -> str:
         first, second = side_names(self)
@@ -244,8 +242,11 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     )
     measured: dict[HeadId, tuple[float, float, LargestDifference]] = {}
     for layer in first.checkpoint.layers:
-        pairs = zip(first.layer_patterns(layer), second.layer_patterns(layer), strict=True)
-        measured |= {HeadId(layer, head): measure_difference(a, b) for head, (a, b) in enumerate(pairs)}
+        tallies = [DifferenceTally() for _ in range(first.checkpoint.n_heads_of(layer))]
+        for query, *sides in side_by_side(first.blocks(layer), second.blocks(layer)):
+            for tally, a, b in zip(tallies, *sides, strict=True):
+                tally.add(query, a, b)
+        measured |= {HeadId(layer, head): tally.result() for head, tally in enumerate(tallies)}
     heads = []
     for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
         divergence, variation, largest = measured[id]
@@ -269,17 +270,49 @@ def _muted(first: Units, second: Units) -> tuple[bool, ...]:
     return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
 
 
-def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, LargestDifference]:
-    """Compare the two patterns of one head, [n_queries, n_keys] each, rows sum to 1.
+class DifferenceTally:
+    """Compares the two patterns of one head, while their rows come."""
 
-    Returns:
-        mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;
-        of several equally large ones the first in reading order.
+    def __init__(self) -> None:
+        self._of_queries: list[Tensor] = []
+        self._largest = LargestDifference(0.0, 0, 0)
+
+    def add(self, first: int, p: Tensor, q: Tensor) -> None:
+        """The next rows on A and on B, [rows, n_keys] each, which sum to 1, from query ``first`` on."""
+        p, q = p.double(), q.double()
+        self._of_queries.append(torch.stack(query_differences(p, q)))
+        difference = q - p
+        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+        found = float(difference[query, key])
+        if abs(found) > abs(self._largest.difference):
+            self._largest = LargestDifference(found, first + query, key)
+
+    def result(self) -> tuple[float, float, LargestDifference]:
+        """Mean Jensen-Shannon divergence (nats) and mean total variation over queries, and the largest difference.
+
+        Of several equally large ones it is the first in reading order.
+        """
+        divergence, variation = torch.cat(self._of_queries, 1).mean(1).tolist()
+        return divergence, variation, self._largest
+
+
+def side_by_side(*sides: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Blocks of rows of two sides, which may come in other sizes, as blocks of the same rows over the same keys.
+
+    From blocks as :meth:`attnviz.commands.heads.analysis.Analysis.blocks` gives them to the first query and the rows of
+    both, [n_heads, rows, n_keys] each.
     """
-    difference = second.double() - first.double()
-    query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-    divergence, variation = (float(values.mean()) for values in query_differences(first.double(), second.double()))
-    return divergence, variation, LargestDifference(float(difference[query, key]), query, key)
+    first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
+    while True:
+        for place, side in enumerate(sides):
+            while not waiting[place].shape[1]:
+                if (block := next(side, None)) is None:
+                    return
+                waiting[place] = block[1]
+        n, n_keys = (min(block.shape[1] for block in waiting), max(block.shape[2] for block in waiting))
+        a, b = (pad(block[:, :n], (0, n_keys - block.shape[2])) for block in waiting)
+        yield first, a, b
+        first, waiting = first + n, [block[:, n:] for block in waiting]
 
 
 def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """The figures of a comparison: all heads at a glance, the map of distances, and the differences of one head."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Array, Labels, Outline, max_pool
+from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.model.wording import counted, shortened, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.view import Choices, View, page_view
@@ -61,7 +62,7 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
     nothing = "" if result.any_beyond_rounding else _NOTHING
-    of_heads = result.differences(heads)
+    of_heads = _pooled_differences(result, heads, lambda _: pooled)
     yield HeadGridPlan(
         stem="compare",
         caption=sentence(
@@ -76,7 +77,7 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
             f"In each square rows attend to columns ({_sizes(result)}).",
             _pooled(pooled),
         ),
-        cells=tuple(HeadCell(head.id, max_pool(values, pooled), f"{head.distance:.3f}") for head, values in of_heads),
+        cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
         bar=_BAR.format("same for all heads"),
         colours=look.diverging_map(),
@@ -141,12 +142,13 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
     """One head after the other: those selected, or those that differ most."""
     look, own = choices.look, choices.look.scale == "per-head"
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
-    for head, values in result.differences(result.select(choices.select)[: choices.top or None]):
+    heads = result.select(choices.select)[: choices.top or None]
+    for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, look)[0]):
         part = result.part_of(head)
         labels, keys = Labels(part.labels, part.muted, part.differing), None
         if part.first.context.source is not None:
             keys = Labels(part.key_labels, part.key_muted, part.key_differing)
-        pooled, every = heatmap_pooling(labels.texts, look, len(part.key_labels))
+        pooled, every = _pooling(part, look)
         named = Facts("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, look, head if own else None), head.largest
         ends = part.labels[largest.query], part.key_labels[largest.key]
@@ -167,7 +169,7 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
             title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
             evidence=f"{about} · {_NOTHING if head.rounding else outlined}",
             notes=(*side_lines(result), _pooled(pooled), named),
-            values=max_pool(values, pooled),
+            values=values,
             labels=labels,
             keys=keys,
             norm=root_norm(end),
@@ -179,6 +181,29 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
             forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
             signed=True,
         )
+
+
+def _pooling(part: Comparison, look: Look) -> tuple[int, int]:
+    """How many positions share a cell, and every which of them is named."""
+    return heatmap_pooling(part.labels, look, len(part.key_labels))
+
+
+def _pooled_differences(
+    result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
+) -> Iterator[tuple[HeadDifference, Array]]:
+    """Each of these heads, in the model's order, with its B - A as it is drawn; a layer is recomputed once.
+
+    Of every ``factor`` × ``factor`` differences, by the part that the head is of, it is that furthest from 0.
+    """
+    for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
+        of_layer = list(group)
+        part = result.part_of(of_layer[0])
+        shape = len(part.labels), len(part.key_labels)
+        pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
+        for first, a, b in result.blocks(layer, [head.id.head for head in of_layer]):
+            for each, rows in zip(pooled, b.double() - a.double(), strict=True):
+                each.add(first, rows)
+        yield from ((head, each.cells) for head, each in zip(of_layer, pooled, strict=True))
 
 
 def _in_cell(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import checked, is_whole
+from attnviz.arguments import checked
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -75,6 +75,7 @@ class Explanation(TextResult):
         """How closely the layer's output is the model's next hidden state."""
         return self.stages.checks["output"]
 
+    @checked
     def tensor(self, name: str) -> Tensor:
         """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
         return self.stages[name].wide
@@ -161,11 +162,8 @@ def explain(
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow; by default the first of each."""
-    last = checkpoint.n_layers - 1
-    if layer is not None and not is_whole(layer):
-        raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
-    if layer is not None and not 0 <= layer <= last:
-        raise UsageError(f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {last}.")
+    if layer is not None:
+        checkpoint.check_layer(layer)
     number = str(head).strip() if isinstance(head, str | int) and not isinstance(head, bool) else ""
     if head is None or re.fullmatch("[0-9]{1,6}", number):
         head = HeadId(layer or 0, int(number or 0))

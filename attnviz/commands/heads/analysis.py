@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from attnviz.arguments import check_switch
 from attnviz.attention.checks import Verification
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
@@ -214,6 +215,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def context_of(self, layer: int) -> TextContext:
         """The context of a layer's heads: of its kind of attention, and with a window that is shorter than the text."""
+        self.checkpoint.check_layer(layer)
         return self.contexts.get(layer, self.context)
 
     @property
@@ -229,6 +231,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Raises:
             UsageError: nothing of the text would be left.
         """
+        check_switch("drop_special", drop_special)
         units = self.context.units
         if drop_special and (not self.context.content.any() or all(self.context.keys.sink)):
             all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
@@ -284,6 +287,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
         None where the head has no role, or where that is not looked for: coreference, meaning, relations without parse.
         """
+        head = self.own(head)
         if head.role is None or (head.role.relation is not None and self.parse is None):
             return None
         name, is_relation = head.role.relation or head.role.role, head.role.relation is not None

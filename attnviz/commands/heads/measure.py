@@ -92,7 +92,7 @@ def analyze(
             pass; fewer where it ends the text.
         any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
             recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
             length, not with its square. Relations are not measured.
@@ -166,7 +166,9 @@ class Reader:
                 heads.extend(_judged(at, *measured.pop(at), of_text, self.stored))
 
         decoded = None if of_target is None else of_target.tokens
-        attention = verify_attention(checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows)
+        attention = verify_attention(
+            checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
+        )
         heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
@@ -245,7 +247,7 @@ def open_reader(
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
-        device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block),
+        device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block, kept=1),
     )  # fmt: skip
     if queries is not None and checkpoint.stacks:
         raise UsageError(

@@ -17,7 +17,6 @@ from attnviz.commands.heads.summary import label_entry, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.commands.heads.text_view import LONG_TEXT
 from attnviz.model.head_ids import LayerId
-from attnviz.model.tokens import Tokens
 from attnviz.model.wording import quoted
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import SHARES
@@ -160,17 +159,10 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
 
 def _text_tokens(analysis: Analysis) -> list[dict[str, Any]]:
     """The tokens of the text and of what a decoder wrote after it; these are marked."""
-    tokens, written = analysis.tokens, analysis.continuation
-    entries = [{**entry, "sink": kind} for entry, kind in zip(tokens_entry(tokens), _sinks(tokens), strict=True)]
+    entries, written = tokens_entry(analysis.tokens), analysis.continuation
     if written is None:
         return entries
     return [{**entry, "generated": place >= written.first} for place, entry in enumerate(entries)]
-
-
-def _sinks(tokens: Tokens) -> Iterator[str | None]:
-    """Of each token why it is a sink: ``special``, ``first``, ``found``; None where it is none."""
-    for place, (sink, special) in enumerate(zip(tokens.sink, tokens.special, strict=True)):
-        yield ("special" if special else "found" if place else "first") if sink else None
 
 
 def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:

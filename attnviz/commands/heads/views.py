@@ -12,7 +12,7 @@ from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.pair_view import PAIR, labels_of
-from attnviz.commands.heads.pooling import PooledPattern, largest, pooled_patterns
+from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
 from attnviz.commands.heads.text_view import TEXT, scale_end
@@ -22,7 +22,7 @@ from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, max_pool
+from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import sinks_in_words

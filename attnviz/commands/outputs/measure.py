@@ -1,11 +1,11 @@
 """What every head of a model adds to the residual stream on one text: verified, measured and ranked.
 
-For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions (no special token, in
-GPT-2 not the first), S the others; means and sums over queries are over C.
+For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions, S the sinks (special
+tokens, in GPT-2 the first and those of :mod:`attnviz.attention.sinks`); means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,7 @@ from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.recorder import block_memory
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
@@ -92,7 +93,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     def part_of(self, head: HeadContribution) -> "HeadOutputs":
         """The part that a head is of."""
-        return next(part for part in self.parts if part.stack is None or head.id.layer in part.stack.layers)
+        layer = self.own(head).id.layer
+        return next(part for part in self.parts if part.stack is None or layer in part.stack.layers)
 
     @property
     def queries(self) -> Tokens:
@@ -127,7 +129,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
             VerificationError: the model was changed since.
         """
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).output(id.head).cpu()
+        return layer_contributions(self.attention, id.layer).outputs([id.head])[0].cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
@@ -142,13 +144,14 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
         id = self.head(head).id
-        return layer_contributions(self.attention, id.layer).pattern[id.head].cpu()
+        return layer_contributions(self.attention, id.layer).pattern(id.head).cpu()
 
-    def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
-        """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
+    def by_layer(
+        self, heads: Sequence[HeadContribution]
+    ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
+        """The layers of these heads, each with those of the heads that are its own, in the model's order."""
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
-            layer = layer_contributions(self.attention, number)
-            yield from ((head, layer) for head in of_layer)
+            yield layer_contributions(self.attention, number), list(of_layer)
 
     def attribute(self, token: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
@@ -177,8 +180,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         id, here = self.head(head).id, self.attribution if token is None else None
         return (here or self.attribute(token)).of(id)
 
+    @checked
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
+        names = [each.name for each in fields(HeadContribution) if each.name != "id"]
+        if number not in names:
+            raise UsageError(f"expected one of {', '.join(names)}, found {number!r}.")
         numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
         return numbers.reshape(len(self.layers), -1)
 
@@ -238,7 +245,7 @@ def head_outputs(
         against: the class that it is held against; default the most probable other one.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
         progress: told of every layer verified and measured.
 
     Raises:
@@ -250,14 +257,14 @@ def head_outputs(
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,
-        run=TextRun(text, pair, truncate, of_block, lambda empty: empty.n_heads),
+        run=TextRun(text, pair, truncate, of_block),
     )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
     check_classes(checkpoint, label, against)
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:

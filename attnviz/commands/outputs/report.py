@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -118,12 +116,12 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
         )
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, list[int]] = {}
-    for layer, group in groupby(result.by_layer(heads), key=itemgetter(1)):
+    for layer, of_layer in result.by_layer(heads):
         of_kind = stack_entry(layer.layer)
         name, place = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
         bias = f"{name}.bias" if of_kind else "bias"
-        numbers[f"{name}.{place}"] = of_layer = [head.id.head for head, _ in group]
-        tensors[f"{name}.{place}"] = torch.stack([layer.output(number).cpu() for number in of_layer])
+        numbers[f"{name}.{place}"] = chosen = [head.id.head for head in of_layer]
+        tensors[f"{name}.{place}"] = layer.outputs(chosen).cpu()
         tensors[f"{bias}.{place}"] = layer.output_bias.cpu().clone()
     labels = json.dumps(list(result.tokens.labels))
     content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention.contributions import (
-    LayerContributions,
     check_sum,
     error_of_sum,
     layer_contributions,
@@ -67,60 +66,54 @@ class OutputShares:
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
     """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
 
-    One head's [n, d_model] is in memory at a time.
+    One head's output of a block of rows is in memory at a time.
 
     Raises:
         VerificationError: the heads and the bias do not sum to the model's own attention output.
     """
     writing = layer_contributions(verified, layer)
     with without_gradients(verified.checkpoint.device):
-        own = verified.model_output(layer)[0].to(writing.pattern.dtype)
+        own = verified.model_output(layer)[0].to(writing.value.dtype)
         lengths, bias = own.norm(dim=-1), writing.output_bias
         direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
-        total, norms, along = bias.expand_as(own).clone(), [], []
-        for head in range(len(writing.pattern)):
-            output = writing.output(head)
-            total += output
-            norms.append(output.norm(dim=-1))
-            along.append((output * direction).sum(-1))
-        parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
-        error, scale = check_sum(verified, layer, total, parts)
-        content, of_keys = (
+        content, keys = (
             ~torch.tensor(tokens.sink, dtype=torch.bool, device=own.device) for tokens in verified.tokens_of(layer)
         )
+        values = torch.stack(list(map(writing.value_norms, range(writing.n_heads))))
+        total, largest = bias.expand_as(own).clone(), own.new_zeros(writing.n_heads)
+        norms, along, by_weight, by_norm = own.new_empty(4, writing.n_heads, len(own))
+        for first, block in writing.rows():
+            rows, on_sinks = slice(first, first + block.shape[1]), ~keys[: block.shape[2]]
+            for head, pattern in enumerate(block):
+                output, weighted = writing.added(head, pattern), pattern * values[head, : block.shape[2]]
+                total[rows] += output
+                norms[head, rows] = output.norm(dim=-1)
+                along[head, rows] = (output * direction[rows]).sum(-1)
+                by_weight[head, rows], by_norm[head, rows] = (
+                    weights[:, on_sinks].sum(-1) / weights.sum(-1) for weights in (pattern, weighted)
+                )
+                largest[head] = largest[head].maximum(weighted.max())
+        parts = f"the outputs of the {writing.n_heads} heads of layer {layer} and the bias b_O do not sum"
+        error, scale = check_sum(verified, layer, total, parts)
         lengths, of_bias = lengths[content], (direction @ bias)[content]
+        norms, along, by_weight, by_norm = (each[:, content] for each in (norms, along, by_weight, by_norm))
         bias_share = _number(of_bias.sum() / lengths.sum())
         shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
-        heads = list(
-            _heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content, of_keys)
-        )
+        heads = [
+            HeadContribution(
+                id=HeadId(layer, head),
+                norm=_number(norms[head].mean()),
+                norm_share=_number(norms[head].sum() / norms.sum()),
+                projection_share=_number(along[head].sum() / lengths.sum()),
+                sink=None if keys.all() else _number(by_weight[head].mean()),
+                sink_by_norm=None if keys.all() else _number(by_norm[head].mean()),
+                value_norm=_number(values[head, keys].mean()),
+                value_norm_of_sinks=_number(values[head, ~keys].mean()),
+                largest=float(largest[head]),
+            )
+            for head in range(writing.n_heads)
+        ]
     return shares, heads
-
-
-def _heads(
-    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor, keys: Tensor
-) -> Iterator[HeadContribution]:
-    """From norms of o_h and lengths along o, [n_heads, n of C], norms of o, and C among queries and among keys."""
-    for head, pattern in enumerate(writing.pattern):
-        values = writing.value_norms(head)
-        weighted = pattern * values
-        yield HeadContribution(
-            id=HeadId(writing.layer, head),
-            norm=_number(norms[head].mean()),
-            norm_share=_number(norms[head].sum() / norms.sum()),
-            projection_share=_number(along[head].sum() / lengths.sum()),
-            sink=_on_sinks(pattern, content, keys),
-            sink_by_norm=_on_sinks(weighted, content, keys),
-            value_norm=_number(values[keys].mean()),
-            value_norm_of_sinks=_number(values[~keys].mean()),
-            largest=float(weighted.max()),
-        )
-
-
-def _on_sinks(weights: Tensor, content: Tensor, keys: Tensor) -> float | None:
-    """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
-    rows = weights[content]
-    return None if keys.all() else _number((rows[:, ~keys].sum(-1) / rows.sum(-1)).mean())
 
 
 def _number(value: Tensor) -> float | None:

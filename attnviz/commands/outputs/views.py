@@ -1,6 +1,6 @@
 """The figures of what heads write: all heads by norm, maps of shares and effects, one head by weight and by norm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.attention.contributions import LayerContributions
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen
@@ -26,11 +25,11 @@ from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
     Array,
     Labels,
+    PooledPattern,
     draw_matrix,
     hundredths,
     label_pixels,
     label_size,
-    max_pool,
     pooled_for,
     write_numbers,
 )
@@ -81,10 +80,10 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     heads, own = result.select(choices.select), choices.look.scale == "per-head"
     n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], choices.look)
-    cells = []
-    for head, layer in result.by_layer(heads):
-        norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled) / ((own and head.largest) or 1.0)
-        cells.append(HeadCell(head.id, norms, percent(head.projection_share)))
+    cells = [
+        HeadCell(head.id, norms / ((own and head.largest) or 1.0), percent(head.projection_share))
+        for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
+    ]
     facts, largest = result.facts, 1.0 if own else result.largest or 1.0
     count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
     scale = "0 to the largest of each head" if own else f"0 to {largest:.2g}, the same for every head"
@@ -112,18 +111,43 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
 
 def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
     check_scale(choices.look.scale)
-    for head, layer in result.by_layer(chosen(result, choices)):
-        yield _head(result, head, layer, choices.look)
+    for head, norms, panels in _pooled(
+        result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.look)
+    ):
+        yield _head(result, head, norms, panels, choices.look)
 
 
-def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions, look: Look) -> HeadPlan:
-    part, number, own = result.part_of(head), head.id.head, look.scale == "per-head"
-    facts = part.facts
-    tensors = layer.pattern[number], layer.norms(number), layer.value_norms(number)
-    pattern, weighted, norms = (values.float().cpu().numpy() for values in tensors)
+def _pooling(part: HeadOutputs, look: Look) -> int:
+    """How many tokens share a cell."""
+    most = max(part.queries.labels, part.keys.labels, key=len)
+    return pooled_for(len(most), _geometry(most, look)[0])
+
+
+def _pooled(
+    result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
+) -> Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]:
+    """Heads in the model's order, each with ||f(x)|| of its keys, and its pattern and norm-weighted attention, pooled.
+
+    Of every ``factor`` × ``factor`` of these it is the largest, found while the rows of a layer pass.
+    """
+    for layer, of_layer in result.by_layer(heads):
+        norms = [layer.value_norms(head.id.head) for head in of_layer]
+        shape = len(result.attention.tokens_of(layer.layer)[0]), layer.value.shape[1]
+        pooled = [[PooledPattern(*shape, factor(head)) for _ in range(2)] for head in of_layer]
+        for first, block in layer.rows([head.id.head for head in of_layer]):
+            for (raw, weighted), of_keys, rows in zip(pooled, norms, block, strict=True):
+                raw.add(first, rows.cpu())
+                weighted.add(first, (rows * of_keys[: rows.shape[1]]).cpu())
+        for head, of_keys, (raw, weighted) in zip(of_layer, norms, pooled, strict=True):
+            yield head, of_keys.float().cpu().numpy(), (raw.cells, weighted.cells)
+
+
+def _head(
+    result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], look: Look
+) -> HeadPlan:
+    part, own = result.part_of(head), look.scale == "per-head"
+    facts, pooled, (pattern, weighted) = part.facts, _pooling(part, look), panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
-    most = max(labels.texts, keys.texts, key=len)
-    pooled = pooled_for(len(most), _geometry(most, look)[0])
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
     amounts = _amounts(result, head)
@@ -144,8 +168,8 @@ def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
             facts.pooled(pooled),
         ),
-        pattern=max_pool(pattern, pooled),
-        weighted=max_pool(weighted, pooled),
+        pattern=pattern,
+        weighted=weighted,
         value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
         labels=labels,
         keys=keys if part.queries is not part.keys else None,

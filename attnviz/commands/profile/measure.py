@@ -106,6 +106,7 @@ class Profile(Result):
         """Whose dependency trees relations rest on."""
         return "gold trees" if self.gold else "a parser's trees, not gold"
 
+    @checked
     def source(self, role: str = "", *more: str) -> str:
         """The model, what was read (for one role, or ``statistics``; by default everything) and ``more``, on a line."""
         kinds = {"conllu", "txt"}

@@ -14,6 +14,7 @@ from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.recorder import block_memory
 from attnviz.attention.reference import transformed_values
+from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.rollout_and_flow import (
     check_flow_library,
@@ -192,7 +193,7 @@ def rollout(
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
         progress: told of every layer verified and rolled out, and of every flow.
 
     Raises:
@@ -203,13 +204,15 @@ def rollout(
     _check(options)
     of_block = block_memory(memory)
     kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
-    run = TextRun(text, pair, truncate, of_block, lambda empty: kept * (empty.n_layers if layer is None else layer + 1))
+    run = TextRun(
+        text, pair, truncate, of_block, matrices=lambda empty: kept * (empty.n_layers if layer is None else layer + 1)
+    )
     opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map, run=run)
     checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
@@ -264,12 +267,17 @@ def _patterns(
     """Mean patterns and norms as patterns, [n_layers, n, n] each, and how closely the parts gave the model's output."""
     means, norms, errors = [], [], []
     for layer in range(n_layers):
-        writing = layer_contributions(attention, layer)
-        with without_gradients(writing.pattern.device):
-            added, total = summed_norms(writing.pattern, transformed_values(writing.value, writing.output_weight))
+        writing, n = layer_contributions(attention, layer), len(attention.tokens)
+        with without_gradients(writing.value.device):
+            vectors = transformed_values(writing.value, writing.output_weight)
+            (mean, added), total = vectors.new_zeros(2, n, n), vectors.new_zeros(n, vectors.shape[-1])
+            for first, pattern in writing.rows():
+                rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
+                mean[rows, :n_keys] = pattern.mean(0)
+                added[rows, :n_keys], total[rows] = summed_norms(pattern, vectors[:, :n_keys])
             parts = f"what attention adds from each token in layer {layer} does not sum"
             error, _ = check_sum(attention, layer, total + writing.output_bias, parts)
-        means.append(writing.pattern.mean(0).cpu())
+        means.append(mean.cpu())
         norms.append(norm_patterns(added.cpu()))
         errors.append(error)
         tell(progress, "rolling out", layer + 1, n_layers)

@@ -53,18 +53,19 @@ def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
-    """Norms of what attention adds, heads summed, [n, n], query by key; and its output without b_O, [n, d_model].
+    """Norms of what attention adds, heads summed, [rows, n], query by key; and its output without b_O, [rows, d_model].
 
     Args:
-        pattern: [n_heads, n, n], axes head, query, key.
+        pattern: rows of it, [n_heads, rows, n], axes head, query, key.
         transformed: f_h(x_k), [n_heads, n, d_model], axes head, key.
         at_once: numbers to hold at once; queries are taken in blocks, so that memory does not grow with n².
     """
     n, d_model = transformed.shape[1:]
+    n_queries = pattern.shape[1]
     weights, vectors = pattern.permute(2, 1, 0), transformed.transpose(0, 1)  # [key, query, head], [key, head, d_model]
-    norms, totals = pattern.new_empty(n, n), pattern.new_empty(n, d_model)
+    norms, totals = pattern.new_empty(n_queries, n), pattern.new_empty(n_queries, d_model)
     block = max(1, at_once // (n * d_model))
-    for first in range(0, n, block):
+    for first in range(0, n_queries, block):
         queries = slice(first, first + block)
         added = torch.bmm(weights[:, queries], vectors)  # [key, query, d_model]
         norms[queries] = added.norm(dim=-1).T
