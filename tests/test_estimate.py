@@ -84,7 +84,7 @@ def test_of_a_text_the_inputs_of_all_layers_are_kept_and_where_they_are_used_out
     attnviz.head_outputs(TEXT, bert, memory=60)
     attnviz.rollout(TEXT, bert, memory=60)
     attnviz.rollout(TEXT, bert, memory=60, layer=0)
-    n, layers, heads, width = needs[0].n_tokens, 3, 4, sharp_bert().config.hidden_size
+    n, layers, width = needs[0].n_tokens, 3, sharp_bert().config.hidden_size
     kept, square = layers * n * width * 4, n * n * 4  # a sixth of the block's 60 bytes is counted
     assert [need.text for need in needs] == [
         kept + 10, 2 * kept + 10, 2 * kept + 10, 2 * kept + 10 + 4 * layers * square, 2 * kept + 10 + 4 * square,
