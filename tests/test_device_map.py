@@ -24,6 +24,7 @@ from tests.conftest import SENTENCE, needs_minilm
 from tests.encoder_decoders import saved
 from tests.llamas import sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.undeclared import undeclared_model
 
 MINILM = {"": "cpu", "encoder.layer": "disk", "embeddings.word_embeddings": "disk"}
 TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
@@ -89,6 +90,17 @@ def test_an_encoder_decoder_on_disk_is_the_same_to_the_bit(tmp_path, family):
         for each in (None, given)
     )
     assert on_meta(spread.checkpoint.model) > 0.5
+    assert document_without_place(spread) == document_without_place(plain)
+
+
+@pytest.mark.parametrize(("family", "layers"), [("gpt_neox", "layers"), ("modernbert", "layers")])
+def test_a_family_that_is_not_declared_is_the_same_from_disk(tmp_path, family, layers):
+    folder = save_checkpoint(undeclared_model(family), gpt2_tokenizer(), tmp_path / "model")
+    plain, spread = (
+        attnviz.analyze("the cat ran away", folder, device_map=each, any_family=True, syntax=False)
+        for each in (None, {"": "cpu", layers: "disk"})
+    )
+    assert on_meta(spread.checkpoint.model) > 0.3
     assert document_without_place(spread) == document_without_place(plain)
 
 

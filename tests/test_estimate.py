@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz import memory
+from attnviz.attention import recorder
+from attnviz.attention.recorder import block_memory
 from attnviz.cli.program import app
-from attnviz.errors import CheckpointError, OutOfMemoryError, TextError
+from attnviz.errors import CheckpointError, OutOfMemoryError, TextError, UsageError
 from attnviz.model import estimate
 from attnviz.model.opening import open_checkpoint
 from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
@@ -76,16 +78,16 @@ def test_a_checkpoint_that_does_not_state_its_number_format_is_judged_by_its_siz
     assert [need.weights > 0 for need in needs] == [False, True]
 
 
-def test_of_a_text_the_inputs_and_outputs_of_all_layers_are_kept(bert, needs):
+def test_of_a_text_the_inputs_of_all_layers_are_kept_and_where_they_are_used_outputs(bert, needs):
     attnviz.analyze(TEXT, bert, memory=60, syntax=False)
     attnviz.analyze(TEXT, bert, memory=60, dtype="float64", syntax=False)
     attnviz.head_outputs(TEXT, bert, memory=60)
     attnviz.rollout(TEXT, bert, memory=60)
     attnviz.rollout(TEXT, bert, memory=60, layer=0)
-    n, layers, heads, width = needs[0].n_tokens, 3, 4, sharp_bert().config.hidden_size
-    kept, square = 2 * layers * n * width * 4, n * n * 4
+    n, layers, width = needs[0].n_tokens, 3, sharp_bert().config.hidden_size
+    kept, square = layers * n * width * 4, n * n * 4  # a sixth of the block's 60 bytes is counted
     assert [need.text for need in needs] == [
-        kept + 10, 2 * kept + 10, kept + 10 + heads * square, kept + 10 + 4 * layers * square, kept + 10 + 4 * square,
+        kept + 10, 2 * kept + 10, 2 * kept + 10, 2 * kept + 10 + 4 * layers * square, 2 * kept + 10 + 4 * square,
     ]  # fmt: skip
 
 
@@ -119,6 +121,48 @@ def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path, times, dtype):
     needed, before, peak = map(int, done.stdout.split())
     assert needed < peak - before
     assert dtype != "float64" or needed > 0.5 * (peak - before)
+
+
+# --- what a block may take
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, 24 * 2**20), (1000, 1000), ("1000", 1000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
+        ("8GB", 2**33), ("500 kb", 500 * 1024), ("7B", 7),
+    ],
+)  # fmt: skip
+def test_the_memory_of_a_block_is_a_number_of_bytes_or_a_size(given, expected):
+    assert block_memory(given) == expected
+
+
+@pytest.mark.parametrize("given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1"])
+def test_what_is_no_size_is_refused(given):
+    with pytest.raises(UsageError, match=r"expected --memory \(memory=\.\.\.\) as a size such as 64M"):
+        block_memory(given)
+
+
+@pytest.mark.parametrize("command", [attnviz.analyze, attnviz.head_outputs, attnviz.rollout])
+def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert, command):
+    sizes: list[float] = []
+    real = recorder.row_blocks
+
+    def noted(n: int, row_bytes: int, memory: float) -> Any:
+        sizes.append(memory)
+        return real(n, row_bytes, memory)
+
+    monkeypatch.setattr(recorder, "row_blocks", noted)
+    command(TEXT, bert, memory="3K")
+    assert set(sizes) == {3072}
+
+
+def test_the_command_hands_the_size_on(bert, tmp_path):
+    command = ["heads", TEXT, "-m", str(bert), "--no-syntax", "--no-figures", "-o", str(tmp_path / "out"), "--memory"]
+    assert CliRunner().invoke(app, [*command, "1K"]).exit_code == 0
+    done = CliRunner().invoke(app, [*command, "much"])
+    assert done.exit_code == 2
+    assert "found 'much'" in done.stderr
 
 
 # --- what there is

@@ -483,12 +483,13 @@ def test_two_processes_give_the_numbers_of_one(
 
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
-    places: list[torch.device] = []
+    places: list[str] = []
     monkeypatch.setattr("attnviz.corpora.runs.resolve_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(profile_module, "resolve_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(profile_module, "load_checkpoint", lambda source, place, dtype: places.append(place))
+    monkeypatch.setattr(profile_module, "open_checkpoint", lambda _, device, **__: (places.append(device), None))
     for rank in range(3):
         process = Process(rank, 3, rank)
-        profile_module._checkpoint(bert_folder, None, "auto", "float32", process)
-    assert places == [torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cuda:0")]
+        profile_module._checkpoint(bert_folder, None, "auto", None, "float32", process)
+    assert places == ["cuda:0", "cuda:1", "cuda:0"]
+    with pytest.raises(UsageError, match="gives all devices to one process"):
+        profile_module._checkpoint(bert_folder, None, "auto", "auto", "float32", Process(0, 2, 0))

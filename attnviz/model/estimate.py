@@ -31,7 +31,7 @@ class TextRun:
     truncate: bool
     block: float
     kept: int = 2
-    matrices: Callable[[Checkpoint], int] = lambda _: 0
+    matrices: Callable[[Checkpoint], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def _bytes_of_text(empty: Checkpoint, run: TextRun, n: int) -> int:
         return 0
     size = empty.dtype.itemsize
     block = min(empty.n_heads * n * n * size, int(run.block / TENSORS_OF_A_BLOCK))
-    return run.kept * empty.n_layers * n * empty.d_model * size + block + run.matrices(empty) * n * n * max(size, 4)
+    matrices = 0 if run.matrices is None else run.matrices(empty) * n * n * max(size, 4)
+    return run.kept * empty.n_layers * n * empty.d_model * size + block + matrices
 
 
 def _free_on_gpu(device: torch.device) -> int:
