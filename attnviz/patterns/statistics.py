@@ -390,7 +390,7 @@ class HeadStatistics:
             expected = (context.content.cumsum(0) - 1)[rows].to(totals) / max(context.n_content - 1, 1)
             self._count("apart", torch.where(kept, (placed[0] / totals - expected).abs(), 0.0))
             return
-        inside = self._near(rows, pattern, keys)
+        inside = self._near(rows, pattern, columns[0])
         self._count("distance", self._far(rows, placed[:2]) + inside[0])
         count_content("distance_content", self._far(rows, placed[2:]) + inside[1])
         self._count("total", totals * content)
@@ -429,7 +429,8 @@ class HeadStatistics:
         block = pattern[..., rows]
         places = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
         apart = (places - torch.arange(rows.start, rows.stop, device=places.device)[:, None]).abs().to(pattern)
-        return torch.einsum("hqk,qk->hq", block, apart), torch.einsum("hqk,qk->hq", block, apart * keys[rows])
+        distances = block * apart
+        return distances.sum(-1), distances @ keys[rows]
 
     def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
         """Attention under each mask; ``totals`` are the sums over pairs of content, ``top`` the largest keys."""
