@@ -1,14 +1,12 @@
 """Rows of some queries alone: the numbers of these rows, verified, in statistics, pictures and files."""
 
 import json
-from functools import partial
 
 import pytest
 import torch
 
 from attnviz.attention.checks import LayerComparison
 from attnviz.attention.verify import verify_attention
-from attnviz.commands.heads import measure
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import from_loaded
@@ -49,11 +47,10 @@ def test_queries_that_the_text_has_not_are_refused(queries, said):
 @pytest.mark.parametrize("memory", [1, 10**6])
 @pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
-def test_statistics_are_those_of_the_rows(monkeypatch, kind, words, memory):
-    monkeypatch.setattr(measure, "verify_attention", partial(verify_attention, memory=memory))
+def test_statistics_are_those_of_the_rows(kind, words, memory):
     checkpoint = checkpoint_of(kind)
-    whole = analyze(SENTENCE, checkpoint, syntax=False, words=words)
-    part = analyze(SENTENCE, checkpoint, syntax=False, words=words, queries="2:6")
+    whole = analyze(SENTENCE, checkpoint, syntax=False, words=words, memory=memory)
+    part = analyze(SENTENCE, checkpoint, syntax=False, words=words, memory=memory, queries="2:6")
     n, sink = len(whole.units), torch.tensor(whole.units.sink)
     apart = (torch.arange(n) - torch.arange(n)[:, None]).abs().double()
     allowed = whole.context.allowed.double()

@@ -234,7 +234,7 @@ def test_a_command_that_only_prints_has_the_options_of_the_model_and_tells_of_no
         print_results({"model": run.model, "n": len(text)}, lambda _: f"{len(text)} letters", run.as_json, run.quiet)
 
     assert [*inspect.signature(letters).parameters] == [*PRINTED[:2], "text", *PRINTED[2:]]
-    options = {"revision": None, "device": "cpu", "dtype": "float32", "quiet": False}
+    options = {"revision": None, "device": "cpu", "device_map": None, "dtype": "float32", "quiet": False}
     letters(text="cat", model="minilm", as_json=False, **options)
     letters(text="cat", model="minilm", as_json=True, **options)
     assert capsys.readouterr().out == '3 letters\n{\n "model": "minilm",\n "n": 3\n}\n'
