@@ -102,6 +102,7 @@ def test_of_a_head_the_clearest_role_is_shown_first():
     assert [each.role for each in chosen[:2]] == ["syntactic:det", "syntactic:case"]
 
 
+@pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
 def test_its_gold_pairs_stand_in_the_treebank():
     trees = {text.number: text for text in read_texts(open_corpus(TREEBANK))}
     for each in read_profile(FILE).examples:

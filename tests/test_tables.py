@@ -56,7 +56,7 @@ def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     assert row_of(hand_made(), "L1H1", width=170) == f"L1H1 current-token? {numbers}".split()
     assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
     assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 1/4".split()
-    assert row_of(hand_made(), "induction") == "induction no token repeats – 0 –".split()
+    assert row_of(hand_made(), "induction") == "induction no copy of an earlier token – 0 –".split()
 
 
 def test_words_and_what_was_cut_off_are_named():

@@ -43,7 +43,7 @@ ALL = tuple(inspect.signature(Shared).parameters)
 PRINTED = ("model", "revision", "device", "device_map", "dtype", "as_json", "quiet")
 """Those of a command that measures and prints, and writes no files."""
 
-_LIBRARIES_TAKE = 0.9e9
+_LIBRARIES_TAKE = 1e9
 """Bytes of address space, measured with torch 2.13 for CPUs, the smallest."""
 
 _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
@@ -328,9 +328,7 @@ def _check_address_space() -> None:
     """Refuse to work with less than torch's libraries take themselves, which end the process or hang in it then."""
     if address_space() < _LIBRARIES_TAKE:
         least = memory_size(_LIBRARIES_TAKE)
-        raise OutOfMemoryError(
-            f"torch and transformers alone take more than {least} of memory{limit_note()}; allow more."
-        )
+        raise OutOfMemoryError(f"torch and transformers alone need {least} of memory{limit_note()}; allow more.")
 
 
 def is_file(name: str) -> bool:

@@ -31,6 +31,7 @@ _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
 _LARGEST_CELL = 0.3
 _HIGHEST = 6.5
+_FLATTEST = 0.15  # height of a tile of few rows, as a share of its width
 _NAME_SIZES = (8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 
 
@@ -124,7 +125,7 @@ def _draw(
         sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
-    ax.set_box_aspect(rows / columns)
+    ax.set_box_aspect(max(_FLATTEST, rows / columns))
     room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI
     names = (tile.name, *tile.shorter)
     ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
@@ -152,7 +153,8 @@ def _geometry(
     labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
 ) -> tuple[int, float, float, float]:
     """Tiles in a row, inches that each is wide, and inches that the labels take beside and below it."""
-    n, most, tall = len(keys or labels), max(counts), len(labels) / len(keys or labels)
+    n, most = len(keys or labels), max(counts)
+    tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
     wanted, side = cell * n, _beside(labels, cell)
     room = (look.width or _PAGE) - side - 2 * MARGIN

@@ -303,7 +303,10 @@ def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
         if found := tuple(range(n)[first:last]):
             return found
         raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
-    return find_positions(units, queries)
+    try:
+        return find_positions(units, queries)
+    except UsageError as error:
+        raise UsageError(f"{error} --queries also takes last, or a stretch such as -64: or 100:200.") from error
 
 
 def only_position(units: Units, token: str | int) -> int:

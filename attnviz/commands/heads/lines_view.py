@@ -245,7 +245,10 @@ def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None
     place = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in found if everything.members[number] in place]
     if not kept:
-        raise UsageError(f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention.")
+        said = f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention."
+        if shown.options.queries is not None and not shown.without_sinks:
+            said = f"the row of “{visible(token)}” is not among those of --queries; leave one of the two out."
+        raise UsageError(said)
     numbers = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
     positions = tuple(place[everything.members[number]] for number in kept)
     return positions, f"“{text_at(everything, kept)}” ({numbers})"

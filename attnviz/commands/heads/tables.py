@@ -176,7 +176,7 @@ def _strongest(row: _Pattern, room: int = 999) -> str:
     """As many of the strongest heads as there is room for; those that others equal are counted, and not told apart."""
     best, entries = row
     if best.score is None:
-        why = "no token repeats" if best.kind == "repeats" and not best.n else "not measurable on this text"
+        why = "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
         return why if len(why) <= room else "not measurable"
     alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
