@@ -129,7 +129,7 @@ def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path, times, dtype):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, 24 * 2**20), (1000, 1000), ("1000", 1000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
+        (None, 48 * 2**20), (1000, 1000), ("1000", 1000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
         ("8GB", 2**33), ("500 kb", 500 * 1024), ("7B", 7),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ from attnviz.model.weights import all_finite
 
 _NAME = "attnviz"
 
-BLOCK_MEMORY = 24 * 2**20
+BLOCK_MEMORY = 48 * 2**20
 """Bytes that a block of rows may take, unless another number is asked for: small enough to stay near the processor."""
 
 

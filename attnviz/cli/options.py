@@ -97,7 +97,7 @@ Memory = Annotated[
     typer.Option(
         metavar="SIZE",
         help="Memory that a block of query rows may take, such as 64M or 1G: more is faster on a GPU, less helps where "
-        "a long text runs out of memory. It changes no number but by rounding. Default: 24M.",
+        "a long text runs out of memory. It changes no number but by rounding. Default: 48M.",
     ),
 ]
 BatchSize = Annotated[

@@ -353,6 +353,7 @@ class HeadStatistics:
         n_heads, n = rows.pattern.shape[1], len(context.units)
         self._n_heads = n_heads
         self._sums: dict[str, Tensor] = {}
+        self._rows: dict[str, Tensor] = {}
         self._seen = {name: torch.zeros(n_heads, n) for name in REPEATS if name in context.selected}
         self.largest = torch.zeros(n_heads, n, dtype=torch.long)
         """Each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6)."""
@@ -362,6 +363,10 @@ class HeadStatistics:
         first, pattern = self._merge.add(rows.first, rows.wide[0])
         if pattern.shape[1]:
             self._add(first, pattern)
+            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
+            for name, summed in zip(self._rows, sums, strict=True):
+                self._sums[name] = self._sums[name] + summed if name in self._sums else summed
+            self._rows.clear()
 
     def _add(self, first: int, pattern: Tensor) -> None:
         """The sums of whole rows of units, [n_heads, rows, n_keys]."""
@@ -398,9 +403,8 @@ class HeadStatistics:
             self._add_masks(rows, pattern, totals * content, top)
 
     def _count(self, name: str, values: Tensor) -> None:
-        """Add the rows of some numbers, [n_heads, rows]."""
-        summed = values.sum(-1).cpu().double()
-        self._sums[name] = self._sums[name] + summed if name in self._sums else summed
+        """Some numbers of the block's rows, [n_heads, rows], are to be added up."""
+        self._rows[name] = values
 
     def _places(self, rows: slice, keys: Tensor) -> list[Tensor]:
         """What weights are multiplied by, [n_keys], so that their sums give distances, or places in the source.
@@ -449,7 +453,7 @@ class HeadStatistics:
             if name in TOP:
                 there = _holds(plan.pairs, flat + number * n_rows * n_keys)
                 there = plan.content.flatten()[flat] & ~there if plan.inverted[number] else there
-                self._count(TOP[name], there.double())
+                self._count(TOP[name], there)
 
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None for what a text has not."""

@@ -92,7 +92,7 @@ def analyze(
             pass; fewer where it ends the text.
         any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
             recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
             length, not with its square. Relations are not measured.

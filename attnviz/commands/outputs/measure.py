@@ -245,7 +245,7 @@ def head_outputs(
         against: the class that it is held against; default the most probable other one.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: told of every layer verified and measured.
 
     Raises:

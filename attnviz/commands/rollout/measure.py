@@ -193,7 +193,7 @@ def rollout(
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 24 MiB.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: told of every layer verified and rolled out, and of every flow.
 
     Raises:
