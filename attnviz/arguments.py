@@ -39,7 +39,7 @@ def check_whole(name: str, given: object, least: int = 0, most: int | None = Non
 
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:I?B)?")
-_UNITS = " KMGT"
+_UNITS = "", "K", "M", "G", "T"
 
 
 def n_bytes(name: str, given: object) -> int:
@@ -50,7 +50,7 @@ def n_bytes(name: str, given: object) -> int:
     """
     found = _SIZE.fullmatch(given.replace(" ", "").upper()) if isinstance(given, str) else None
     if found is not None:
-        size = int(float(found[1]) * 1024 ** (_UNITS.index(found[2]) if found[2] else 0))
+        size = int(float(found[1]) * 1024 ** _UNITS.index(found[2]))
     else:
         size = int(given) if is_whole(given) else 0
     if size < 1:

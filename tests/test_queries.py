@@ -106,6 +106,20 @@ def test_every_picture_has_the_rows_and_all_columns(kind, drop, tmp_path):
             analysis.save(tmp_path / view, figures=[view])
 
 
+def test_a_token_whose_row_is_not_measured_is_named_and_so_are_the_forms_of_queries():
+    analysis = analyze(SENTENCE, checkpoint_of("bert"), syntax=False, queries="last")
+    with pytest.raises(UsageError, match="the row of “cat” is not among those of --queries"):
+        analysis.figure("lines", token="cat")
+    with pytest.raises(UsageError, match=r"no token “last:” .* takes last, or a stretch such as -64: or 100:200"):
+        analyze(SENTENCE, checkpoint_of("bert"), syntax=False, queries="last:")
+
+
+def test_a_mean_of_one_row_is_a_strip_that_can_be_seen():
+    figure = analyze(SENTENCE * 4, checkpoint_of("bert"), syntax=False, queries="#1").figure("mean")
+    figure.draw_without_rendering()
+    assert min(ax.get_window_extent().height for ax in figure.axes if ax.get_title(loc="left")) > 0.1 * figure.dpi
+
+
 def test_an_encoder_decoder_has_no_rows_of_one_text():
     with pytest.raises(UsageError, match="encoder-decoder; leave it out"):
         analyze(SENTENCE, sharp("t5"), tokenizer=unigram_tokenizer(), queries="last")

@@ -376,7 +376,7 @@ class HeadStatistics:
         columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))])
         totals, on_sinks, *placed = (pattern @ columns.T).unbind(-1)
         logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()  # 0 ln 0 is 0
-        informations = logs.mul_(pattern)
+        weighted_logs = logs.mul_(pattern)
         largest, top = pattern.amax(-1), _place_of_largest(pattern)
         self.largest[:, rows] = top
         kept = content & (totals > 0)
@@ -384,11 +384,11 @@ class HeadStatistics:
         def count_content(name: str, values: Tensor) -> None:
             self._count(name, torch.where(kept, values / totals, 0.0))
 
-        self._count("entropy", -informations.sum(-1))
+        self._count("entropy", -weighted_logs.sum(-1))
         self._count("confidence", largest)
         self._count("sink", on_sinks * content)
         self._count("rows", kept.to(totals))
-        spread = (torch.xlogy(totals, totals) - informations @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
+        spread = (torch.xlogy(totals, totals) - weighted_logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
         count_content("entropy_content", spread)
         count_content("confidence_content", _largest_of(pattern, keys))
         if context.source is not None:

@@ -296,7 +296,9 @@ class DifferenceTally:
         return divergence, variation, self._largest
 
 
-def side_by_side(*sides: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, Tensor, Tensor]]:
+def side_by_side(
+    one: Iterator[tuple[int, Tensor]], other: Iterator[tuple[int, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Blocks of rows of two sides, which may come in other sizes, as blocks of the same rows over the same keys.
 
     From blocks as :meth:`attnviz.commands.heads.analysis.Analysis.blocks` gives them to the first query and the rows of
@@ -304,7 +306,7 @@ def side_by_side(*sides: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, Te
     """
     first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
     while True:
-        for place, side in enumerate(sides):
+        for place, side in enumerate((one, other)):
             while not waiting[place].shape[1]:
                 if (block := next(side, None)) is None:
                     return

@@ -116,7 +116,9 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
                 error = max(error, float((total - widened(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
                 centred = _centred(total, allowed[rows])
                 of_rows = [*(_centred(terms[term], allowed[rows]) for term in TERMS), centred]
-                products = [sum + float((each * centred).sum()) for sum, each in zip(products, of_rows, strict=True)]
+                products = [
+                    so_far + float((each * centred).sum()) for so_far, each in zip(products, of_rows, strict=True)
+                ]
             sums.append(products)
         scale, count = float(scores.abs().max()), int(allowed.sum())
     relative, tolerance = error / scale if scale > 0 else error, checkpoint.tolerance.output
