@@ -26,6 +26,7 @@ from attnviz.commands.profile.roles import (
 )
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.rules import Rule
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ def ratios(seed: int, above: Array, below: Array) -> torch.Tensor:
 
 
 def judged(values: torch.Tensor, baseline: torch.Tensor, counts: tuple[int, int], scale: str) -> Candidate:
-    return Candidate("role", "rule", estimated(values, {"guess": baseline}, *counts), scale, enough=0)
+    return Candidate("role", Rule("a rule"), estimated(values, {"guess": baseline}, *counts), scale, enough=0)
 
 
 def accuracies(seed: int, n: int, alike: float) -> Sample:

@@ -19,17 +19,8 @@ from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run, repeats
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.patterns.registry import PATTERNS, PatternSpec
-from attnviz.patterns.verdicts import (
-    BROAD_SHARE,
-    ENOUGH,
-    HALF_OF_THE_REST,
-    LEAST_N,
-    LEAST_TYPES,
-    MAJORITY,
-    MARGIN,
-    SINK_ONLY,
-    SINK_SHARE,
-)
+from attnviz.patterns.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.patterns.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
 from attnviz.results.report import views_of
 from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser

@@ -9,10 +9,10 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import family_of_pattern
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import NAMES, PATTERNS, TOP
+from attnviz.patterns.rules import BROAD_SHARE
 from attnviz.patterns.statistics import SCALARS, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 from attnviz.patterns.verdicts import (
-    BROAD_SHARE,
     ENOUGH,
     HETEROGENEOUS,
     LEAST_N,

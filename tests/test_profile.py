@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from attnviz.cli import main
 from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
-from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
 from attnviz.corpora.long_runs import Process, Unfinished
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.patterns.rules import Rule
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.forked import forked, needs_fork
@@ -293,8 +293,7 @@ def test_an_untrained_copy_is_of_the_same_shape_has_other_weights_and_takes_no_r
 @pytest.fixture
 def easy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is above its baseline passes."""
-    monkeypatch.setattr(judged, "MAJORITY", -1.0)
-    monkeypatch.setattr(judged, "MARGIN", 0.0)
+    monkeypatch.setattr(Rule, "holds", lambda _, score, baseline, __: score > baseline)
 
 
 @pytest.fixture(scope="module")

@@ -45,11 +45,13 @@ from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import GENERAL, NAMES, SHARES
+from attnviz.patterns.rules import BROAD_SHARE, MARGIN, Rule
 from attnviz.patterns.syntax import DIRECTIONS
-from attnviz.patterns.verdicts import BROAD_SHARE, MARGIN
 
 NOTHING = math.nan
 FIRST = HeadId(0, 0)
+
+ANY_SCORE = Rule("a rule")
 
 
 def tensor(value: Any) -> torch.Tensor:
@@ -300,7 +302,7 @@ def test_near_and_far_take_half_of_what_uniform_attention_leaves(name: str, unif
     def passes(score: float) -> bool:
         return of_statistics(NAMES[name], **{name: score}, baselines={name: uniform}).passed
 
-    assert passes(uniform + 0.51 * (1 - uniform)) == (0.51 * (1 - uniform) >= MARGIN)
+    assert passes(uniform + 0.51 * (1 - uniform)) is True
     assert passes(1.0) is True
     assert not passes(uniform + 0.49 * (1 - uniform))
 
@@ -440,14 +442,14 @@ def test_repeats_are_judged_by_the_spread_over_sequences():
 
 @pytest.mark.parametrize("heads", [1, 72])
 def test_intervals_hold_for_all_heads_together(heads: int):
-    candidate = Candidate("sink", "rule", estimate([[[0.8] * heads]], error=0.01))
+    candidate = Candidate("sink", ANY_SCORE, estimate([[[0.8] * heads]], error=0.01))
     for role in candidate.roles():
         expected = share_evidence(0.8, 0.1, (0.01, 0.01), 1000, ERROR_RATE / heads)
         assert role.interval == pytest.approx(expected.interval)
 
 
 def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
-    candidate = Candidate("sink", "rule", estimate([[[0.1, 0.9], [0.2, NOTHING]]]))
+    candidate = Candidate("sink", ANY_SCORE, estimate([[[0.1, 0.9], [0.2, NOTHING]]]))
     assert {str(role.id): role.score for role in candidate.roles()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
     unsure = replace(candidate.estimate, errors=torch.full((1, 2, 2), NOTHING))
     assert not any(role.passed or role.p for role in replace(candidate, estimate=unsure).roles())
@@ -458,8 +460,8 @@ def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
 
 def test_of_many_roles_one_alone_has_to_be_surer_than_its_own_interval_asks():
     """One head with p a little below 0.05 passes alone, and not among a hundred that show nothing."""
-    alone = Candidate("alone", "rule", estimate(0.6, 0.5, error=0.03))
-    nothing = [Candidate(f"nothing-{i}", "rule", estimate(0.5, 0.5, error=0.04)) for i in range(100)]
+    alone = Candidate("alone", ANY_SCORE, estimate(0.6, 0.5, error=0.03))
+    nothing = [Candidate(f"nothing-{i}", ANY_SCORE, estimate(0.5, 0.5, error=0.04)) for i in range(100)]
     assert verdicts([alone]) == {"alone"}
     (role,) = [role for role in judged_roles([alone, *nothing], {}) if role.role == "alone"]
     assert not role.passed
@@ -469,16 +471,16 @@ def test_of_many_roles_one_alone_has_to_be_surer_than_its_own_interval_asks():
 
 
 def test_roles_without_a_chance_are_no_tests():
-    few = [Candidate(f"few-{i}", "rule", estimate(0.9, 0.5, texts=5)) for i in range(100)]
-    roles = judged_roles([*few, Candidate("alone", "rule", estimate(0.6, 0.5, error=0.03))], {})
+    few = [Candidate(f"few-{i}", ANY_SCORE, estimate(0.9, 0.5, texts=5)) for i in range(100)]
+    roles = judged_roles([*few, Candidate("alone", ANY_SCORE, estimate(0.6, 0.5, error=0.03))], {})
     assert [role.q for role in roles[:-1]] == [None] * 100
     assert roles[-1].passed
     assert roles[-1].q == roles[-1].p
 
 
 def test_a_role_passes_only_above_every_untrained_head():
-    candidate = Candidate("sink", "rule", estimate([[[0.9, 0.7]]], error=0.01))
-    fresh = Candidate("sink", "rule", estimate([[[0.2, 0.7]], [[0.1, NOTHING]]]))
+    candidate = Candidate("sink", ANY_SCORE, estimate([[[0.9, 0.7]]], error=0.01))
+    fresh = Candidate("sink", ANY_SCORE, estimate([[[0.2, 0.7]], [[0.1, NOTHING]]]))
     roles = judged_roles([candidate], untrained_scores([fresh]))
     assert [(role.untrained, role.passed) for role in roles] == [(0.7, True), (0.7, False)]
     low = roles[0].interval[0]
@@ -489,10 +491,10 @@ def test_a_role_passes_only_above_every_untrained_head():
 
 def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
     fresh = [
-        Candidate("broad", "rule", estimate(0.99)),
-        Candidate("few", "rule", estimate(0.8, texts=ENOUGH_TEXTS - 1)),
-        Candidate("nothing", "rule", estimate(NOTHING)),
-        Candidate("enough", "rule", estimate(0.3)),
+        Candidate("broad", ANY_SCORE, estimate(0.99)),
+        Candidate("few", ANY_SCORE, estimate(0.8, texts=ENOUGH_TEXTS - 1)),
+        Candidate("nothing", ANY_SCORE, estimate(NOTHING)),
+        Candidate("enough", ANY_SCORE, estimate(0.3)),
     ]
     assert untrained_scores(fresh) == {"enough": 0.3}
     assert verdicts([next(c for c in statistic_candidates(statistics(broad=0.95)) if c.role == "broad")],
@@ -526,7 +528,7 @@ def test_what_is_too_rare_on_the_other_corpus_is_not_confirmed_there():
 
 
 def test_the_order_of_the_candidates_decides_nothing():
-    candidates = [Candidate(f"{i}", "rule", estimate(0.5 + i / 50, 0.5, error=0.02)) for i in range(4)]
+    candidates = [Candidate(f"{i}", ANY_SCORE, estimate(0.5 + i / 50, 0.5, error=0.02)) for i in range(4)]
     found = [{role.role: role.q for role in judged_roles(some, {})} for some in permutations(candidates)]
     assert all(each == found[0] for each in found)
 
@@ -547,9 +549,9 @@ def test_every_threshold_names_its_source_and_its_corrections():
     sources = dict.fromkeys(clark, "Clark et al. 2019") | dict.fromkeys(
         ("syntactic:nsubj", "coreference"), "Voita et al. 2019"
     )
-    sources |= dict.fromkeys(("semantic", *GENERAL[:-1]), "attnviz's own choice")
+    sources |= dict.fromkeys(("semantic", *GENERAL[:-1]), "our own")
     assert {each.role for each in candidates} == set(sources)
     for each in candidates:
-        assert sources[each.role] in each.rule
-        assert "Bonferroni" in each.rule
-        assert each.role == "broad" or "Benjamini-Yekutieli" in each.rule
+        assert sources[each.role] in each.threshold
+        assert "Bonferroni" in each.threshold
+        assert each.role == "broad" or "Benjamini-Yekutieli" in each.threshold

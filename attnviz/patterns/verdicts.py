@@ -1,44 +1,20 @@
-"""Named thresholds with their sources: from numbers to verdicts, and from verdicts to one label.
+"""From the numbers of one text to verdicts, and from verdicts to one label.
 
-A threshold's source is a paper, the code that came with one, or attnviz's own choice, and says which.
+The rules are those of :mod:`attnviz.patterns.rules`. A text has no intervals: it adds how many instances it takes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnviz.patterns import rules
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
+from attnviz.patterns.rules import Rule
 from attnviz.patterns.statistics import DIAGONALITY, TextContext, ratio
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-MAJORITY = 0.5
-"""A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
-their plotting code)."""
-
-MARGIN = 0.10
-"""... and is at least 10 points above its baseline (paper: Voita et al. 2019, section 5.2, for syntactic heads; for
-other patterns our own choice)."""
-
-_LEAST_MARGIN = MARGIN - 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
-
 _HALF_OF_THE_TOKENS = 0.5
 """So many attend most to a position that is a label, so that a few strong rows give none (our own choice)."""
-
-HALF_OF_THE_REST = 0.5
-"""Local and long-range hold where a head has more than this share of what uniform attention leaves, so that either can
-be reached, and missed, in texts of any length (our own choice)."""
-
-SINK_SHARE = 0.6
-"""A head rests on the sinks where they take more than this (code: plotting code of Clark et al. 2019, for [CLS] and
-[SEP] each)."""
-
-SINK_ONLY = 0.9
-"""Above this, too little attention lands on content for a positional pattern (paper: Vig & Belinkov 2019, section 4.3,
-who leave such heads out)."""
-
-BROAD_SHARE = 3.8 / 4.5
-"""Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
-attention has about 4.5 on their texts is our own estimate)."""
 
 ENOUGH = 10
 """Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
@@ -60,22 +36,13 @@ DIAGONAL = "diagonal"
 """The label of a head of cross-attention that goes through the source as the decoder goes through the target."""
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
-_ABOVE_UNIFORM = "0.10 above uniform attention (our own, after Voita et al. 2019)"
-_NOT_RESTING = "sink at most 0.9 (paper: Vig & Belinkov 2019)"
-_POSITIONAL = f"over 0.5 (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}, {_AT_LEAST}"
-_DISTANCE = f"over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
-_DIAGONAL = f"diagonality over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
-_REPEATED = (
-    f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}, and over 0.5 from each "
-    f"of {LEAST_TYPES} different tokens"
-)
-_FOLLOWED = f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)"
-_SINK = f"over 0.6 (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}, {_AT_LEAST}"
-_BROAD = (
-    "entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), without sinks, too (our "
-    f"own), {_AT_LEAST}"
-)
-_SYNTACTIC = f"0.10 above (paper: Voita et al. 2019) the largest of its baselines (our own), {_AT_LEAST}"
+_REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
+_MORE = {
+    "induction": f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)",
+    "duplicate": _REPEATED,
+    "broad": f"without sinks, too (our own), {_AT_LEAST}",
+}
+"""What a text asks for beside the rule, by statistic."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +158,11 @@ def judge(
     ``statistics`` are the head's own, by name, from :func:`attnviz.patterns.statistics.measure`; ``relations`` are
     those of its layer, from :func:`attnviz.patterns.syntax.relation_accuracy`, in which ``head`` is its place.
     """
-    resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    elsewhere = statistics["sink"] or 0.0
     of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
     if context.source is not None:
-        return [_diagonal(statistics[DIAGONALITY], context, resting), *of_any]
-    verdicts = [_positional(name, statistics, context, resting) for name in SHARES]
+        return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *of_any]
+    verdicts = [_positional(name, statistics, context, elsewhere) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
     return [*verdicts, *of_any, *(_syntactic(relation, head) for relation in relations)]
 
@@ -240,44 +207,48 @@ def _rank(verdict: Verdict) -> int:
     return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
 
 
-def _positional(name: str, statistics: dict[str, float | None], context: TextContext, resting: bool) -> Verdict:
+def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0) -> bool:
+    return rule.holds(score, baseline, elsewhere) and n >= LEAST_N
+
+
+def _words(rule: Rule, statistic: str = "") -> str:
+    return f"{rule.words}, {_MORE.get(statistic, _AT_LEAST)}"
+
+
+def _positional(name: str, statistics: dict[str, float | None], context: TextContext, elsewhere: float) -> Verdict:
     score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
-    if NAMES[name] in GENERAL:
-        passed, rule = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST, _DISTANCE
-    else:
-        passed, rule = _above(score, MAJORITY, baseline), _POSITIONAL
-    passed, on_top = passed and not resting and n >= LEAST_N, statistics[TOP[name]]
-    return Verdict(NAMES[name], "positional", score, baseline, n, passed, rule, on_top=on_top)
+    rule = rules.of_position(NAMES[name])
+    passed = _holds(rule, score, baseline, n, elsewhere)
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule), on_top=statistics[TOP[name]])
 
 
-def _diagonal(score: float | None, context: TextContext, resting: bool) -> Verdict:
+def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:
     baseline, n = context.diagonality_baseline, context.n_content if score is not None else 0
-    passed = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST and not resting and n >= LEAST_N
-    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _DIAGONAL)
+    passed = _holds(rules.DIAGONALITY, score, baseline, n, elsewhere)
+    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _words(rules.DIAGONALITY))
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name], context.counts[name]
     types = statistics.get(TYPES[name])
-    passed = _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N and (types or 0) >= LEAST_TYPES
+    passed = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
     return Verdict(
-        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed,
-        _FOLLOWED if name == "induction" else _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
-        types=None if types is None else int(types),
+        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed, _words(rules.REPEATED, name),
+        on_repeats=on_repeats, baseline_on_repeats=uniform, types=None if types is None else int(types),
     )  # fmt: skip
 
 
 def _sink(score: float | None, context: TextContext) -> Verdict:
     baseline, n = context.sink_baseline, context.n_content
-    return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline) and n >= LEAST_N, _SINK)
+    return Verdict("sink", "sink", score, baseline, n, _holds(rules.SINK, score, baseline, n), _words(rules.SINK))
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
     score = ratio(statistics["entropy"], context.entropy_uniform)
     on_content = ratio(statistics["entropy_content"], context.entropy_content_uniform)
-    passed = min(score or 0.0, on_content or 0.0) >= BROAD_SHARE and context.n_content >= LEAST_N
-    baseline = None if score is None else 1.0
-    return Verdict("broad", "broad", score, baseline, len(context.places), passed, _BROAD, on_content=on_content)
+    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_content)
+    baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
+    return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
@@ -291,11 +262,7 @@ def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
     direction = max(DIRECTIONS, key=lambda direction: (round(margin(direction), 9), scores[direction]))
     return Verdict(
         relation.relation, "syntactic", scores[direction], max(baselines[direction].values()), relation.n,
-        margin(direction) >= _LEAST_MARGIN and relation.n >= LEAST_N, _SYNTACTIC, direction=direction,
-        offset=relation.offset, baselines=baselines[direction],
+        _holds(rules.RELATION, scores[direction], max(baselines[direction].values()), relation.n),
+        _words(rules.RELATION), direction=direction, offset=relation.offset, baselines=baselines[direction],
         on_sinks=bool(relation.on_sinks) and relation.on_sinks[direction][head],
     )  # fmt: skip
-
-
-def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
-    return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN

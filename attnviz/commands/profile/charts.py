@@ -21,7 +21,7 @@ from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.model.wording import counted, signed, visible
-from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
+from attnviz.patterns.rules import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 

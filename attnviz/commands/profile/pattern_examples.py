@@ -18,7 +18,7 @@ from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.runs import RunSettings
 from attnviz.patterns.registry import allowed_units
-from attnviz.patterns.verdicts import BROAD_SHARE
+from attnviz.patterns.rules import BROAD_SHARE
 
 _OTHERS = ("sink", "semantic", "broad")
 

@@ -21,9 +21,10 @@ from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.patterns import rules
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES, told_after
-from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.patterns.registry import NAMES, REPEATS, RETRIEVAL, SHARES, told_after
+from attnviz.patterns.rules import Rule
 
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
@@ -38,27 +39,12 @@ ENOUGH_TEXTS = 100
 ENOUGH_SEQUENCES = 30
 """The same of random sequences, which are alike."""
 
-RETRIEVED = 0.1
-"""Of the needle's tokens, what a retrieval head finds at least (Wu et al. 2024)."""
-
-_ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
+_CORRECTED = f"at {ERROR_RATE} over all heads together (Bonferroni)"
 _STANDS = (
-    f"; the interval of the difference, at {ERROR_RATE} over all heads together (Bonferroni), above 0; false discovery "
-    f"rate over all roles at most {ERROR_RATE} (Benjamini-Yekutieli 2001); above every head of an untrained copy"
+    f"the interval of the difference, {_CORRECTED}, above 0; false discovery rate over all roles at most {ERROR_RATE} "
+    "(Benjamini-Yekutieli 2001); above every head of an untrained copy"
 )
-_ABOVE_GUESSES = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
-_NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & Belinkov 2019)"
-_POSITIONAL = (
-    f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
-    f"(after Voita et al. 2019){_NOT_RESTING}{_STANDS}"
-)
-_DISTANCE = (
-    f"more than {HALF_OF_THE_REST} of the way from uniform attention to 1 (attnviz's own choice){_NOT_RESTING}{_STANDS}"
-)
-_BROAD = (
-    f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the interval, at "
-    f"{ERROR_RATE} over all heads together (Bonferroni); untrained heads are broad, so they are no measure of it"
-)
+_STANDS_ALONE = f"and all of the interval, {_CORRECTED}; untrained heads are broad, so they are no measure of it"
 
 
 @dataclass(frozen=True)
@@ -134,32 +120,33 @@ class Candidate:
     """What was measured for one role of all heads, and the rule by which they pass.
 
     Attributes:
-        rule: the threshold in words.
+        rule: what the score has to reach.
         scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
         enough: texts that a verdict takes.
-        above: what the score has to exceed; of each direction, layer and head, where they differ.
-        least: likewise its lower end, in place of the baseline; of ``broad``.
         measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
         heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
         looks: scores that were tried; 0 for as many as there are.
     """
 
     role: str
-    rule: str
+    rule: Rule
     estimate: Estimate
     scale: str = "share"
     enough: int = ENOUGH_TEXTS
-    above: float | Tensor = -math.inf
-    least: float | None = None
     measurable: Tensor | None = None
     heads: Tensor | None = None
     looks: int = 0
+
+    @property
+    def threshold(self) -> str:
+        """The rule in words, with what a corpus asks for beside it."""
+        return f"{self.rule.words}; {_STANDS if self.rule.least is None else _STANDS_ALONE}"
 
     def judge(self, id: HeadId, direction: int, rate: float) -> Role:
         """One head in one direction; ``rate``: the chance that an interval misses."""
         estimate, place = self.estimate, (direction, *id)
         score, baseline = min(1.0, float(estimate.scores[place])), float(estimate.baseline[place])
-        against = baseline if self.least is None else self.least
+        against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[place]), float(estimate.differences[place])
         enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
@@ -169,12 +156,11 @@ class Candidate:
         elif enough:
             of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
             found = of_scale(score, against, errors, estimate.texts, rate)
-        above = float(self.above[place]) if isinstance(self.above, Tensor) else self.above
-        far = score > above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
-        resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
+        elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
+        holds = enough and self.rule.holds(score, baseline, elsewhere) and found.difference[0] > 0
         return Role(
-            id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference, self.rule,
-            enough and far and not resting and found.difference[0] > 0, estimate.directions[direction] or None,
+            id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference,
+            self.threshold, holds, estimate.directions[direction] or None,
             {name: float(values[place]) for name, values in estimate.baselines.items()}, found.p if enough else None,
         )  # fmt: skip
 
@@ -199,21 +185,16 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:
-            general, uniform = NAMES[name] in GENERAL, estimates[name].baseline
-            yield Candidate(
-                NAMES[name], _DISTANCE if general else _POSITIONAL, estimates[name], measurable=on_content,
-                # what can be reached depends on the lengths of the texts
-                above=uniform + HALF_OF_THE_REST * (1 - uniform) if general else MAJORITY,
-            )  # fmt: skip
-    rule = f"over {SINK_SHARE} (plotting code of Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
-    yield Candidate("sink", rule, estimates["sink"], above=SINK_SHARE)
-    yield Candidate("broad", _BROAD, estimates["broad"], least=BROAD_SHARE)
+            rule = rules.of_position(NAMES[name])
+            yield Candidate(NAMES[name], rule, estimates[name], measurable=on_content)
+    yield Candidate("sink", rules.SINK, estimates["sink"])
+    yield Candidate("broad", rules.BROAD, estimates["broad"])
     tried = {name: estimates[name] for name in OFFSETS if name in estimates}
     margins = torch.stack([(each.scores - each.baseline)[0] for each in tried.values()])
     best = margins.nan_to_num(-math.inf).argmax(0)
     for place, (name, estimate) in enumerate(tried.items()):
         yield Candidate(
-            name, _POSITIONAL, estimate, above=MAJORITY, measurable=on_content, heads=best == place,
+            name, rules.POSITION, estimate, measurable=on_content, heads=best == place,
             looks=len(tried) * best.numel(),
         )  # fmt: skip
 
@@ -226,11 +207,7 @@ def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
     attention, too little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all
     below 0.001.
     """
-    rule = (
-        f"cosine of centred input embeddings, special tokens left out of the baseline too, {MARGIN} above uniform "
-        f"attention (attnviz's own choice){_NOT_RESTING}{_STANDS}"
-    )
-    yield Candidate("semantic", rule, tally.results(), "cosine", measurable=tally.on_pairs())
+    yield Candidate("semantic", rules.SEMANTIC, tally.results(), "cosine", measurable=tally.on_pairs())
 
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
@@ -238,32 +215,27 @@ def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]
     for each in relations:
         if each.n >= ENOUGH_INSTANCES:
             role = f"syntactic:{each.relation}"
-            yield Candidate(role, _ABOVE_GUESSES, each.accuracy, "proportion", ENOUGH_INSTANCES)
+            yield Candidate(role, rules.RELATION, each.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
     """Which of two names a pronoun means."""
     if names is not None:
-        yield Candidate("coreference", _ABOVE_GUESSES, names.accuracy, "proportion", ENOUGH_INSTANCES)
+        yield Candidate("coreference", rules.RELATION, names.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
     """Induction, duplicate-token and retrieval; on request previous-token heads, which are better judged by text."""
     if repeats is None:
         return
-    rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
-    found = f"largest attention on the token to be copied, over {RETRIEVED} of the time (Wu et al. 2024), "
-    found += f"{MARGIN} above uniform attention{_STANDS}"
     for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         uniform = {"uniform attention": baseline}
         estimate = Estimate(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
-        if name == RETRIEVAL:
-            yield Candidate(name, found, estimate, enough=ENOUGH_SEQUENCES, above=RETRIEVED)
-        else:
-            yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
+        rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
+        yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
 
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:

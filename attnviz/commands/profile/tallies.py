@@ -14,7 +14,7 @@ from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.offloading import parameter_of
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
-from attnviz.patterns.verdicts import MARGIN
+from attnviz.patterns.rules import MARGIN
 
 _MEANS = ("entropy", "distance", "confidence")
 
