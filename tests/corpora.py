@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from attnviz.corpora.batches import Batch, batches
-from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.patterns.bootstrap import text_weights
 from tests.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()

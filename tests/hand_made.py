@@ -21,8 +21,9 @@ from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.registry import MaskInput
 from attnviz.patterns.statistics import TextContext, measure
-from attnviz.patterns.syntax import Parse, relation_accuracy
+from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import judge, label_of
+from tests.verified import counted_relations
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
 
@@ -100,14 +101,13 @@ def hand_made(
         VerifiedRows(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None], 0, n, n)
         for i in range(n_layers)
     ]
-    heads = []
+    heads, relations = [], counted_relations(layers, parse, tokens.sinks, causal) if parse else []
     for layer in layers:
         statistics = measure([layer], context)
-        relations = relation_accuracy([layer], parse, tokens.sinks, causal) if parse else []
         for head in range(n_heads):
             of_head = {key: values[head] for key, values in statistics.items()}
-            found = judge(of_head, context, relations, head)
             id = HeadId(layer.check.layer, head)
+            found = judge(of_head, context, relations, id)
             stored = None if profile is None else profile.of(id)
             heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_content), stored))
     attention: Any = SimpleNamespace(

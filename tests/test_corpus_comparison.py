@@ -21,14 +21,14 @@ from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
 from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.profile.estimates import t_quantile
 from attnviz.corpora import runs
 from attnviz.corpora.batches import SampledAttention, collate, encode
-from attnviz.corpora.bootstrap import REPLICATES, text_weights
 from attnviz.corpora.long_runs import Process
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.bootstrap import REPLICATES, text_weights
+from attnviz.patterns.estimates import t_quantile
 from tests.corpora import examples, sentences, treebank
 from tests.drawn import texts_of
 from tests.encoder_decoders import SOURCE, sharp, unigram_tokenizer

@@ -1,7 +1,7 @@
 """How often the intervals of a profile hold for 72 heads at once, in samples whose truth is known.
 
 Slow, so it has to be asked for: ``pytest -n0 --no-cov -m slow -s tests/test_coverage.py`` prints the figures that stand
-in :mod:`attnviz.commands.profile.estimates`. Samples are drawn as a corpus gives them: instances come in sentences, and
+in :mod:`attnviz.patterns.estimates`. Samples are drawn as a corpus gives them: instances come in sentences, and
 attention in texts of varying length; what is of one text is alike. Bootstrap, errors and intervals are the product's.
 """
 
@@ -14,7 +14,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from attnviz.commands.profile.estimates import Interval, estimated
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatScores
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
@@ -24,8 +23,9 @@ from attnviz.commands.profile.roles import (
     Candidate,
     repeat_candidates,
 )
-from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.bootstrap import text_weights
+from attnviz.patterns.estimates import Interval, estimated
 from attnviz.patterns.rules import Rule
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import torch
 
 from attnviz.commands.profile.tallies import MeaningTally, mean_embedding
 from attnviz.corpora.batches import batches, collate, encode
-from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.patterns.bootstrap import text_weights
 from tests import independent
 from tests.corpora import count, count_batch
 from tests.models import bert_tokenizer, sharp_bert

@@ -4,14 +4,17 @@ from dataclasses import replace
 from math import log
 
 import pytest
+import torch
 
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import family_of_pattern
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.estimates import estimated
 from attnviz.patterns.registry import NAMES, PATTERNS, TOP
+from attnviz.patterns.relations import RelationCount
 from attnviz.patterns.rules import BROAD_SHARE
 from attnviz.patterns.statistics import SCALARS, TextContext
-from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
+from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import (
     ENOUGH,
     HETEROGENEOUS,
@@ -29,19 +32,28 @@ CONTEXT = context_of([True] + [False] * 10 + [True])
 
 
 def judged(
-    context: TextContext = CONTEXT, relations: list[RelationAccuracy] | None = None, **found: float
+    context: TextContext = CONTEXT, relations: list[RelationCount] | None = None, **found: float
 ) -> dict[str, Verdict]:
     statistics = {**dict.fromkeys((*SCALARS, *TOP.values())), **found}
-    return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], head=0)}
+    return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], HeadId(0, 0))}
 
 
 def passed(context: TextContext = CONTEXT, **found: float) -> list[str]:
     return [name for name, verdict in judged(context, **found).items() if verdict.passed]
 
 
-def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationAccuracy:
-    accuracy = {"dependent_to_head": [forward], "head_to_dependent": [backward]}
-    return RelationAccuracy("nsubj", n, 1, accuracy, {name: {"fixed offset": offset_accuracy} for name in DIRECTIONS})
+def counted(
+    scores: list[list[float]], baselines: dict[str, list[list[float]]], n: int, on_sinks: list[bool] | None = None
+) -> RelationCount:
+    """Of scores [n_directions, n_heads] and baselines of that shape, of one layer."""
+    of_guesses = {name: torch.tensor(values, dtype=torch.float64)[None, :, None] for name, values in baselines.items()}
+    accuracy = estimated(torch.tensor(scores, dtype=torch.float64)[None, :, None], of_guesses, n, 1, DIRECTIONS)
+    resting = None if on_sinks is None else torch.tensor(on_sinks)[:, None, None]
+    return RelationCount("nsubj", 1, accuracy, resting)
+
+
+def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationCount:
+    return counted([[forward], [backward]], {"fixed offset": [[offset_accuracy]] * 2}, n)
 
 
 def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Verdict:
@@ -126,7 +138,7 @@ def test_broad_cannot_be_measured_on_one_token():
         (relation(0.8, offset_accuracy=0.7), True),
     ],
 )
-def test_a_relation_passes_ten_points_above_the_best_offset(found: RelationAccuracy, holds: bool):
+def test_a_relation_passes_ten_points_above_the_best_offset(found: RelationCount, holds: bool):
     assert judged(relations=[found])["nsubj"].passed is holds
 
 
@@ -138,33 +150,35 @@ def test_a_relation_is_judged_in_its_better_direction():
 
 
 def test_the_largest_baseline_of_a_relation_decides():
-    accuracy = {"dependent_to_head": [0.8], "head_to_dependent": [0.1]}
-    others: dict[str, float | list[float]] = {"fixed offset": 0.5, "chance": 0.1, "longest word": 0.75}
-    found = judged(relations=[RelationAccuracy("det", 12, 1, accuracy, dict.fromkeys(DIRECTIONS, others))])["det"]
+    others = {"fixed offset": 0.5, "chance": 0.1, "longest word": 0.75}
+    found = judged(relations=[counted([[0.8], [0.1]], {name: [[of]] * 2 for name, of in others.items()}, 12)])["nsubj"]
     assert (found.baseline, found.largest_baseline, found.passed) == (0.75, "longest word", False)
-    assert found.baselines == others
+    assert found.baselines == pytest.approx(others)
     found = judged(relations=[relation(0.8)])["nsubj"]
     assert (found.baseline, found.largest_baseline, found.passed) == (0.5, "+1", True)
 
 
+def of_head(relation: RelationCount, head: int) -> Verdict:
+    return judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, [relation], HeadId(0, head))[-1]
+
+
 def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
     """0.9 is less than 0.95, which always the last word is right, and 0.6 is more than 0.3."""
-    accuracy = {"dependent_to_head": [0.9, 0.9], "head_to_dependent": [0.6, 0.6]}
-    baselines: dict[str, dict[str, float | list[float]]] = {
-        "dependent_to_head": {"fixed offset": 0.2, "last word": 0.95, "other words": [0.0, 0.0]},
-        "head_to_dependent": {"fixed offset": 0.2, "last word": 0.3, "other words": [0.1, 0.55]},
+    baselines = {
+        "fixed offset": [[0.2, 0.2], [0.2, 0.2]],
+        "last word": [[0.95, 0.95], [0.3, 0.3]],
+        "other words": [[0.0, 0.0], [0.1, 0.55]],
     }
-    relations = [RelationAccuracy("det", 12, 1, accuracy, baselines)]
-    first, second = (judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, relations, head)[-1] for head in (0, 1))
-    assert (first.direction, first.score, first.baseline, first.passed) == ("head_to_dependent", 0.6, 0.3, True)
-    assert (second.baseline, second.largest_baseline, second.passed) == (0.55, "other words", False)
+    both = counted([[0.9, 0.9], [0.6, 0.6]], baselines, 12)
+    first, second = of_head(both, 0), of_head(both, 1)
+    assert (first.direction, first.passed) == ("head_to_dependent", True)
+    assert (first.score, first.baseline) == pytest.approx((0.6, 0.3))
+    assert (second.baseline, second.largest_baseline, second.passed) == (pytest.approx(0.55), "other words", False)
 
 
 def test_the_relations_of_the_right_head_are_read():
-    accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
-    relations = [RelationAccuracy("det", 12, 1, accuracy, {name: {"fixed offset": 0.5} for name in DIRECTIONS})]
-    scores = [judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, relations, head)[-1].score for head in (0, 1)]
-    assert scores == [0.1, 0.9]
+    both = counted([[0.1, 0.9], [0.0, 0.0]], {"fixed offset": [[0.5, 0.5]] * 2}, 12)
+    assert [of_head(both, head).score for head in (0, 1)] == pytest.approx([0.1, 0.9])
 
 
 def test_verdicts_carry_baseline_and_n():
@@ -311,12 +325,10 @@ def test_a_single_position_that_sinks_outweigh_is_no_local_head_either():
     assert label_of(others, 20).name == "local"
 
 
-@pytest.mark.parametrize(("on_sinks", "label"), [(True, HETEROGENEOUS), (False, "syntactic:det")])
+@pytest.mark.parametrize(("on_sinks", "label"), [(True, HETEROGENEOUS), (False, "syntactic:nsubj")])
 def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: bool, label: str):
-    accuracy = {"dependent_to_head": [1.0], "head_to_dependent": [0.0]}
-    resting = {"dependent_to_head": [on_sinks], "head_to_dependent": [not on_sinks]}
-    baselines: dict[str, dict[str, float | list[float]]] = {name: {"fixed offset": 0.5} for name in DIRECTIONS}
-    found = judged(relations=[RelationAccuracy("det", 12, 1, accuracy, baselines, resting)])["det"]
+    both = counted([[1.0], [0.0]], {"fixed offset": [[0.5]] * 2}, 12, [on_sinks, not on_sinks])
+    found = judged(relations=[both])["nsubj"]
     assert found.passed
     assert label_of([found], 20).name == label
 

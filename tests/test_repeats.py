@@ -37,7 +37,7 @@ def pairs(mask):
 
 def judged(pattern, context):
     statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
-    return {found.name: found for found in judge(statistics, context, [], 0)}
+    return {found.name: found for found in judge(statistics, context, [], HeadId(0, 0))}
 
 
 # --- masks

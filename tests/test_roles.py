@@ -12,18 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.estimates import (
-    Estimate,
-    cosine_evidence,
-    estimated,
-    false_discovery,
-    proportion_evidence,
-    share_evidence,
-    t_quantile,
-    t_tail,
-)
 from attnviz.commands.profile.names import NameCount
-from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
@@ -42,9 +31,20 @@ from attnviz.commands.profile.roles import (
     untrained_scores,
 )
 from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.bootstrap import REPLICATES, standard_error
+from attnviz.patterns.estimates import (
+    Estimate,
+    cosine_evidence,
+    estimated,
+    false_discovery,
+    proportion_evidence,
+    share_evidence,
+    t_quantile,
+    t_tail,
+)
 from attnviz.patterns.registry import GENERAL, NAMES, SHARES
+from attnviz.patterns.relations import RelationCount
 from attnviz.patterns.rules import BROAD_SHARE, MARGIN, Rule
 from attnviz.patterns.syntax import DIRECTIONS
 

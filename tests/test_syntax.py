@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from attnviz.model.encoding import tokenize
+from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens
 from attnviz.patterns.guesses import BASELINES
-from attnviz.patterns.syntax import DIRECTIONS, Arc, Parse, RelationAccuracy, Word, parse_texts, relation_accuracy
+from attnviz.patterns.relations import RelationCount
+from attnviz.patterns.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
 from tests.models import bert_tokenizer, gpt2_tokenizer
-from tests.verified import verified
+from tests.verified import counted_relations, verified
 
 
 def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
@@ -40,13 +42,23 @@ def attending(targets: list[int], n: int | None = None, others: float = 0.0) -> 
 
 def accuracies(
     patterns: Any, parse: Parse, sinks: tuple[int, ...] = (), causal: bool = False
-) -> dict[str, RelationAccuracy]:
-    return {found.relation: found for found in relation_accuracy(verified(patterns), parse, sinks, causal)}
+) -> dict[str, RelationCount]:
+    return {found.relation: found for found in counted_relations(verified(patterns), parse, sinks, causal)}
 
 
-def both_ways(found: RelationAccuracy, head: int = 0) -> tuple[float, float]:
+def both_ways(found: RelationCount) -> tuple[float, ...]:
     """From the dependent to its head, and from the head to its dependent."""
-    return found.accuracy["dependent_to_head"][head], found.accuracy["head_to_dependent"][head]
+    return tuple(found.accuracy.scores[:, 0, 0].tolist())
+
+
+def to_heads(found: RelationCount) -> list[float]:
+    """The accuracy of every head from the dependent to its head."""
+    return found.accuracy.scores[0, 0].tolist()
+
+
+def baselines_of(found: RelationCount) -> list[dict[str, float]]:
+    """What the first head has to beat, in both directions."""
+    return [found.accuracy.at(direction, HeadId(0, 0))[2] for direction in (0, 1)]
 
 
 # --- worked by hand -----------------------------------------------------------------------------
@@ -59,21 +71,21 @@ def test_words_that_attend_more_to_sinks_than_to_the_other_end_are_noticed():
     """Head 0 gives the other end 0.4 and [CLS] 0.6, head 1 the other way round."""
     parse = parse_of(2, [(0, 1, "det")])
     heads = [[[1.0, 0.0, 0.0], [rest, 0.0, 1 - rest], [rest, 1 - rest, 0.0]] for rest in (0.6, 0.4)]
-    assert accuracies(heads, parse, sinks=(0,))["det"].on_sinks == {name: [True, False] for name in DIRECTIONS}
-    assert accuracies(heads, parse)["det"].on_sinks == {}
+    assert accuracies(heads, parse, sinks=(0,))["det"].on_sinks.tolist() == [[[True, False]]] * 2
+    assert accuracies(heads, parse)["det"].on_sinks is None
 
 
 def test_both_directions_by_hand():
     # the -> cat right, cat -> the, saw -> cat, the -> cat wrong (4 is dog at position 5), dog -> saw right
     found = accuracies([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], SENTENCE)
-    assert [(name, relation.n) for name, relation in found.items()] == [("det", 2), ("nsubj", 1), ("dobj", 1)]
-    assert [both_ways(relation) for relation in found.values()] == [(0.5, 0.5), (0.0, 1.0), (1.0, 0.0)]
+    assert [(name, relation.n) for name, relation in found.items()] == [("det", 2), ("dobj", 1), ("nsubj", 1)]
+    assert [both_ways(relation) for relation in found.values()] == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
 
 
 def test_every_head_has_its_own_accuracy():
     right, wrong = attending([0, 2, 0, 0, 5, 0, 0]), attending([0, 3, 0, 0, 1, 0, 0])
     found = accuracies([wrong, right, wrong], SENTENCE)
-    assert found["det"].accuracy["dependent_to_head"] == [0.0, 1.0, 0.0]
+    assert to_heads(found["det"]) == [0.0, 1.0, 0.0]
 
 
 def test_the_best_offset_is_the_most_frequent_one_from_the_dependent_to_the_head():
@@ -99,7 +111,7 @@ def test_a_word_itself_and_special_tokens_are_no_guess():
     pattern = torch.full((4, 4), 0.25)
     pattern[1] = torch.tensor([0.6, 0.25, 0.1, 0.05])
     found = accuracies(pattern, parse_of(3, [(0, 1, "x")], [(1,), (2,), (3,)]))["x"]
-    assert found.accuracy["dependent_to_head"] == [1.0]
+    assert to_heads(found) == [1.0]
 
 
 def test_a_causal_head_with_nothing_before_the_word_scores_nothing():
@@ -119,20 +131,20 @@ def test_pieces_are_summed_as_keys_and_averaged_as_queries():
     """Word 0 is one token, word 1 two, word 2 one; no single piece of word 1 wins, their sum does."""
     pattern = torch.tensor([[0.0, 0.3, 0.3, 0.4], [0.1, 0.0, 0.0, 0.9], [0.9, 0.0, 0.0, 0.1], [0.9, 0.05, 0.05, 0]])
     parse = parse_of(3, [(0, 1, "sum"), (1, 2, "mean"), (1, 0, "tie")], [(0,), (1, 2), (3,)])
-    assert accuracies(pattern, parse)["sum"].accuracy["dependent_to_head"] == [1.0]
+    assert to_heads(accuracies(pattern, parse)["sum"]) == [1.0]
     pattern[2] = torch.tensor([0.8, 0.0, 0.0, 0.2])  # means: 0.45 to word 0, 0.55 to word 2
     found = accuracies(pattern, parse)
-    assert found["mean"].accuracy["dependent_to_head"] == [1.0]
-    assert found["tie"].accuracy["dependent_to_head"] == [0.0]
+    assert to_heads(found["mean"]) == [1.0]
+    assert to_heads(found["tie"]) == [0.0]
 
 
 def test_a_parse_without_relations_has_no_accuracies():
-    assert relation_accuracy(verified(torch.eye(3)), parse_of(1, []), (), False) == []
+    assert counted_relations(verified(torch.eye(3)), parse_of(1, []), (), False) == []
 
 
 def test_layers_of_low_precision_are_read():
     pattern = verified([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], torch.bfloat16)
-    assert [found.n for found in relation_accuracy(pattern, SENTENCE, (), False)] == [2, 1, 1]
+    assert [found.n for found in counted_relations(pattern, SENTENCE, (), False)] == [2, 1, 1]
 
 
 # --- what a head has to beat, worked by hand ----------------------------------------------------
@@ -144,10 +156,9 @@ UNEVEN = parse_of(5, [(0, 1, "det"), (2, 1, "x"), (4, 0, "x"), (3, 4, "x")], [(1
 def test_the_baselines_of_a_relation_by_hand():
     found = accuracies(torch.full((10, 10), 0.1), UNEVEN)
     assert found.keys() == {"x", "det"}
-    assert set(found["x"].baselines) == set(DIRECTIONS)
-    baselines = {direction: found["x"].baselines_of(direction, 0) for direction in DIRECTIONS}
-    assert all(tuple(each) == BASELINES for each in baselines.values())
-    forward, backward = baselines["dependent_to_head"], baselines["head_to_dependent"]
+    assert found["x"].accuracy.directions == DIRECTIONS
+    forward, backward = baselines_of(found["x"])
+    assert tuple(forward) == tuple(backward) == BASELINES
     assert forward["fixed offset"] == backward["fixed offset"] == pytest.approx(1 / 3)  # -1, -4 and +1 once each
     assert forward["chance"] == backward["chance"] == pytest.approx(1 / 4)
     # word 4's head is the first word; word 3's the last; word 2's head, word 1, the longest
@@ -155,7 +166,7 @@ def test_the_baselines_of_a_relation_by_hand():
     # seen from heads: word 1 looks for 2, word 0 for 4 (its last word), word 4 for 3 (its last other word)
     assert [backward[name] for name in ("first word", "last word", "longest word")] == pytest.approx([0, 2 / 3, 0])
     # a uniform head guesses word 1, which has most pieces, from everywhere, and from there word 4
-    assert found["x"].accuracy["dependent_to_head"] == pytest.approx([1 / 3])
+    assert to_heads(found["x"]) == pytest.approx([1 / 3])
     assert forward["other words"] == pytest.approx(1 / 3 * (3 / 3) + 1 / 3 * (1 / 3))  # word 1 by all, word 4 by word 1
 
 
@@ -163,7 +174,7 @@ def test_a_causal_word_guesses_among_the_words_before_it():
     parse = parse_of(4, [(2, 1, "x"), (3, 0, "x")], [(0,), (1, 2), (3,), (4,)])
     pattern = torch.ones(5, 5).tril()
     found = accuracies(pattern / pattern.sum(1, keepdim=True), parse, causal=True)["x"]
-    forward, backward = (found.baselines_of(direction, 0) for direction in DIRECTIONS)
+    forward, backward = baselines_of(found)
     assert forward["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert (forward["first word"], forward["last word"], forward["longest word"]) == (0.5, 0.5, 0.5)
     assert [backward[name] for name in ("chance", "first word", "last word", "longest word", "other words")] == [0] * 5
@@ -176,18 +187,18 @@ def test_sinks_are_no_words():
     parse = parse_of(4, [(1, 0, "x"), (2, 1, "x"), (3, 2, "y")], [(0,), (1,), (2,), (3,)])
     pattern = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.6, 0.3, 0.1, 0], [0.6, 0.1, 0.2, 0.1]])
     with_first, without = (accuracies(pattern, parse, sinks, causal=True) for sinks in ((), (0,)))
-    assert (with_first["x"].n, with_first["x"].accuracy["dependent_to_head"]) == (2, [0.5])
-    assert (without["x"].n, without["x"].accuracy["dependent_to_head"]) == (1, [1.0])
-    assert with_first["y"].accuracy["dependent_to_head"] == [0.0]
-    assert without["y"].accuracy["dependent_to_head"] == [1.0]
-    assert without["y"].baselines_of("dependent_to_head", 0)["chance"] == 0.5
+    assert (with_first["x"].n, to_heads(with_first["x"])) == (2, [0.5])
+    assert (without["x"].n, to_heads(without["x"])) == (1, [1.0])
+    assert to_heads(with_first["y"]) == [0.0]
+    assert to_heads(without["y"]) == [1.0]
+    assert baselines_of(without["y"])[0]["chance"] == 0.5
     assert without["y"].offset == -1
 
 
 def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
     parse = parse_of(3, [(1, 0, "x"), (2, 1, "x")], [(0, 1), (2,), (3,)])
     pattern = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.9, 0.1, 0, 0], [0.8, 0.05, 0.15, 0]])
-    assert accuracies(pattern, parse, (0,), causal=True)["x"].accuracy["dependent_to_head"] == [1.0]
+    assert to_heads(accuracies(pattern, parse, (0,), causal=True)["x"]) == [1.0]
 
 
 def test_a_text_whose_relations_are_all_with_sinks_has_no_accuracies():

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from attnviz.commands.profile.names import NameTally
-from attnviz.commands.profile.relations import RelationTally, between_spans
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.batches import batches, collate, encode
-from attnviz.corpora.bootstrap import standard_error, text_weights
 from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.tokens import merge_pattern
+from attnviz.patterns.bootstrap import standard_error, text_weights
 from attnviz.patterns.registry import PATTERNS, SHARES, PatternSpec
+from attnviz.patterns.relations import RelationTally, between_spans
 from attnviz.patterns.syntax import Arc
 from tests import independent
 from tests.corpora import count

@@ -183,7 +183,7 @@ def test_one_content_position_has_no_diagonal(queries, keys):
 def test_a_head_along_the_diagonal_is_labelled_so(pattern, label):
     context = between([False] * 12, [False] * 12)
     statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
-    verdicts = judge(statistics, context, [], 0)
+    verdicts = judge(statistics, context, [], HeadId(0, 0))
     assert [verdict.name for verdict in verdicts] == ["diagonal", "sink", "broad"]
     assert label_of(verdicts, context.n_content).name == label
 

@@ -1,6 +1,6 @@
 """Verified layers and contexts made from numbers, for tests of what is computed from them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import VerifiedRows
 from attnviz.model.tokens import Units
 from attnviz.patterns.registry import MaskInput
+from attnviz.patterns.relations import RelatedWords, RelationCount, RelationTally
 from attnviz.patterns.statistics import TextContext
+from attnviz.patterns.syntax import Parse
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32, block: int | None = None) -> list[VerifiedRows]:
@@ -57,3 +59,14 @@ def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 
     if causal:
         scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
     return scores.softmax(-1)
+
+
+def counted_relations(
+    layers: Sequence[VerifiedRows], parse: Parse, sinks: Collection[int], causal: bool
+) -> list[RelationCount]:
+    """The relations of one text, from all blocks of rows of its layers."""
+    tally = RelationTally(1 + max(rows.layer for rows in layers), layers[0].pattern.shape[1], causal, replicates=0)
+    tally.begin_words(RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)]))
+    for rows in layers:
+        tally.update(rows)
+    return tally.results()

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -19,6 +18,7 @@ from attnviz.errors import TextError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import lost_segments
 from attnviz.model.head_ids import LayerId
+from attnviz.model.tokens import overlapping
 
 EVERY = 20
 """Batches of which one is verified; of the first so many, the very first."""
@@ -109,7 +109,7 @@ def encode(
     for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
-        members = _members(offsets, text.spans)
+        members = overlapping(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
@@ -256,9 +256,3 @@ class SampledAttention:
         for layer, check in enumerate(state["checks"]):
             if check is not None:
                 self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
-
-
-def _members(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
-    """For each span the tokens that share a character with it; (0, 0) shares none."""
-    first, last = np.array(offsets).reshape(-1, 2).T
-    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

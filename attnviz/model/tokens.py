@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -348,3 +349,9 @@ def _unknown(units: Units, token: str) -> str:
     else:
         known = "a token as figures show it" + (f" (near: {', '.join(near)})" if near else "")
     return f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(units) - 1}."
+
+
+def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """For each span of characters the tokens, with these offsets, that share one with it; (0, 0) shares none."""
+    first, last = np.array(offsets).reshape(-1, 2).T
+    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

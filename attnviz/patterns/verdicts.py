@@ -6,12 +6,13 @@ The rules are those of :mod:`attnviz.patterns.rules`. A text has no intervals: i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnviz.model.head_ids import HeadId
 from attnviz.patterns import rules
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
+from attnviz.patterns.relations import RelationCount
 from attnviz.patterns.rules import Rule
 from attnviz.patterns.statistics import DIAGONALITY, TextContext, ratio
-from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
 _HALF_OF_THE_TOKENS = 0.5
 """So many attend most to a position that is a label, so that a few strong rows give none (our own choice)."""
@@ -151,12 +152,12 @@ class Label:
 
 
 def judge(
-    statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationAccuracy], head: int
+    statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationCount], id: HeadId
 ) -> list[Verdict]:
     """Every pattern of one head with its verdict; roles overlap, so several may pass.
 
     ``statistics`` are the head's own, by name, from :func:`attnviz.patterns.statistics.measure`; ``relations`` are
-    those of its layer, from :func:`attnviz.patterns.syntax.relation_accuracy`, in which ``head`` is its place.
+    those of the text, from :class:`attnviz.patterns.relations.RelationTally`; none of layers that read another text.
     """
     elsewhere = statistics["sink"] or 0.0
     of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
@@ -164,7 +165,7 @@ def judge(
         return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *of_any]
     verdicts = [_positional(name, statistics, context, elsewhere) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    return [*verdicts, *of_any, *(_syntactic(relation, head) for relation in relations)]
+    return [*verdicts, *of_any, *(_syntactic(relation, id) for relation in relations)]
 
 
 def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
@@ -251,18 +252,13 @@ def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict
     return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)
 
 
-def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
+def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
     """In the direction in which the head is furthest above the largest baseline."""
-    baselines = {direction: relation.baselines_of(direction, head) for direction in DIRECTIONS}
-    scores = {direction: relation.accuracy[direction][head] for direction in DIRECTIONS}
-
-    def margin(direction: str) -> float:
-        return scores[direction] - max(baselines[direction].values())
-
-    direction = max(DIRECTIONS, key=lambda direction: (round(margin(direction), 9), scores[direction]))
+    direction = int(relation.accuracy.best[id])
+    score, baseline, baselines = relation.accuracy.at(direction, id)
     return Verdict(
-        relation.relation, "syntactic", scores[direction], max(baselines[direction].values()), relation.n,
-        _holds(rules.RELATION, scores[direction], max(baselines[direction].values()), relation.n),
-        _words(rules.RELATION), direction=direction, offset=relation.offset, baselines=baselines[direction],
-        on_sinks=bool(relation.on_sinks) and relation.on_sinks[direction][head],
+        relation.relation, "syntactic", score, baseline, relation.n,
+        _holds(rules.RELATION, score, baseline, relation.n), _words(rules.RELATION),
+        direction=relation.accuracy.directions[direction], offset=relation.offset, baselines=baselines,
+        on_sinks=relation.on_sinks is not None and bool(relation.on_sinks[(direction, *id)]),
     )  # fmt: skip

@@ -20,10 +20,10 @@ from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
 from attnviz.corpora.batches import EVERY, SampledAttention
-from attnviz.corpora.bootstrap import named_generator
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.bootstrap import named_generator
 
 PROJECTIONS = 4
 """Random directions in which the final states of a text are followed, where there is no loss."""

@@ -1,7 +1,7 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
 from attnviz.patterns.registry import MaskInput
+from attnviz.patterns.relations import RelatedWords, RelationTally
 from attnviz.patterns.statistics import HeadStatistics, TextContext
-from attnviz.patterns.syntax import HeadRelations, Parse, parse_texts
+from attnviz.patterns.syntax import Parse, parse_texts
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
@@ -148,33 +149,29 @@ class Reader:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif self.syntax:
             parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
-        contexts, heads = _contexts(checkpoint, context, of_target, len(tokens)), list[HeadFindings]()
-        measured = dict[int, tuple[HeadStatistics, HeadRelations | None]]()
+        contexts, measured = _contexts(checkpoint, context, of_target, len(tokens)), dict[int, HeadStatistics]()
+        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
+        if parse is not None:
+            words = [word.positions for word in parse.words]
+            relations.begin_words(RelatedWords.of([(words, parse.arcs, tokens.sinks)]))
 
         def measure_rows(rows: VerifiedRows) -> None:
-            at = rows.layer
-            of_layer = parse if is_of_source(at) else None
-            of_text = contexts.get(at, context)
-            if at not in measured:
-                relations = None if of_layer is None else HeadRelations(of_layer, tokens.sinks, of_text.causal, rows)
-                measured[at] = HeadStatistics(of_text, rows), relations
-            statistics, relations = measured[at]
-            statistics.update(rows)
-            if relations is not None:
+            if rows.layer not in measured:
+                measured[rows.layer] = HeadStatistics(contexts.get(rows.layer, context), rows)
+            measured[rows.layer].update(rows)
+            if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)
-            if rows.last:
-                heads.extend(_judged(at, *measured.pop(at), of_text, self.stored))
 
         decoded = None if of_target is None else of_target.tokens
         attention = verify_attention(
             checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
-        heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
+        heads = tuple(_judged(measured, relations, contexts, context, self.stored))
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         )
         return Analysis(
-            text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
+            text, pair, checkpoint, tokens, context, attention, heads, parse, note, options, self.stored,
             papers, contexts, of_target, continuation,
         )  # fmt: skip
 
@@ -288,19 +285,19 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 
 def _judged(
-    layer: int,
-    measured: HeadStatistics,
-    follows: HeadRelations | None,
+    measured: Mapping[int, HeadStatistics],
+    of_relations: RelationTally,
+    contexts: Mapping[int, TextContext],
     context: TextContext,
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
-    """The findings of a layer's heads, from what was measured over all of its rows."""
-    statistics, relations = measured.result(), [] if follows is None else follows.result()
-    aligned = measured.largest.tolist() if context.source is not None else ()
-    for head in range(len(statistics["entropy"])):
-        of_head = {name: values[head] for name, values in statistics.items()}
-        verdicts = judge(of_head, context, relations, head)
-        id = HeadId(layer, head)
-        profile = None if stored is None else stored.of(id)
-        own = tuple(aligned[head]) if aligned else ()
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, own)
+    """The findings of all heads, in the model's order."""
+    relations = of_relations.results()
+    for layer in sorted(measured):
+        statistics, of_text = measured[layer].result(), contexts.get(layer, context)
+        aligned = measured[layer].largest.tolist() if of_text.source is not None else ()
+        for head in range(len(statistics["entropy"])):
+            id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
+            verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
+            profile, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
+            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_content), profile, own)

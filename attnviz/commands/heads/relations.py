@@ -1,20 +1,19 @@
 """A head's relation on a text: the parsed pairs that it is about, and which of them the head finds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import torch
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import is_of_source
-from attnviz.model.tokens import UnitRows
 from attnviz.model.wording import visible
 from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.syntax import DIRECTIONS, instances_of, most_attended_other, pieces_of_words
+from attnviz.patterns.relations import RelatedWords, WordsOfLayer
+from attnviz.patterns.syntax import DIRECTIONS, Parse
 from attnviz.patterns.verdicts import Verdict
 from attnviz.results.published import role_name
 
@@ -84,39 +83,41 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         raise UsageError(f"no relations can be shown: {why}.")
     parse, wanted = analysis.parse, None if named is None else named.removeprefix(SYNTACTIC)
     assert parse is not None
-    words = pieces_of_words(parse, analysis.tokens.sinks)
-    places, pieces = list(words), list(words.values())
-    instances = instances_of(parse, places)
+    words = _words_of(parse, analysis.tokens.sinks)
+    instances = words.instances()
     if wanted is not None and wanted not in instances:
         raise UsageError(f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.")
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
-        guesses = _guesses(analysis, layer, pieces)
+        guesses = _guesses(analysis, layer, words)
         for head, (name, direction) in of_layer:
             guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
             ends = [pair if forwards else pair[::-1] for pair in instances[name]]
             yield HeadRelation(head, name, direction, tuple(
-                Pair(places[query], places[key], None if guess[query] < 0 else places[guess[query]])
-                for query, key in ends
+                Pair(query, key, None if guess[query] < 0 else guess[query]) for query, key in ends
             ))  # fmt: skip
 
 
-def _guesses(analysis: Analysis, layer: int, pieces: Sequence[Sequence[int]]) -> Tensor:
+def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
+    return RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)])
+
+
+def _guesses(analysis: Analysis, layer: int, words: RelatedWords) -> Tensor:
     """The other word that each word attends to most, as verdicts have it, [n_heads, n_words]."""
-    found, merge = list[Tensor](), None
+    of_layer = None
     for rows in analysis.attention.rows(layer):
-        merge = merge or UnitRows(pieces, pieces, rows.n_queries, rows.n_keys)
-        first, pattern = merge.add(rows.first, rows.wide[0])
-        found.append(most_attended_other(pattern, first).cpu())
-    return torch.cat(found, 1)
+        of_layer = of_layer or WordsOfLayer(words, rows)
+        of_layer.update(rows)
+    assert of_layer is not None  # a layer has rows
+    return of_layer.guesses
 
 
 def without_relations(analysis: Analysis) -> str:
     """Why a text has no relations to show; empty where it has."""
     if analysis.parse is None:
         return f"the text has no parse, because {analysis.syntax_note.removesuffix('.')}"
-    words = pieces_of_words(analysis.parse, analysis.tokens.sinks)
-    return "" if instances_of(analysis.parse, list(words)) else "the parse of this text has none"
+    has_any = _words_of(analysis.parse, analysis.tokens.sinks).numbers
+    return "" if has_any else "the parse of this text has none"
 
 
 def places_of(analysis: Analysis, word: int) -> list[int]:

@@ -8,13 +8,13 @@ from attnviz.commands.profile.examples import NameExamples, RelationExamples
 from attnviz.commands.profile.head_distances import HeadDistanceTally
 from attnviz.commands.profile.names import NameTally
 from attnviz.commands.profile.pattern_examples import PatternExamples
-from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
 from attnviz.corpora.batches import Batch, SampledAttention
-from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.corpora.runs import LongRun, Part, RunSettings, ready
+from attnviz.patterns.bootstrap import text_weights
+from attnviz.patterns.relations import RelationTally
 
 _SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings", "relation examples", "pattern examples")
 _NAMES, _SAMPLED = ("names", "name examples"), ("distances",)

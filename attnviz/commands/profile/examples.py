@@ -28,7 +28,6 @@ from attnviz.commands.profile.kept import (
     score_codes,
 )
 from attnviz.commands.profile.names import NAME_DIRECTIONS
-from attnviz.commands.profile.relations import RelationTally, between_spans
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.tallies import Tally
 from attnviz.corpora.batches import Batch
@@ -36,6 +35,7 @@ from attnviz.corpora.runs import RunSettings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.examples import Example, RoleExamples, Unit
 from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.patterns.relations import RelationTally, between_spans
 from attnviz.patterns.syntax import DIRECTIONS
 
 _SPARE = 4
@@ -210,12 +210,12 @@ class RelationExamples(_InstanceExamples):
             heads: dict[int, Any] = {arc.dependent: arc.head for arc in item.source.arcs}
             if heads and first >= 0:
                 self.texts.of[first] = item.source.text, list(item.source.spans), heads
-        texts, dependents, _ = self._relations.pairs.T
-        self._start(firsts, texts, dependents, self._relations.numbers)
+        texts, dependents, _ = self._relations.words.pairs.T
+        self._start(firsts, texts, dependents, self._relations.words.numbers)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Look at one layer's patterns, which the tally of relations has seen."""
-        text, dependents, heads = self._relations.pairs.T
+        text, dependents, heads = self._relations.words.pairs.T
         if not len(text):
             return
         between = self._relations.between

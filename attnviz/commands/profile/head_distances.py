@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch
+from attnviz.patterns.sums import SumTally
 
 SMOOTHING = 0.001
 """Share of every pattern that is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""

@@ -15,7 +15,6 @@ from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
 from attnviz.commands.profile.examples import role_examples
 from attnviz.commands.profile.names import NameCount
-from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
@@ -31,6 +30,7 @@ from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
 from attnviz.patterns.registry import ROLES_ON_REPEATS
+from attnviz.patterns.relations import RelationCount
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__

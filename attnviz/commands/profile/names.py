@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.estimates import Estimate, estimated
-from attnviz.commands.profile.relations import between_spans
-from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch, Item
-from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.patterns.bootstrap import REPLICATES
+from attnviz.patterns.estimates import Estimate, estimated
+from attnviz.patterns.relations import between_spans
+from attnviz.patterns.sums import SumTally
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
 """Who attends."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.commands.profile.tallies import OFFSETS
@@ -14,6 +13,7 @@ from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.wording import counted, visible
 from attnviz.page.page import colours_entry, rounded
 from attnviz.patterns.examples import Example, RoleExamples, parts_of_text
+from attnviz.patterns.relations import RelationCount
 from attnviz.results.facts import sentence
 from attnviz.results.published import ARROWS, role_name
 from attnviz.results.tables import verification_line

@@ -7,12 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.tallies import SumTally, ordinary_ids
+from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.corpora.batches import Batch, Item, SampledAttention, collate
 from attnviz.corpora.reading import Text
 from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import RETRIEVAL, allowed_units
+from attnviz.patterns.sums import SumTally
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""

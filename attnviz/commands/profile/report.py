@@ -9,19 +9,19 @@ from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
-from attnviz.commands.profile.estimates import Estimate
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.commands.profile.names import NAME_DIRECTIONS, NameCount
-from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
+from attnviz.patterns.estimates import Estimate
 from attnviz.patterns.examples import examples_entry
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
+from attnviz.patterns.relations import RelationCount
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report

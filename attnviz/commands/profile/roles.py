@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.estimates import (
+from attnviz.commands.profile.names import NameCount
+from attnviz.commands.profile.repeats import RepeatScores
+from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
+from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.patterns import rules
+from attnviz.patterns.estimates import (
     Estimate,
     Evidence,
     Interval,
@@ -16,14 +21,9 @@ from attnviz.commands.profile.estimates import (
     proportion_evidence,
     share_evidence,
 )
-from attnviz.commands.profile.names import NameCount
-from attnviz.commands.profile.relations import RelationCount
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
-from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.patterns import rules
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import NAMES, REPEATS, RETRIEVAL, SHARES, told_after
+from attnviz.patterns.relations import RelationCount
 from attnviz.patterns.rules import Rule
 
 ERROR_RATE = 0.05
@@ -145,7 +145,8 @@ class Candidate:
     def judge(self, id: HeadId, direction: int, rate: float) -> Role:
         """One head in one direction; ``rate``: the chance that an interval misses."""
         estimate, place = self.estimate, (direction, *id)
-        score, baseline = min(1.0, float(estimate.scores[place])), float(estimate.baseline[place])
+        score, baseline, baselines = estimate.at(direction, id)
+        score = min(1.0, score)
         against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[place]), float(estimate.differences[place])
         enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
@@ -161,14 +162,12 @@ class Candidate:
         return Role(
             id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference,
             self.threshold, holds, estimate.directions[direction] or None,
-            {name: float(values[place]) for name, values in estimate.baselines.items()}, found.p if enough else None,
+            baselines, found.p if enough else None,
         )  # fmt: skip
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction in which it is furthest above what it has to beat."""
-        estimate = self.estimate
-        margins = (estimate.scores - estimate.baseline).nan_to_num(-math.inf)
-        best = (margins.round(decimals=9) + 1e-10 * estimate.scores.nan_to_num()).argmax(0)
+        estimate, best, margins = self.estimate, self.estimate.best, self.estimate.margins
         looks = self.looks or estimate.scores.numel()
         for id in all_heads(*best.shape):
             if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
@@ -190,8 +189,7 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     yield Candidate("sink", rules.SINK, estimates["sink"])
     yield Candidate("broad", rules.BROAD, estimates["broad"])
     tried = {name: estimates[name] for name in OFFSETS if name in estimates}
-    margins = torch.stack([(each.scores - each.baseline)[0] for each in tried.values()])
-    best = margins.nan_to_num(-math.inf).argmax(0)
+    best = torch.stack([each.margins[0] for each in tried.values()]).argmax(0)
     for place, (name, estimate) in enumerate(tried.items()):
         yield Candidate(
             name, rules.POSITION, estimate, measurable=on_content, heads=best == place,

@@ -1,20 +1,21 @@
 """What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.corpora.batches import Batch
-from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.offloading import parameter_of
+from attnviz.patterns.bootstrap import REPLICATES
+from attnviz.patterns.estimates import Estimate, estimated
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 from attnviz.patterns.rules import MARGIN
+from attnviz.patterns.sums import SumTally
 
 _MEANS = ("entropy", "distance", "confidence")
 
@@ -44,33 +45,11 @@ class Tally(Part, Protocol):
         Args:
             batch: texts of the corpus.
             weights: [1 + replicates, n_texts] float64, how often each text counts in each replicate of the bootstrap;
-                the first row is ones. See :func:`attnviz.corpora.bootstrap.text_weights`.
+                the first row is ones. See :func:`attnviz.patterns.bootstrap.text_weights`.
         """
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
-
-
-class SumTally:
-    """A tally whose counts are tensors of sums."""
-
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self._counts: dict[Any, Tensor] = {
-            name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
-        }
-
-    def _sum(self, name: Hashable, sums: Tensor) -> None:
-        """Add to a count, which begins with the first sums."""
-        self._counts[name] = self._counts[name] + sums if name in self._counts else sums.clone()
-
-    def state(self) -> dict[Any, Tensor]:
-        """What was counted so far."""
-        return self._counts
-
-    def absorb(self, state: dict[Any, Tensor]) -> None:
-        """Add what another tally of the same kind and shape counted."""
-        for name, sums in state.items():
-            self._sum(name, sums)
 
 
 class _TextTally(SumTally):

@@ -19,11 +19,9 @@ from attnviz.attention.checks import Verification
 from attnviz.attention.recorder import PatternsAlone, record_attention
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
 from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.commands.profile.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import Tally
 from attnviz.corpora.batches import Batch, SampledAttention, encode
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.corpora.runs import LongRun, Part, RunSettings, find_parser, own_device
@@ -34,6 +32,8 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
+from attnviz.patterns.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.patterns.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import OfHeads, Result
 from attnviz.version import __version__

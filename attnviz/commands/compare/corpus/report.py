@@ -10,9 +10,9 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.sides import model_names
 from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, visible
+from attnviz.patterns.bootstrap import ENOUGH_TEXTS
 from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.published import role_name
 from attnviz.results.report import Report

@@ -11,13 +11,15 @@ and last. Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.bootstrap import REPLICATES, standard_error
 
 _EDGE = 1e-6
 """Distance from 0 and 1 at which the logit of a share is taken, at least."""
@@ -49,6 +51,25 @@ class Estimate:
     n: int
     texts: int
     directions: tuple[str, ...] = ("",)
+
+    @cached_property
+    def margins(self) -> Tensor:
+        """Scores above their baselines; minus infinity where a head has no score."""
+        return (self.scores - self.baseline).nan_to_num(-math.inf)
+
+    @cached_property
+    def best(self) -> Tensor:
+        """Of each head the direction in which it is furthest above its baseline, [n_layers, n_heads].
+
+        Of equal ones it is that of the larger score.
+        """
+        return (self.margins.round(decimals=9) + 1e-10 * self.scores.nan_to_num()).argmax(0)
+
+    def at(self, direction: int, id: HeadId) -> tuple[float, float, dict[str, float]]:
+        """One head in one direction: its score, its baseline, and all baselines by name."""
+        place = direction, *id
+        named = {name: float(values[place]) for name, values in self.baselines.items()}
+        return float(self.scores[place]), float(self.baseline[place]), named
 
 
 def estimated(
