@@ -176,8 +176,7 @@ class UnitRows:
         self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
     ) -> None:
         self._same = [tuple(group) for group in members] == [(position,) for position in range(n_queries)]
-        self._keys = None if _one_token_each(keys, n_keys) else _layers_of(keys, n_keys)
-        self._n_units = len(keys)
+        self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
         self._members = [tuple(group) for group in members]
         self._done, self._waiting, self._from = 0, torch.empty(0), 0
 
@@ -190,7 +189,7 @@ class UnitRows:
             the first unit that is complete, and the rows of all that are, [.., n_units, n_keys], of which there may be
             none; the very same tensor where every unit is one token, in order.
         """
-        merged = pattern if self._keys is None else self._merged_keys(pattern)
+        merged = pattern if self._keys is None else self._keys.sums(pattern, -1)
         if self._same:
             return first, merged
         if not self._waiting.numel():  # rows before these may have been left out
@@ -209,33 +208,32 @@ class UnitRows:
         begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
         keep = min(map(min, begun), default=end)
         self._waiting, self._from = merged[..., keep - start :, :].clone(), keep
-        rows = merged.new_zeros(*merged.shape[:-2], len(groups), merged.shape[-1])
-        for units, places in _layers_of(groups, merged.shape[-2]):
-            rows.index_add_(-2, units.to(rows.device), merged.index_select(-2, places.to(rows.device)))
-        return unit, rows.div_(sizes[:, None])
-
-    def _merged_keys(self, pattern: Tensor) -> Tensor:
-        assert self._keys is not None
-        result = pattern.new_zeros(*pattern.shape[:-1], self._n_units)
-        for units, places in self._keys:
-            seen = places < pattern.shape[-1]
-            onto, of = units[seen].to(pattern.device), places[seen].to(pattern.device)
-            if len(onto) == self._n_units:
-                result += pattern.index_select(-1, of)
-            else:
-                result[..., onto] += pattern.index_select(-1, of)
-        return result
+        return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 
-def _layers_of(groups: Sequence[Sequence[int]], n: int) -> list[tuple[Tensor, Tensor]]:
-    """The first places of all groups, then the second ones, ..: the groups that have one, and the places, below n."""
-    deepest = max(map(len, groups), default=0)
-    layers = []
-    for depth in range(deepest):
-        pairs = [(unit, group[depth]) for unit, group in enumerate(groups) if len(group) > depth and group[depth] < n]
-        units, places = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
-        layers.append((units, places))
-    return layers
+class _UnitsOfTokens:
+    """Which unit each of n tokens belongs to; a token may be in several, or in none."""
+
+    def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
+        units, further = [len(groups)] * n, list[tuple[int, int]]()
+        for unit, group in enumerate(groups):
+            for token in group:
+                if token < n and units[token] == len(groups):
+                    units[token] = unit
+                elif token < n:
+                    further.append((unit, token))
+        self._n_units, self._units = len(groups), torch.tensor(units, dtype=torch.long)
+        self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
+
+    def sums(self, values: Tensor, dim: int) -> Tensor:
+        """Sums over the tokens of each unit along an axis, which may lack the last tokens."""
+        n, shape = values.shape[dim], list(values.shape)
+        shape[dim] = self._n_units + bool((self._units[:n] == self._n_units).any())  # a place for tokens of no unit
+        sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
+        units, tokens = self._further[:, self._further[1] < n].to(values.device)
+        if len(units):
+            sums.index_add_(dim, units, values.index_select(dim, tokens))
+        return sums.narrow(dim, 0, self._n_units)
 
 
 def merge_pattern(

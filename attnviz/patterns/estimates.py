@@ -15,7 +15,9 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.model.head_ids import HeadId
@@ -67,9 +69,13 @@ class Estimate:
 
     def at(self, direction: int, id: HeadId) -> tuple[float, float, dict[str, float]]:
         """One head in one direction: its score, its baseline, and all baselines by name."""
-        place = direction, *id
-        named = {name: float(values[place]) for name, values in self.baselines.items()}
-        return float(self.scores[place]), float(self.baseline[place]), named
+        score, baseline, *named = (float(values[(direction, *id)]) for values in self._arrays)
+        return score, baseline, dict(zip(self.baselines, named, strict=True))
+
+    @cached_property
+    def _arrays(self) -> list[NDArray[np.float64]]:
+        """Scores, baselines, and baselines by name: reading one number of an array is quicker than of a tensor."""
+        return [values.numpy() for values in (self.scores, self.baseline, *self.baselines.values())]
 
 
 def estimated(

@@ -31,6 +31,13 @@ def error_reduction(score: float | None, baseline: float | None) -> float | None
     return (score - baseline) / (1 - baseline)
 
 
+def first_largest(pattern: Tensor) -> Tensor:
+    """Each row's first key of largest weight, on the CPU; there NumPy's argmax is ten times as fast as torch's."""
+    if pattern.device.type == "cpu" and pattern.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(pattern.numpy().argmax(-1))
+    return pattern.argmax(-1).cpu()
+
+
 @dataclass(frozen=True)
 class WordGuesses:
     """Guesses for the words of sentences, of which shorter ones are filled up with words without pieces.

@@ -20,7 +20,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import UnitRows
 from attnviz.patterns.bootstrap import REPLICATES
 from attnviz.patterns.estimates import Estimate, estimated
-from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
+from attnviz.patterns.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
 from attnviz.patterns.sums import SumTally
 from attnviz.patterns.syntax import DIRECTIONS, Arc
 
@@ -309,8 +309,8 @@ def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
     """
     others = pattern.clone()
     others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
-    weight, guess = others.max(-1)
-    return guess.masked_fill(weight <= 0, -1)
+    guess = first_largest(others)
+    return guess.masked_fill(others.gather(-1, guess[..., None])[..., 0] <= 0, -1)
 
 
 def best_offset(counts: Counter[int]) -> tuple[int, int]:

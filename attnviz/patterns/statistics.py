@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.recorder import row_blocks
+from attnviz.attention.reference import weighted_logs
 from attnviz.attention.verify import VerifiedRows
 from attnviz.model.tokens import UnitRows, Units
+from attnviz.patterns.guesses import first_largest
 from attnviz.patterns.registry import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
 
 SCALARS = (
@@ -375,20 +377,19 @@ class HeadStatistics:
         content, keys = (each.to(pattern.device) for each in (context.content[rows], context.key_content[:n_keys]))
         columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))])
         totals, on_sinks, *placed = (pattern @ columns.T).unbind(-1)
-        logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()  # 0 ln 0 is 0
-        weighted_logs = logs.mul_(pattern)
-        largest, top = pattern.amax(-1), _place_of_largest(pattern)
+        logs = weighted_logs(pattern)
+        largest, top = pattern.amax(-1), first_largest(pattern)
         self.largest[:, rows] = top
         kept = content & (totals > 0)
 
         def count_content(name: str, values: Tensor) -> None:
             self._count(name, torch.where(kept, values / totals, 0.0))
 
-        self._count("entropy", -weighted_logs.sum(-1))
+        self._count("entropy", -logs.sum(-1))
         self._count("confidence", largest)
         self._count("sink", on_sinks * content)
         self._count("rows", kept.to(totals))
-        spread = (torch.xlogy(totals, totals) - weighted_logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
+        spread = (torch.xlogy(totals, totals) - logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
         count_content("entropy_content", spread)
         count_content("confidence_content", _largest_of(pattern, keys))
         if context.source is not None:
@@ -507,13 +508,6 @@ def _holds(pairs: Tensor, places: Tensor) -> Tensor:
         return torch.zeros_like(places, dtype=torch.bool)
     found = torch.searchsorted(pairs, places).clamp(max=len(pairs) - 1)
     return pairs[found] == places
-
-
-def _place_of_largest(pattern: Tensor) -> Tensor:
-    """Each row's first key of largest weight, on the CPU; there NumPy's argmax is ten times as fast as torch's."""
-    if pattern.device.type == "cpu":
-        return torch.from_numpy(pattern.numpy().argmax(-1))
-    return pattern.argmax(-1).cpu()
 
 
 def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ stays as it is: names (``flat``) are ``compound``, ``list`` and most of ``parata
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 RELATIONS = frozenset(
     "acl advcl advmod amod appos aux case cc ccomp clf compound conj cop csubj dep det discourse dislocated expl fixed "
@@ -60,7 +61,24 @@ def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[Node]:
     Of each word of a text: its text, universal part of speech, place of its head (its own for a root), label. The same
     words come back in the same order, with a tree of the same words for each tree.
     """
-    nodes = [Node(*word) for word in words]
+    ends = [reach for place, reach in enumerate(accumulate(_reaches(words), max)) if reach == place]
+    mapped = list[Node]()
+    for end in ends:  # sentence by sentence
+        first = len(mapped)
+        nodes = [Node(text, pos, head - first, label) for text, pos, head, label in words[first : end + 1]]
+        mapped += [replace(node, head=node.head + first) for node in _mapped(nodes)]
+    return mapped
+
+
+def _reaches(words: Sequence[tuple[str, str, int, str]]) -> list[int]:
+    """Of each word the last place that an arc from it, or to it, spans."""
+    reaches = [max(place, head) for place, (_, _, head, _) in enumerate(words)]
+    for place, (_, _, head, _) in enumerate(words):
+        reaches[head] = max(reaches[head], place)
+    return reaches
+
+
+def _mapped(nodes: list[Node]) -> list[Node]:
     inner_first = _inner_first(nodes)
     for step in _STEPS:
         for place in inner_first:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.attention.reference import entropy
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.checkpoint import Checkpoint
@@ -319,5 +320,5 @@ def side_by_side(
 
 def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Jensen-Shannon divergence (nats) and total variation of every query, [...] each, of rows [..., n_keys]."""
-    of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
+    of_mean, of_p, of_q = (entropy(rows) for rows in ((p + q) / 2, p, q))
     return (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)), (q - p).abs().sum(-1) / 2

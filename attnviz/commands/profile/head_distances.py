@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attnviz.attention.reference import entropy
 from attnviz.corpora.batches import Batch
 from attnviz.patterns.sums import SumTally
 
@@ -62,11 +63,11 @@ class HeadDistanceTally(SumTally):
         """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
         for first in range(0, len(rows), _TOGETHER):
             some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
-            entropy = torch.special.entr(some).sum(-1)  # in nats
+            own = entropy(some)
             sums = some.new_zeros(len(some), len(some))
             for head in range(len(some) - 1):
-                mixed = torch.special.entr((some[head + 1 :] + some[head]) / 2).sum(-1)
-                sums[head, head + 1 :] = (mixed - (entropy[head + 1 :] + entropy[head]) / 2).clamp(min=0).sum(1)
+                mixed = entropy((some[head + 1 :] + some[head]) / 2)
+                sums[head, head + 1 :] = (mixed - (own[head + 1 :] + own[head]) / 2).clamp(min=0).sum(1)
             upper = sums.cpu().double()
             self._counts["sums"] += upper + upper.T
         self._counts["queries"] += len(rows)

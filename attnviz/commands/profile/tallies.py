@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.attention.reference import entropy
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
@@ -141,7 +142,7 @@ class StatisticsTally(_TextTally):
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
-        self.entropies = torch.special.entr(pattern).sum(-1)
+        self.entropies = entropy(pattern)
         self.largest = pattern.max(-1)
         means = torch.stack([self.entropies, far, self.largest.values], -1)
         means = (means * queries[..., None]).sum(2)
