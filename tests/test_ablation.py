@@ -332,7 +332,7 @@ def _swapped(values_of: Any) -> Any:
 
     def swapped(x: torch.Tensor, parameters: Any) -> torch.Tensor:
         values: torch.Tensor = values_of(x, parameters)
-        return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "_compare_values" else values
+        return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "compare" else values
 
     return swapped
 

@@ -64,17 +64,22 @@ def explain(model: dict[str, Any], text: str) -> Result:
     return attnviz.explain(text, every_layer=True, **model)
 
 
-COMMANDS = {"outputs": outputs, "rollout": rollout, "compare": compare, "explain": explain}
+def ablate(model: dict[str, Any], text: str) -> Result:
+    heads = "X" if hasattr(model["model"], "decoder") else "L0"
+    return attnviz.ablate(text, **model, **target(model), method="uniform", select=[heads])
+
+
+COMMANDS = {"ablate": ablate, "outputs": outputs, "rollout": rollout, "compare": compare, "explain": explain}
 PATTERNS_HELD = {"outputs": 2, "rollout": 3, "compare": 2}
 """The largest tensor of a command has fewer numbers than so many patterns of one head."""
 
 
 def found_in(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a document, but errors, which differ by rounding, as does the sign of two equal differences."""
+    """Every number of a document, but errors and ranks, which differ by rounding, as does the sign of equal numbers."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in entries:
         yield from found_in(each, f"{path}.{name}")
-    if isinstance(value, float) and "error" not in path:
+    if isinstance(value, float) and "error" not in path and "spearman" not in path:
         yield path, abs(value) if path.endswith("largest.difference") else value
 
 
@@ -107,7 +112,8 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     whole, arrays = everything(COMMANDS[command](model, text))
     assert len(whole) > 20
     assert arrays
-    relative, absolute = (1e-4, 1e-4) if dtype == torch.float32 else (1e-11, 1e-13)
+    rounding = 1e-2 if command == "ablate" else 1e-4  # losses of a model as sharp as these say more of it
+    relative, absolute = (rounding, rounding) if dtype == torch.float32 else (1e-11, 1e-13)
     for size in SIZES:
         in_blocks(monkeypatch, size)
         for module in (position_share, reference):

@@ -218,6 +218,21 @@ class _Mask(Tensor):
             moved.of = lambda first, last: self.of(first, last).to(*given, **named)  # type: ignore[attr-defined]
         return moved
 
+    def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
+        """Of copies of the texts: its rows are made when they are needed, too."""
+        if set(sizes[1:]) != {1}:
+            raise ValueError(f"expected copies of texts alone (n, 1, 1, 1). Got {sizes}.")
+        return _lazy(lambda first, last: self.of(first, last).repeat(*sizes), sizes[0] * self.shape[0], *self.shape[2:])
+
+
+def _lazy(of: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_keys: int) -> _Mask:
+    """A mask whose rows ``of`` makes."""
+    one = of(0, 1)
+    empty = torch.full((1, 1, 1, 1), torch.nan, dtype=one.dtype, device=one.device)
+    mask = empty.expand(n_texts, 1, n_queries, n_keys).as_subclass(_Mask)
+    mask.of = of
+    return mask
+
 
 def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
     """Instead of transformers' ``eager_mask``: the same mask, made when its rows are needed."""
@@ -234,10 +249,7 @@ def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
     one = of(0, 1)
     if one is None:
         return None
-    empty = torch.full((1, 1, 1, 1), torch.nan, dtype=one.dtype, device=one.device)
-    mask = empty.expand(one.shape[0], 1, int(named["q_length"]), one.shape[-1]).as_subclass(_Mask)
-    mask.of = of
-    return mask
+    return _lazy(of, one.shape[0], int(named["q_length"]), one.shape[-1])
 
 
 def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
@@ -298,10 +310,7 @@ def record_attention(
 
     with ExitStack() as stack:
         door = _Door(observer, memory, inputs_of, current, state.weighted.__setitem__)
-        upcast = [
-            each.pattern for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False)
-        ]
-        stack.enter_context(through(door, checkpoint.model, upcast))
+        stack.enter_context(through(door, checkpoint.model, _upcast(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: state.encoded.append(result[0])))
@@ -377,6 +386,7 @@ def through(door: _Door, model: Any, upcast: Sequence[Any] = ()) -> Iterator[Non
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
+    _doors.append(door)
     AttentionInterface.register(_NAME, door.attend)
     AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
     name = "_upcast_and_reordered_attn"
@@ -384,8 +394,33 @@ def through(door: _Door, model: Any, upcast: Sequence[Any] = ()) -> Iterator[Non
         for module in upcast:
             setattr(module, name, partial(door.upcast, module, getattr(module, name)))
             stack.callback(delattr, module, name)
-        stack.callback(AttentionInterface.register, _NAME, _closed)  # else the model would stay in memory
+        stack.callback(_close)
         yield
+
+
+_doors: list[_Door] = []
+"""Those of the passes that run, one inside the other."""
+
+
+def _close() -> None:
+    """Open the door of the pass around the one that ends, or none, so that no model stays in memory."""
+    from transformers import AttentionInterface
+
+    _doors.pop()
+    AttentionInterface.register(_NAME, _doors[-1].attend if _doors else _closed)
+
+
+@contextmanager
+def in_blocks(checkpoint: Checkpoint, memory: float = BLOCK_MEMORY) -> Iterator[None]:
+    """The model attends in blocks of query rows, which nobody looks at, for as long as the block takes."""
+    door = _Door(PatternsAlone(), memory, {}, lambda: -1, lambda _, __: None)
+    with through(door, checkpoint.model, _upcast(checkpoint)):
+        yield
+
+
+def _upcast(checkpoint: Checkpoint) -> list[Any]:
+    """The modules of a GPT-2 with ``reorder_and_upcast_attn``."""
+    return [each.pattern for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False)]
 
 
 def _closed(*_: Any, **__: Any) -> NoReturn:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.attention.recorder import PatternsAlone, record_attention
-from attnviz.attention.verify import Names, Verifier
+from attnviz.attention.recorder import BLOCK_MEMORY, PatternsAlone, record_attention
+from attnviz.attention.verify import Names, VerifiedRows, Verifier
 from attnviz.corpora.reading import Span, Text
 from attnviz.errors import TextError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -215,18 +215,23 @@ class SampledAttention:
         self._batches += 1
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
-        if not verifying:
+        if verifying:
+            self.verify(batch, lambda rows: visit(rows.layer, rows.pattern), torch.inf)
+        else:
             record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit), torch.inf)
-            return
+
+    def verify(self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY) -> None:
+        """Run the model once on a batch that is verified, and ``visit`` each layer in blocks of rows.
+
+        Raises:
+            VerificationError: a head does not reproduce the model.
+        """
 
         def names(layer: int) -> tuple[Names, Names]:
             return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
 
-        verifier = Verifier(
-            self._checkpoint, names, lambda rows: visit(rows.layer, rows.pattern),
-            lambda layer: batch.keys(layer).long(), keep=False,
-        )  # fmt: skip
-        record_attention(self._checkpoint, batch.inputs, verifier, torch.inf)
+        verifier = Verifier(self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False)
+        record_attention(self._checkpoint, batch.inputs, verifier, memory)
         if verifier.mismatches:
             _, where = verifier.mismatches[0]
             raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")

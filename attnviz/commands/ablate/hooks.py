@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attnviz.attention import reference as attention
-from attnviz.attention.recorder import attending
+from attnviz.attention.recorder import in_blocks
 from attnviz.errors import VerificationError
 from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
@@ -55,12 +55,12 @@ class KeptPass:
 
 @contextmanager
 def running(checkpoint: Checkpoint) -> Iterator[None]:
-    """Eager attention, no dropout, no gradients and no autocast, for as long as the block takes.
+    """Eager attention in blocks of rows, no dropout, no gradients and no autocast, for as long as the block takes.
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
     autocast, head = torch.autocast(checkpoint.device.type, enabled=False), checkpoint.language_head
-    with ExitStack() as stack, attending(checkpoint.model), torch.no_grad(), autocast:
+    with ExitStack() as stack, in_blocks(checkpoint), torch.no_grad(), autocast:
         if head is not None and head.training:
             head.eval()
             stack.callback(head.train)

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from attnviz.attention import reference as attention
 from attnviz.attention.checks import Verification
 from attnviz.attention.recorder import refuse_not_finite
+from attnviz.attention.verify import VerifiedRows
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
@@ -223,9 +224,16 @@ class Passes:
 
     def _verify(self, inputs: InputBatch, kept: hooks.KeptPass) -> None:
         """Compare an unchanged pass with the reference and with resumed passes."""
-        one = SampledAttention(self._checkpoint)  # its first batch is always verified
-        one.run(inputs.batch, lambda layer, pattern: self._compare_values(inputs, kept, layer, pattern))
-        self._attention.absorb(one.state())
+        values: dict[int, Tensor] = {}  # of the layer that attends
+
+        def compare(rows: VerifiedRows) -> None:
+            if rows.layer not in values:
+                values.clear()
+                parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, rows.layer)
+                values[rows.layer] = attention.values(kept.attention_inputs[rows.layer], parameters)
+            self._compare_values(inputs, kept, rows, values[rows.layer])
+
+        self._attention.verify(inputs.batch, compare)
         own = kept.final[inputs.batch.predicting]
         for layer in self._checkpoint.layers:
             again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
@@ -235,16 +243,17 @@ class Passes:
             )
             self._check("resumed_error", (again - own).abs(), own, what, "the largest")
 
-    def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, layer: int, pattern: Tensor) -> None:
-        model = self._checkpoint
-        value = attention.values(kept.attention_inputs[layer], model.architecture.parameters(model.model, layer))
-        valid = inputs.batch.queries(layer)
-        expected = torch.matmul(pattern, value).transpose(1, 2)[valid]  # [tokens, n_heads, d_head]
-        replaced = kept.concatenated[layer][valid].reshape(expected.shape)
-        difference = (replaced - expected).abs().amax((0, 2))
+    def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
+        n_rows, n_keys = rows.pattern.shape[-2:]
+        layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
+        expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
+        if not len(expected):  # padding alone
+            return
+        own = kept.concatenated[layer]
+        difference = (own[:, at][valid[:, at]].reshape(expected.shape) - expected).abs().amax((0, 2))
         head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
         what = f"what is to be removed of {head} differs from what the reference gives for it"
-        self._check("values_error", difference, replaced, what, "the layer's largest weighted value")
+        self._check("values_error", difference, own[valid], what, "the layer's largest weighted value")
 
     def _check(self, name: str, difference: Tensor, values: Tensor, what: str, largest: str) -> None:
         """Compare as a share of the largest value; NaN is within no tolerance."""
