@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -406,7 +405,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(tmp_path,
     def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(OutputError, match=r"cannot make the folder .*: Permission denied; nothing was changed"):
         open_only(tmp_path / "new")
     assert contents(tmp_path) == {}
