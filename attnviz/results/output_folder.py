@@ -15,7 +15,7 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
-from attnviz.results.documents import files_of, json_text, read_document, texts_of, write_captions
+from attnviz.results.documents import caption_files, files_of, json_text, read_document, texts_of
 from attnviz.results.report import Layout
 from attnviz.signals import held_back
 
@@ -167,8 +167,8 @@ class OutputFolder:
             earlier, before = self._earlier(), read_document(self.path / manifest)
             same = all(before.get(key) == content.get(key) for key in self.layout.same)
             kept = earlier if same else set()
-            if captions:
-                write_captions(self, kept, captions)
+            for name, text in caption_files(self.path, kept, captions).items() if captions else ():
+                self.write(name, text)
             self.write(self.layout.table, self.layout.table_text(content))
             complete = {**content, "files": sorted({*self.written, *kept, manifest})}
             self.write(manifest, json_text(complete))
