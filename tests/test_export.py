@@ -248,7 +248,7 @@ def test_an_error_while_files_are_moved_does_not_claim_that_nothing_changed(tmp_
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OutputError, match=r"No space left on device; its files may be of two runs: run again"):
+    with pytest.raises(OutputError, match=r"No space left on device; some of its files may be missing: run again"):
         save(tmp_path)
 
 

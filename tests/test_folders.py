@@ -138,6 +138,9 @@ def test_a_run_that_is_killed_while_files_are_moved_does_not_block_the_next(tmp_
     assert "overview.svg" not in names(tmp_path)  # no file is of another text than the document
     save(tmp_path, ["overview.png"], hand_made(text="another text"), b"third")
     assert listed(tmp_path) == ["heads.csv", "heads.json", "overview.png"]  # nothing hidden either
+    (tmp_path / "overview.png").unlink()  # as by a run that was killed: the document goes on to list it
+    save(tmp_path, ["overview.svg"], hand_made(text="another text"))
+    assert json.loads((tmp_path / "heads.json").read_text())["files"] == names(tmp_path)
 
 
 def test_only_what_a_dead_run_has_left_is_cleared(tmp_path: Path):

@@ -166,7 +166,7 @@ class OutputFolder:
             self.refuse_other_texts(texts_of(content))
             earlier, before = self._earlier(), read_document(self.path / manifest)
             same = all(before.get(key) == content.get(key) for key in self.layout.same)
-            kept = earlier if same else set()
+            kept = {name for name in earlier if same and self._has(name)}
             for name, text in caption_files(self.path, kept, captions).items() if captions else ():
                 self.write(name, text)
             self.write(self.layout.table, self.layout.table_text(content))
@@ -188,6 +188,7 @@ class OutputFolder:
             for name in self.written:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         with held_back(), self._as_output_error("write to", self.path, unchanged=False):
+            self.removed = sum(self._has(name) for name in stale - set(self.written))
             for name in stale:
                 (self.path / name).unlink(missing_ok=True)
             for name in (manifest, *(name for name in self.written if name != manifest)):
@@ -195,7 +196,6 @@ class OutputFolder:
             for below in (self.path / folder for folder in self.layout.folders):
                 if stale and below.is_dir() and not any(below.iterdir()):
                     below.rmdir()
-            self.removed = len(stale - set(self.written))
             self.committed = True
 
     def __exit__(self, *_: object) -> None:
@@ -221,6 +221,9 @@ class OutputFolder:
                     shutil.rmtree(path, ignore_errors=True)
                     unlock(held)
 
+    def _has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
+
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
         manifest = read_document(self.path / self.layout.manifest)
@@ -235,7 +238,7 @@ class OutputFolder:
                 f"{self.path} holds a folder named {folders[0]}, where attnviz writes a file of that name; move it "
                 "away, or choose another folder with -o."
             )
-        foreign = sorted(name for name in names - earlier if os.path.lexists(places[name]))
+        foreign = sorted(name for name in names - earlier if self._has(name))
         for folder in self.layout.folders:
             below = self.path / folder
             if below.is_symlink() or (below.exists() and not below.is_dir()):
@@ -260,7 +263,7 @@ class OutputFolder:
         except OSError as error:
             raise OutputError(
                 f"cannot {action} {path}: {error.strerror or error}; "
-                f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
+                f"{'nothing was changed' if unchanged else 'some of its files may be missing: run again'}. "
                 f"Choose another folder with -o{', or make room' if error.errno in _FULL else ''}."
             ) from error
 
