@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.libraries import asking_hub, first_line, within
-from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder, find_checkpoint
+from attnviz.model.libraries import first_line
+from attnviz.model.sources import BUILT_IN, as_folder, built_in_folder, download, find_checkpoint
 
 CONFIG = "config.json"
 
@@ -286,19 +286,14 @@ def _on_hub(name: str) -> ConfigFile:
     if constants.HF_HUB_OFFLINE:
         reason = f"as a hub id it has no {CONFIG} in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set"
         raise CheckpointError(_unknown(name, reason))
-    with asking_hub(name, None, partial(_unknown, name)):
-        path = within(HUB_DEADLINE, partial(_fetch, name))
-    return ConfigFile(name, "hub", path.parent, path.parent.name)
 
+    def needed(files: list[str]) -> list[str]:
+        if CONFIG not in files:
+            raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
+        return [CONFIG]
 
-def _fetch(name: str) -> Path:
-    """Ask first what the model has: that question fails at once where there is no hub, a download tries again."""
-    from huggingface_hub import HfApi, hf_hub_download
-
-    info = HfApi().model_info(name, timeout=HUB_TIMEOUT)
-    if CONFIG not in [sibling.rfilename for sibling in info.siblings or []]:
-        raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
-    return Path(hf_hub_download(name, CONFIG, etag_timeout=HUB_TIMEOUT))
+    folder = download(name, None, needed, partial(_unknown, name))
+    return ConfigFile(name, "hub", folder, folder.name)
 
 
 def _unknown(name: str, reason: str) -> str:
