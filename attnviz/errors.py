@@ -5,6 +5,9 @@ edge (``attnviz.cli.runner.errors_to_exit_codes``); anything else is a bug and k
 1 what the user can mend, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
+INTERRUPTED = 130
+"""Exit code of a run that a signal ended."""
+
 
 class AttnvizError(Exception):
     """Base of everything that attnviz raises on purpose; ``exit_code`` is the command line's."""

@@ -1,4 +1,4 @@
-"""Interruptions: Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) are one, and wait while files are moved."""
+"""Interruptions: Ctrl-C, SIGTERM and SIGHUP are treated alike, and wait while files are moved."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
-"""Those that interrupt; Ctrl-C last, so that all others are back where they were when it raises."""
+"""Signals that interrupt; Ctrl-C last, so that the others have their handlers back when it raises."""
 
 _Handler = Callable[[int, FrameType | None], None]
 
@@ -19,11 +19,11 @@ _BURST = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal; a KeyboardInterrupt itself that passes through ``exec`` ends the process even where it is caught."""
+    """Raised by a signal; a plain KeyboardInterrupt that passes through ``exec`` ends the process though caught."""
 
 
 def interruption(error: type[BaseException] = Interrupted) -> _Handler:
-    """A handler that raises such an error, once in a burst."""
+    """A handler that raises this error, once in a burst of signals."""
     last = -_BURST
 
     def interrupt(*_: object) -> None:
@@ -36,7 +36,7 @@ def interruption(error: type[BaseException] = Interrupted) -> _Handler:
 
 
 def insist(*errors: type[BaseException]) -> None:
-    """Interrupt again where one of these errors comes in a destructor or a callback, in which Python only prints it."""
+    """Interrupt again after one of these errors in a destructor or a callback, where Python prints and drops it."""
 
     def again(unraisable: "sys.UnraisableHookArgs") -> None:
         if not issubclass(unraisable.exc_type, errors):
@@ -50,13 +50,13 @@ def insist(*errors: type[BaseException]) -> None:
 
 
 def take(handler: _Handler) -> dict[int, _Handler | int]:
-    """Give the signals to a handler, but those that are ignored (nohup), or not Python's.
+    """Install a handler for the signals, except for those that are ignored (nohup) or handled outside Python.
 
     Returns:
-        who had them before.
+        the handlers before, by signal; none outside the main thread, which alone can have handlers.
     """
     if threading.current_thread() is not threading.main_thread():
-        return {}  # they go to the main thread
+        return {}
     before = {number: found for number in SIGNALS if (found := signal.getsignal(number)) not in (None, signal.SIG_IGN)}
     for number in before:
         signal.signal(number, handler)
@@ -65,7 +65,7 @@ def take(handler: _Handler) -> dict[int, _Handler | int]:
 
 @contextmanager
 def handled(handler: _Handler) -> Iterator[None]:
-    """While the block runs, the handler gets the signals; see :func:`take`."""
+    """Install a handler while the block runs; see :func:`take`."""
     before = take(handler)
     try:
         yield
@@ -76,7 +76,7 @@ def handled(handler: _Handler) -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold the signals back while the block runs; those that came are raised at its end."""
+    """Defer signals until the block ends."""
     came: list[int] = []
     with handled(lambda number, _: came.append(number)):
         yield
@@ -85,7 +85,7 @@ def held_back() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Ignore the signals from now on: the work is done, and the process ends."""
+    """Ignore the signals until the process ends."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)

@@ -14,8 +14,9 @@ from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.compare.sides import side_lines, side_names
+from attnviz.commands.compare.sides import side_names
 from attnviz.commands.compare.views import VIEWS, root_norm, rounded_up
+from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
@@ -168,15 +169,15 @@ def test_long_texts_are_pooled_where_there_is_no_room_and_the_picture_says_so(lo
 
 
 def test_sides_are_named_by_what_tells_them_apart(result, same):
-    assert side_names(same) == ("BertModel", "BertModel")
+    assert same.side_names == ("BertModel", "BertModel")
     assert side_lines(same) == ["A: BertModel", "B: BertModel", f"text: “{TEXT}”"]
-    assert side_names(result) == (f"“{TEXT}”", f"“{OTHER}”")
+    assert result.side_names == (f"“{TEXT}”", f"“{OTHER}”")
 
     def renamed(analysis, **changes):
         return replace(analysis, checkpoint=replace(analysis.checkpoint, **changes))
 
     def names(second, first=same.first):
-        return side_names(replace(same, first=first, second=second))
+        return replace(same, first=first, second=second).side_names
 
     assert names(renamed(same.second, name="other\x1b")) == ("BertModel", "other\\x1b")
     at_two = renamed(same.second, revision="two")
@@ -194,7 +195,7 @@ BEGINNING = "the committee of the old city decided on a very long day in the mid
 def sides_of(texts, pairs=(None, None)):
     """What A and B are called where they are these texts."""
     a, b = (SimpleNamespace(text=text, pair=pair) for text, pair in zip(texts, pairs, strict=True))
-    return side_names(SimpleNamespace(compared="texts", first=a, second=b))
+    return side_names(a, b, "texts")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

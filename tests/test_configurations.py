@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -30,14 +27,11 @@ from attnviz.commands.models.configurations import (
     built_in_configs,
     paper_configuration,
     paper_configurations,
-    parameter_counts,
     width_of_heads,
 )
-from attnviz.commands.models.measure import built_in_configuration, read_configuration
+from attnviz.commands.models.measure import read_configuration
 from attnviz.errors import CheckpointError
 from attnviz.model import configs
-from attnviz.model.architectures import architecture_of
-from attnviz.model.configs import empty_model
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -85,29 +79,6 @@ def test_parameters_are_those_of_the_loaded_model_without_its_head(model_class, 
     assert found.float32_gib == pytest.approx(found.parameters * 4 / 1024**3)
 
 
-@given(
-    n_layers=st.integers(1, 4),
-    d_head=st.integers(1, 8),
-    d_ff=st.integers(1, 50),
-    vocabulary=st.integers(2, 99),
-    positions=st.integers(1, 60),
-    segments=st.integers(1, 3),
-)
-@settings(max_examples=8, deadline=None, derandomize=True)
-def test_counts_from_sizes_are_those_of_the_model_that_transformers_builds(
-    n_layers, d_head, d_ff, vocabulary, positions, segments
-):
-    sizes = {"n_layers": n_layers, "d_model": 2 * d_head, "d_ff": d_ff, "vocabulary": vocabulary}
-    shared = {"num_hidden_layers": n_layers, "hidden_size": 2 * d_head, "num_attention_heads": 2}
-    shared |= {"vocab_size": vocabulary, "max_position_embeddings": positions}
-    bert = BertModel(BertConfig(**shared, intermediate_size=d_ff, type_vocab_size=segments))
-    gpt2 = GPT2Model(GPT2Config(**shared, n_inner=d_ff))
-    in_attention = sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
-    for model, of_segments in ((bert, segments), (gpt2, 0)):
-        total = sum(parameter.numel() for parameter in model.parameters())
-        assert parameter_counts(**sizes, positions=positions, segments=of_segments) == (total, in_attention)
-
-
 def test_what_is_shared_counts_once(tmp_path):
     config = T5Config(d_model=16, d_ff=8, d_kv=4, num_heads=2, num_layers=2, vocab_size=50)
     configuration = read(tmp_path, **config.to_dict())
@@ -120,7 +91,8 @@ def test_what_is_shared_counts_once(tmp_path):
 def test_the_largest_models_take_no_memory(tmp_path):
     """240 GB of weights in float32: no machine that runs tests could hold them."""
     found = read(tmp_path, model_type="gpt2", n_layer=2, n_embd=49152, n_head=96, vocab_size=50257)
-    assert (found.parameters, found.attention_parameters) == parameter_counts(2, 49152, 4 * 49152, 50257, 1024)
+    assert found.attention_parameters == 2 * 4 * (49152**2 + 49152)
+    assert (found.parameters or 0) > 2 * 12 * 49152**2 + 50257 * 49152
     assert (found.float32_gib or 0) > 200
 
 
@@ -140,12 +112,11 @@ def test_a_config_alone_is_enough_and_no_weights_are_opened(bert_folder, tmp_pat
 
 
 @pytest.mark.parametrize("name", [pytest.param("minilm", marks=needs_minilm), "tiny-gpt2"])
-def test_the_quick_row_of_a_built_in_model_is_what_transformers_makes_of_its_config(name):
+def test_a_built_in_model_is_counted_as_it_is_loaded(name):
     (file,) = [file for file in built_in_configs() if file.name == name]
-    quick = built_in_configuration(file)
-    assert quick == read_configuration(file)
-    assert (quick.parameters, quick.attention_parameters) == loaded_counts(file.folder)
-    assert quick.reproduced
+    found = read_configuration(file)
+    assert (found.parameters, found.attention_parameters) == loaded_counts(file.folder)
+    assert found.reproduced
 
 
 # --- what the papers say
@@ -329,7 +300,7 @@ def test_what_is_no_config_is_one_error_that_names_the_file(content, message, tm
         read_configuration(ConfigFile("m", "folder", tmp_path))
 
 
-def test_released_models_are_counted_and_reproduced_as_their_configs_are():
+def test_released_models_are_counted_and_reproduced_as_their_configs_are(tmp_path):
     """What OpenAI's README corrects the GPT-2 paper to: 124M, 355M, 774M, 1558M."""
     rounded = {"gpt2-small": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558}
     for row in paper_configurations():
@@ -340,9 +311,10 @@ def test_released_models_are_counted_and_reproduced_as_their_configs_are():
         if row.architecture == "bert":
             config = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
         assert (row.positions, row.vocabulary) == (config.max_position_embeddings, config.vocab_size)
-        assert row.parameters == sum(parameter.numel() for parameter in empty_model(config).parameters())
-        assert row.reproduced
-        assert architecture_of(config, torch.float32).name == row.architecture
+        config.save_pretrained(tmp_path)
+        counted = read_configuration(ConfigFile(row.name, "folder", tmp_path))
+        assert (counted.parameters, counted.attention_parameters) == (row.parameters, row.attention_parameters)
+        assert (counted.architecture, counted.reproduced) == (row.architecture, row.reproduced)
         if row.name in rounded:
             assert round((row.parameters or 0) / 10**6) == rounded[row.name]
             assert any("parameter counts are wrong" in note for note in row.notes)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -249,7 +248,7 @@ def test_an_error_while_files_are_moved_does_not_claim_that_nothing_changed(tmp_
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OutputError, match=r"No space left on device; its files may be of two runs: run again"):
+    with pytest.raises(OutputError, match=r"No space left on device; some of its files may be missing: run again"):
         save(tmp_path)
 
 
@@ -406,7 +405,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(tmp_path,
     def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(OutputError, match=r"cannot make the folder .*: Permission denied; nothing was changed"):
         open_only(tmp_path / "new")
     assert contents(tmp_path) == {}

@@ -3,8 +3,10 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +27,14 @@ def test_tools_find_nothing(command: list[str]) -> None:
     program = Path(sys.executable).parent / command[0]
     done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Nor inside functions, nor for type checkers alone."""
+    graph = grimp.build_graph("attnviz", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) >= len(MODULES)
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names them
 
 
 def test_nine_in_ten_functions_are_under_40_lines() -> None:

@@ -20,7 +20,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.cli.runner import PRINTED, Run, collecting, command
 from attnviz.cli.terminal import print_results, progress
-from attnviz.commands.heads.findings import label_and_role
+from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.model.wording import counted, percent, rounded, signed

@@ -1,4 +1,4 @@
-"""The command ``attnviz models``; nothing heavy is imported, so that a list is quick."""
+"""The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
 from pathlib import Path
 from typing import Annotated

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 import typer
 
 from attnviz.cli.options import Shared, picture_option
-from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
 from attnviz.errors import (
+    INTERRUPTED,
     AttnvizError,
     OutOfMemoryError,
     OutputError,

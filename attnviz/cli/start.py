@@ -1,7 +1,4 @@
-"""The start and the end of the process ``attnviz``.
-
-Nothing heavy is imported before signals are handled.
-"""
+"""Start and end of the process ``attnviz``; nothing heavy is imported before signals are handled."""
 
 import errno
 import gc
@@ -9,13 +6,11 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
 
 from attnviz import signals
-from attnviz.errors import OutOfMemoryError
+from attnviz.errors import INTERRUPTED, OutOfMemoryError
 from attnviz.memory import address_space, out_of_memory_named
 
-INTERRUPTED = 130
 _THREADS_FIT = 8e9  # bytes of address space
 _SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
 
@@ -25,7 +20,7 @@ class _InterruptedError(BaseException):
 
 
 def main() -> None:
-    """The console script ``attnviz``; always ends with SystemExit, or with the traceback of a bug."""
+    """The console script ``attnviz``: ends with SystemExit, or with the traceback of a bug."""
     signals.insist(KeyboardInterrupt, _InterruptedError)
     signals.take(signals.interruption(_InterruptedError))
     try:
@@ -48,6 +43,7 @@ def main() -> None:
 def _run() -> None:
     """Run the command; one message where standard output cannot be written to (help, usage, version)."""
     from attnviz.cli.program import app
+    from attnviz.cli.terminal import discard
 
     try:
         try:
@@ -58,19 +54,19 @@ def _run() -> None:
     except OSError as error:
         if error.filename is not None or sys.stdout is None:
             raise
-        _discard(sys.stdout)
+        discard(sys.stdout)
         if error.errno != errno.EPIPE:
             _say(f"cannot print: {error.strerror}.")
             sys.exit(1)
 
 
 def _prepare() -> None:
-    """Streams that can be written to, and libraries that neither print nor ask for a display."""
+    """Make streams writable, and libraries neither print nor ask for a display."""
     import logging
 
     gc.set_threshold(*_SELDOM)
     gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
-    for descriptor in range(3):  # of closed ones the next file would get the number, and what is printed to it
+    for descriptor in range(3):  # the next file would get the number of a closed one, and what is printed to it
         try:
             os.fstat(descriptor)
         except OSError:
@@ -97,20 +93,19 @@ class _Messages(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError:
-            _discard(self)
+            self._discard()
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError:
-            _discard(self)
+            self._discard()
 
+    def _discard(self) -> None:
+        from attnviz.cli.terminal import discard
 
-def _discard(stream: TextIO) -> None:
-    """Send to nowhere what is still in the stream's buffer, and all that comes."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        discard(self)
 
 
 def _say(message: str) -> None:

@@ -1,16 +1,13 @@
-"""The terminal: reading texts and options, progress, printing, messages.
-
-Data goes to standard output, progress and messages to standard error.
-"""
+"""The terminal: texts and options, progress, results (to standard output), messages (to standard error)."""
 
 import errno
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -24,13 +21,13 @@ if TYPE_CHECKING:
 
 _NARROWEST = 60
 
-_STRANGE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that stand for no byte, which no command line gives, but a caller from Python may."""
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that stand for no byte: no command line has them, but a string of Python may."""
 
 
 @contextmanager
 def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress display on standard error, on request with rate and time left; silent where that is no terminal."""
+    """Progress bars on standard error, with ``rate`` also speed and time left; none where that is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -74,7 +71,7 @@ def read_text(text: str) -> str:
     if sys.stdin is None:
         raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
     advice = "convert it, for example: iconv -f latin1 -t utf-8"
-    content = _decode("standard input", sys.stdin.buffer.read(), "utf-8-sig", advice)
+    content = _decode("standard input", sys.stdin.buffer.read(), advice).removeprefix("\ufeff")
     if not content.strip():
         raise TextError("standard input is empty or blank; expected a sentence.")
     return content.removesuffix("\n").removesuffix("\r")
@@ -82,13 +79,13 @@ def read_text(text: str) -> str:
 
 def decoded(name: str, text: str) -> str:
     """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    data = text.encode("utf-8", "surrogateescape" if not _STRANGE.search(text) else "surrogatepass")
-    return _decode(name, data, "utf-8", "expected text encoded as UTF-8.")
+    data = text.encode("utf-8", "surrogateescape" if not _NO_BYTE.search(text) else "surrogatepass")
+    return _decode(name, data, "expected text encoded as UTF-8.")
 
 
-def _decode(name: str, data: bytes, encoding: str, advice: str) -> str:
+def _decode(name: str, data: bytes, advice: str) -> str:
     try:
-        return data.decode(encoding)
+        return data.decode()
     except UnicodeDecodeError as error:
         found = f"found byte 0x{data[error.start]:02x} at byte {error.start}"
         raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
@@ -106,17 +103,11 @@ def print_results(
     quiet: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Print the document as JSON, or else tables, or nothing.
-
-    Args:
-        document: as it was written.
-        tables: makes them for the width of the terminal; they are plain text where it is none.
-        as_json: print the document.
-        quiet: print no tables.
-        folder: where the files are, if there are any.
+    """Print the document as JSON, or else tables for the terminal's width, or with ``quiet`` nothing.
 
     Raises:
-        OutputError: they cannot be printed, because the disk is full; a reader that went away is no error.
+        OutputError: they cannot be printed, because the disk is full (``folder``: where the files are); a reader that
+            went away is no error.
     """
     try:
         if sys.stdout is None and (as_json or not quiet):
@@ -134,11 +125,17 @@ def print_results(
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        if sys.stdout is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             files = "" if folder is None else f"; the files in {folder} are complete"
             raise OutputError(f"cannot print the results: {error.strerror}{files}.") from error
+
+
+def discard(stream: TextIO | None) -> None:
+    """Send what is still in the stream's buffer, and all that comes, to nowhere."""
+    with suppress(OSError, ValueError):
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(message: str, quiet: bool = False) -> None:

@@ -271,18 +271,25 @@ def _from_hub(name: str, revision: str | None) -> Source:
         raise CheckpointError(
             _unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
         )
-    folder = Path(_download(name, revision))
+    folder = download(name, revision, _needed_files, partial(_unknown, name))
     _check_folder(folder)
     return Source(name, folder, folder.name)
 
 
-def _download(name: str, revision: str | None) -> str:
+def download(
+    name: str, revision: str | None, needed: Callable[[list[str]], list[str]], unknown: Callable[[str], str]
+) -> Path:
+    """The folder in the cache, named by its commit, of a hub model's ``needed`` files (chosen from all of their names).
+
+    Raises:
+        CheckpointError: the model is gated, or, in the words of ``unknown``, cannot be had for a reason.
+    """
     from huggingface_hub import HfApi, snapshot_download
 
-    with asking_hub(name, revision, partial(_unknown, name)):
+    with asking_hub(name, revision, unknown):  # asked first: that fails at once where there is no hub
         info = within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
-        files = _needed_files([sibling.rfilename for sibling in info.siblings or []])
-        return str(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+        files = needed([sibling.rfilename for sibling in info.siblings or []])
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
 
 
 def _needed_files(names: list[str]) -> list[str]:

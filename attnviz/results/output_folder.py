@@ -4,9 +4,9 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,26 +15,19 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
-from attnviz.results.documents import files_of, json_text, read_document, texts_of, write_captions
+from attnviz.results.documents import caption_files, files_of, json_text, read_document, texts_of
 from attnviz.results.report import Layout
 from attnviz.signals import held_back
-from attnviz.version import __version__
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_COMMANDS = Path(__file__).parents[1] / "commands"
-_MANIFESTS = tuple(
-    sorted(f"{'-'.join(path.relative_to(_COMMANDS).parts[:-1])}.json" for path in _COMMANDS.rglob("report.py"))
-)
-"""What every command, and every form of one, calls its document."""
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 PATIENCE = 10.0
-"""Seconds for which a run waits until another one has moved its files."""
+"""Seconds to wait for another run that is moving its files."""
 
 _POLL = 0.05
 
@@ -42,21 +35,18 @@ _LONGEST = 40
 """Characters of a text in the name of its folder."""
 
 _STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
-"""The name of a run's hidden folder, with the number of its process."""
-
-_MOVING = "moving"
-"""Key of the document that stands in the folder while files are moved: it lists those of both runs, and no results."""
+"""Name of a run's hidden folder, with the id of its process."""
 
 
 class OutputFolder:
     """A folder that receives all of a run's files at once, or none of them.
 
     Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or an
-    interruption leaves what was there before. The folder always tells of one analysis: a rerun of the same (by the keys
+    interruption leaves what was there before. The folder always holds one analysis: a rerun of the same (by the keys
     ``same`` of the layout) replaces the document, the table and files of the same name, and leaves all others; any
     other run of the same command removes them, but pictures of another text on request only. A file that attnviz did
-    not write is neither replaced nor deleted. Runs move their files one after the other, and clear away what a run
-    that was killed has left.
+    not write is neither replaced nor deleted. Runs move their files one after the other, and remove the hidden folders
+    of runs that were killed.
 
     Use as a context manager::
 
@@ -68,7 +58,7 @@ class OutputFolder:
     def __init__(self, path: Path, layout: Layout, overwrite: bool = False) -> None:
         """Nothing is touched before the context is entered; ``overwrite``: pictures of another text too."""
         self.path, self.layout, self.overwrite = path, layout, overwrite
-        self._staging: Path | None = None
+        self._staging = path / f".attnviz-{os.getpid()}-{secrets.token_hex(4)}"
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
         self._created: list[Path] = []  # the innermost first
         self.written: dict[str, None] = {}  # the files of this run, in order, each once
@@ -82,20 +72,20 @@ class OutputFolder:
             OutputError: it is a file, cannot be written to, holds foreign files of our names, or another run holds it.
         """
         try:
-            with self._as_output_error("make the folder", self.path), held_back():
+            with self._as_output_error("make the folder", self.path):
                 if self.path.exists() and not self.path.is_dir():
                     raise OutputError(
                         f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
                     )
                 self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
-            with self._as_output_error("make the folder", self.path), self.alone(), held_back():
-                below = [path for folder in ("", *self.layout.folders) for path in (self.path / folder).glob("*")]
-                names = [path.relative_to(self.path).as_posix() for path in below]
-                self._refuse_foreign(filter(self.layout.owns, names))
-                self._clear_stale()
-                self._staging = Path(tempfile.mkdtemp(prefix=f".attnviz-{os.getpid()}-", dir=self.path))
-                self._lock = lock(self._staging)
+                with self.alone():
+                    below = [path for folder in ("", *self.layout.folders) for path in (self.path / folder).glob("*")]
+                    names = [path.relative_to(self.path).as_posix() for path in below]
+                    self._refuse_foreign(filter(self.layout.owns, names))
+                    self._clear_stale()
+                    self._staging.mkdir(mode=0o700)
+                    self._lock = lock(self._staging)
         except BaseException:
             self.__exit__()
             raise
@@ -115,7 +105,7 @@ class OutputFolder:
                 break
             except BlockingIOError as error:
                 if time.monotonic() >= until:
-                    processes = " or ".join(sorted(set(self._hidden().values())))
+                    processes = " or ".join(sorted(set(self._others().values())))
                     who = f"another run of attnviz (process {processes})" if processes else "another program"
                     raise OutputError(
                         f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was "
@@ -134,7 +124,7 @@ class OutputFolder:
             OutputError: with both.
         """
         earlier, now = read_document(self.path / self.layout.manifest), frozenset(texts)
-        if self.overwrite or _MOVING in earlier or not earlier or (before := texts_of(earlier)) == now:
+        if self.overwrite or not earlier or (before := texts_of(earlier)) == now:
             return
         pictures = self._earlier() - {self.layout.manifest, self.layout.table}
         if any((self.path / name).exists() for name in pictures):
@@ -151,7 +141,6 @@ class OutputFolder:
         Raises:
             OutputError: the disk is full, or the like.
         """
-        assert self._staging is not None
         target = self._staging / name
         with self._as_output_error("write", self.path / name):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,67 +165,64 @@ class OutputFolder:
         with self.alone():
             self.refuse_other_texts(texts_of(content))
             earlier, before = self._earlier(), read_document(self.path / manifest)
-            same = _MOVING not in before and all(before.get(key) == content.get(key) for key in self.layout.same)
-            kept = earlier if same else set()
-            if captions:
-                write_captions(self, kept, captions)
+            same = all(before.get(key) == content.get(key) for key in self.layout.same)
+            kept = {name for name in earlier if same and self._has(name)}
+            for name, text in caption_files(self.path, kept, captions).items() if captions else ():
+                self.write(name, text)
             self.write(self.layout.table, self.layout.table_text(content))
             complete = {**content, "files": sorted({*self.written, *kept, manifest})}
             self.write(manifest, json_text(complete))
             self._refuse_foreign(self.written)
-            self._move(earlier, earlier - kept - set(self.written))
+            self._move(earlier - kept - {manifest})
         self._created.clear()
         return complete
 
-    def _move(self, earlier: set[str], stale: set[str]) -> None:
-        """Move every file to its place, the document last; until then another one lists all that may be there.
+    def _move(self, stale: set[str]) -> None:
+        """Remove the files of another analysis, then move the document, which lists all files, and then those.
 
-        A run that is killed meanwhile so leaves nothing that the next one would not know as attnviz's own.
+        So the document lists every file at any time, and no file is of another analysis than it: a run that is killed
+        meanwhile leaves files missing, but none that the next run would not know as attnviz's own.
         """
-        assert self._staging is not None
-        manifest, both = self.layout.manifest, self._staging / _MOVING
+        manifest = self.layout.manifest
         with self._as_output_error("write to", self.path):
             for name in self.written:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            both.write_text(json_text({"attnviz": __version__, _MOVING: True, "files": [*earlier, *self.written]}))
         with held_back(), self._as_output_error("write to", self.path, unchanged=False):
-            both.replace(self.path / manifest)
-            for name in self.written:
-                if name != manifest:
-                    (self._staging / name).replace(self.path / name)
+            self.removed = sum(self._has(name) for name in stale - set(self.written))
             for name in stale:
                 (self.path / name).unlink(missing_ok=True)
-            self.removed = len(stale)
+            for name in (manifest, *(name for name in self.written if name != manifest)):
+                (self._staging / name).replace(self.path / name)
             for below in (self.path / folder for folder in self.layout.folders):
                 if stale and below.is_dir() and not any(below.iterdir()):
                     below.rmdir()
-            (self._staging / manifest).replace(self.path / manifest)
             self.committed = True
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
         with held_back():
-            if self._staging is not None:
-                shutil.rmtree(self._staging, ignore_errors=True)
+            shutil.rmtree(self._staging, ignore_errors=True)
             unlock(self._lock)
             self._lock = None
-            with suppress(OSError):
-                for folder in self._created:
+            for folder in self._created:
+                with suppress(OSError):
                     folder.rmdir()
 
-    def _hidden(self) -> dict[Path, str]:
-        """The hidden folders of other runs, alive or not, with the number of the process."""
-        own = self._staging and self._staging.name  # by name: from Python 3.12 on its path is absolute
-        found = [path for path in self.path.glob(".attnviz-*") if path.is_dir() and not path.is_symlink()]
-        return {path: named[1] for path in found if path.name != own and (named := _STAGING.fullmatch(path.name))}
+    def _others(self) -> dict[Path, str]:
+        """Staging folders of other runs, alive or not, by path, with the ids of their processes."""
+        names = {path: _STAGING.fullmatch(path.name) for path in self.path.glob(".attnviz-*") if path != self._staging}
+        return {path: name[1] for path, name in names.items() if name and path.is_dir() and not path.is_symlink()}
 
     def _clear_stale(self) -> None:
-        """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in self._hidden():
+        """Remove the staging folders of runs that were killed; those of living ones are locked."""
+        for path in self._others():
             with suppress(BlockingIOError):
                 if (held := lock(path)) is not None:
                     shutil.rmtree(path, ignore_errors=True)
-                    os.close(held)
+                    unlock(held)
+
+    def _has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
 
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
@@ -252,7 +238,7 @@ class OutputFolder:
                 f"{self.path} holds a folder named {folders[0]}, where attnviz writes a file of that name; move it "
                 "away, or choose another folder with -o."
             )
-        foreign = sorted(name for name in names - earlier if os.path.lexists(places[name]))
+        foreign = sorted(name for name in names - earlier if self._has(name))
         for folder in self.layout.folders:
             below = self.path / folder
             if below.is_symlink() or (below.exists() and not below.is_dir()):
@@ -260,7 +246,8 @@ class OutputFolder:
         if not foreign:
             return
         some = f"{', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}"
-        listed = {name: set(foreign) & files_of(read_document(self.path / name)) for name in _MANIFESTS}
+        documents = sorted(path.name for path in self.path.glob("*.json"))
+        listed = {name: set(foreign) & files_of(read_document(self.path / name)) for name in documents}
         if set().union(*listed.values()) == set(foreign):
             others = ", ".join(name for name, files in listed.items() if files)
             holds = f"results of another attnviz command ({others}), with files of the same names ({some})"
@@ -276,7 +263,7 @@ class OutputFolder:
         except OSError as error:
             raise OutputError(
                 f"cannot {action} {path}: {error.strerror or error}; "
-                f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
+                f"{'nothing was changed' if unchanged else 'some of its files may be missing: run again'}. "
                 f"Choose another folder with -o{', or make room' if error.errno in _FULL else ''}."
             ) from error
 
@@ -302,7 +289,7 @@ def folder_named(folder: object) -> Path:
 
 
 def lock(folder: Path) -> int | None:
-    """Lock a folder itself, by the operating system, until :func:`unlock` or the end of the process.
+    """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
 
     Returns:
         what :func:`unlock` takes; None where folders cannot be locked (Windows, some network drives): there runs do not
@@ -311,16 +298,12 @@ def lock(folder: Path) -> int | None:
     Raises:
         BlockingIOError: another run holds it.
     """
-    if fcntl is None:
-        return None
+    descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # a folder that may be written to, but not read
-        return None
-    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
+    except (AttributeError, OSError) as error:  # no fcntl, a folder that cannot be read, or locks that are not there
+        unlock(descriptor)
         if isinstance(error, BlockingIOError):
             raise
         return None

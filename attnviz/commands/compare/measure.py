@@ -212,8 +212,13 @@ class Comparison(Result, OfHeads[HeadDifference]):
         """The patterns of some heads of a layer on A and on B; see :func:`side_by_side`."""
         return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
 
+    @property
+    def side_names(self) -> tuple[str, str]:
+        """What tells A and B apart: the names of the models, or the texts in quotation marks."""
+        return side_names(self.first, self.second, self.compared)
+
     def __repr__(self) -> str:
-        first, second = side_names(self)
+        first, second = self.side_names
         most = self.heads[0]
         heads = counted(len(self.heads), "head")
         return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"

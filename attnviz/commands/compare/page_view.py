@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference
-from attnviz.commands.compare.sides import side_lines, side_names, sides_in_words
+from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
@@ -56,7 +56,7 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
             "A label with an arrow is that on A and that on B, each of its own text alone; ? marks an indication only.",
             f"Weights on the page are within {ERROR} of the verified ones, differences within {2 * ERROR}.",
         ],
-        "sides": [f"{name}: {side}" for name, side in zip("AB", side_names(result), strict=True)],
+        "sides": [f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)],
         "axes": axes,
         "end": end,
         "rows": [f"L{layer}" for layer in range(model.n_layers)],

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
-from attnviz.commands.compare.sides import side_lines
+from attnviz.commands.compare.wording import side_lines
 from attnviz.model.wording import signed, visible
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report

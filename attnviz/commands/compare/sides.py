@@ -1,25 +1,16 @@
-"""The two sides of a comparison: which can be compared, and what A and B are in words."""
+"""The two sides of a comparison: which can be compared, and what tells them apart."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import refuse_undeclared
 from attnviz.model.tokens import merge_units
-from attnviz.model.wording import counted, quoted, shortened, visible
+from attnviz.model.wording import counted, quoted, visible
 
-if TYPE_CHECKING:
-    from attnviz.commands.compare.measure import Comparison
-    from attnviz.model.checkpoint import Checkpoint
-
-
-LONGEST_LABEL = 24
-"""Letters of a label that a sentence has room for."""
-
-_MOST_TOKENS = 4
 _BEFORE_DIFFERENCE = 30
 """Characters at most that are quoted of what two texts have in common before their first difference."""
 
@@ -53,14 +44,12 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     _check_lengths(first, second)
 
 
-def side_names(result: "Comparison") -> tuple[str, str]:
-    """What tells A and B apart: the names of the models, or the texts in quotation marks."""
-    if result.compared == "texts":
-        return _quoted_texts(result.first, result.second)
-    return model_names(result.first.checkpoint, result.second.checkpoint)
+def side_names(first: Analysis, second: Analysis, compared: str) -> tuple[str, str]:
+    """What tells A and B apart: with ``compared="texts"`` the texts in quotation marks, else the models' names."""
+    return _quoted_texts(first, second) if compared == "texts" else model_names(first.checkpoint, second.checkpoint)
 
 
-def model_names(first: "Checkpoint", second: "Checkpoint") -> tuple[str, str]:
+def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
     """What tells two models apart: as little as does."""
     models = first, second
     ways = (
@@ -73,29 +62,7 @@ def model_names(first: "Checkpoint", second: "Checkpoint") -> tuple[str, str]:
     return visible(a), visible(b)
 
 
-def side_lines(result: "Comparison") -> list[str]:
-    """What A and B are, and what they share, a line each."""
-    first, second = side_names(result)
-    shared = f"text: {_quoted(result.first)}"
-    if result.compared == "texts":
-        shared = f"model: {visible(result.first.checkpoint.short_name)}"
-    lines = [f"A: {first}", f"B: {second}", shared + (_target(result) and f"; {_target(result)}")]
-    return [*lines, *([_differing(result)] if any(result.differing) else [])]
-
-
-def sides_in_words(result: "Comparison") -> str:
-    """What A and B are, for a caption."""
-    first, second = side_names(result)
-    shared = f"on the text {_quoted(result.first)}"
-    if result.compared == "texts":
-        shared = f"both read by {visible(result.first.checkpoint.short_name)}"
-    words = "" if result.unit == "token" else ", by words"
-    differing = f" ({_differing(result)})" if any(result.differing) else ""
-    target = _target(result) and f", {_target(result)}"
-    return f"A being {first} and B {second}, {shared}{target}{words}{differing}"
-
-
-def check_shapes(a: "Checkpoint", b: "Checkpoint") -> None:
+def check_shapes(a: Checkpoint, b: Checkpoint) -> None:
     """Refuse models that have not the same architecture with as many layers and heads, with a UsageError."""
     shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
@@ -121,7 +88,7 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
         )
 
 
-def _shape(model: "Checkpoint") -> str:
+def _shape(model: Checkpoint) -> str:
     """Architecture, layers and heads, of each kind of attention, in words."""
     sizes = [
         f"{counted(each.n_layers, f'{each.name} layer')} of {counted(each.n_heads, 'head')}" for each in model.stacks
@@ -180,22 +147,7 @@ def _same_weights(first: Analysis, second: Analysis) -> bool:
     )
 
 
-def _differing(result: "Comparison") -> str:
-    """How many tokens (or words) differ, and the first of them."""
-    labels = [label for label, differs in zip(result.labels, result.differing, strict=True) if differs]
-    first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
-    more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
-    number = f"{len(labels)} of {counted(len(result.labels), result.unit)}"
-    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}"
-
-
-def _target(result: "Comparison") -> str:
-    """What the decoders of both sides read; empty of other models."""
-    target = result.first.target
-    return "" if target is None else f"target: {quoted(target.text)}"
-
-
-def _quoted(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
+def quoted_text(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
     """The text, and that of a pair, from so many characters on."""
     texts = [text for text in (side.text, side.pair) if text is not None]
     return " + ".join(quoted(f"…{text[start:]}" if start else text) for text, start in zip(texts, starts, strict=False))
@@ -203,11 +155,11 @@ def _quoted(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
 
 def _quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
     """Both texts; where quotations of their beginnings would be the same, from a little before the first difference."""
-    sides = _quoted(first), _quoted(second)
+    sides = quoted_text(first), quoted_text(second)
     if sides[0] != sides[1]:
         return sides
     starts = [_near_difference(a, b) for a, b in ((first.text, second.text), (first.pair, second.pair))]
-    return _quoted(first, starts), _quoted(second, starts)
+    return quoted_text(first, starts), quoted_text(second, starts)
 
 
 def _near_difference(first: str | None, second: str | None) -> int:

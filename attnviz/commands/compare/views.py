@@ -10,7 +10,7 @@ from matplotlib.colors import FuncNorm, Normalize
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
-from attnviz.commands.compare.sides import LONGEST_LABEL, side_lines, sides_in_words
+from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling

@@ -7,20 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import FORMS, HeadId, selection_texts
-from attnviz.model.wording import rounded, visible
+from attnviz.model.wording import visible
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.patterns.universal import RELATIONS
 from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT, Label, Verdict
-from attnviz.results.published import role_name
-
-if TYPE_CHECKING:
-    from attnviz.commands.heads.analysis import Analysis
 
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
@@ -92,31 +87,10 @@ def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
     return sorted(heads, key=lambda head: head.clearness, reverse=True)
 
 
-def role_text(analysis: "Analysis", head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (corpus)`` where the text has no obj, or cannot tell; a dash for none.
-
-    Where there is not so much room, it goes without direction.
-    """
-    if head.role is None:
-        return "–"
-    name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
-    forms = (f"{role_name(name, head.role.direction)}{where}", f"{role_name(name, None)}{where}")
-    return next((form for form in forms if len(form) <= room), forms[-1])
-
-
 def shorter(name: str) -> str:
     """A label or a role for where there is little room: ``det``, ``previous``, ``heterog.``."""
     name = name.removeprefix(SYNTACTIC).removesuffix("-token")
     return _SHORTER.get(name, name)
-
-
-def label_and_role(analysis: "Analysis", head: HeadFindings) -> str:
-    """The label, and over the corpus the role with its numbers where there is one, for captions."""
-    label, role = head.shown, head.role
-    if role is None:
-        return label
-    numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
-    return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
 
 
 def evidence(head: HeadFindings) -> str:

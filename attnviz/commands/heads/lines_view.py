@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, label_and_role
+from attnviz.commands.heads.findings import HeadFindings, clearest_first
+from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array

@@ -5,11 +5,12 @@ from typing import Any
 
 from attnviz.attention.generation import MOST_NEW_TOKENS
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, role_text, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
+from attnviz.commands.heads.summary import role_text
 from attnviz.figures.families import family_of_label
 from attnviz.figures.look import PLAIN
 from attnviz.model.head_ids import HeadId

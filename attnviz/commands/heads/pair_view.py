@@ -20,8 +20,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, label_and_role
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.pooling import largest, pooled_patterns
+from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look

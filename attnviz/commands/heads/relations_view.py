@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import label_and_role
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of, without_relations
+from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece

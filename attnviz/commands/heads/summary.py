@@ -12,10 +12,11 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.model.wording import counted, visible
+from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N
 from attnviz.results.documents import stack_entry
+from attnviz.results.published import role_name
 from attnviz.results.tables import Column, column_table
 
 KINDS = {
@@ -35,6 +36,27 @@ def kind_of(head: HeadFindings) -> str:
     family = family_of_label(head.label).name
     kind = _FAMILIES.get(family, family)
     return kind if kind in KINDS else "other"
+
+
+def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
+    """``det dep→head``; ``obj dep→head (corpus)`` where the text has no obj, or cannot tell; a dash for none.
+
+    Where there is not so much room, it goes without direction.
+    """
+    if head.role is None:
+        return "–"
+    name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
+    forms = (f"{role_name(name, head.role.direction)}{where}", f"{role_name(name, None)}{where}")
+    return next((form for form in forms if len(form) <= room), forms[-1])
+
+
+def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
+    """The label, and over the corpus the role with its numbers where there is one, for captions."""
+    label, role = head.shown, head.role
+    if role is None:
+        return label
+    numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
+    return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, role_text, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, shorter
 from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import LABEL_NUMBERS, summary_tables
+from attnviz.commands.heads.summary import LABEL_NUMBERS, role_text, summary_tables
 from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.registry import PATTERNS, REPEATS

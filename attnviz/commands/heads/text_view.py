@@ -11,8 +11,9 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, label_and_role
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
+from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches

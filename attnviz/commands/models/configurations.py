@@ -1,8 +1,7 @@
 """The configuration of a model: its sizes, where each number comes from, and where its config.json lies.
 
-What follows from the sizes alone is worked out here: no model is built and torch is not imported. Models of papers are
-as the papers print them; what they do not print is marked. Taken from public copies: Devlin et al. 2019, section 3;
-Radford et al. 2019, Table 2; Brown et al. 2020, Table 2.1. Oddities of the originals are kept, and noted.
+No model is built and torch is not imported. Models of papers are as the papers print them (public copies); what they do
+not print is marked, and oddities of the originals are kept, and noted.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.libraries import asking_hub, first_line, within
-from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder, find_checkpoint
+from attnviz.model.libraries import first_line
+from attnviz.model.sources import BUILT_IN, as_folder, built_in_folder, download, find_checkpoint
 
 CONFIG = "config.json"
 
@@ -99,88 +98,80 @@ def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None)
     return stated, None
 
 
-def parameter_counts(
-    n_layers: int, d_model: int, d_ff: int, vocabulary: int, positions: int, segments: int = 0
-) -> tuple[int, int]:
-    """Parameters of a BERT or a GPT-2 without its task head, and those of them in attention.
+class Paper(NamedTuple):
+    """What holds for all models of a paper.
 
-    The latter are W_Q, W_K, W_V and W_O of all layers with their biases: 4 (d_model² + d_model) a layer. A model with
-    a table of segments is a ``BertModel``, which has a pooler, too (Devlin et al. 2019); ``GPT2Model`` has neither
-    (Radford et al. 2019).
+    Attributes:
+        title: with the place of the numbers.
+        architecture: as in transformers, or ``gpt3``.
+        positions, vocabulary: the vocabulary is None where the weights are not public.
+        origins: of the sizes that not every paper prints.
+        notes: on all its models.
     """
-    square, norm = d_model * d_model + d_model, 2 * d_model
-    in_attention = n_layers * 4 * square
-    feed_forward = 2 * d_model * d_ff + d_ff + d_model
-    embeddings = (vocabulary + positions + segments) * d_model
-    pooler = square if segments else 0
-    return embeddings + in_attention + n_layers * (feed_forward + 2 * norm) + norm + pooler, in_attention
 
-
-PAPERS = {
-    "Devlin et al. 2019": "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding, section 3",
-    "Radford et al. 2019": "Language Models are Unsupervised Multitask Learners, Table 2",
-    "Brown et al. 2020": "Language Models are Few-Shot Learners, Table 2.1",
-}
-"""Papers by what they are cited as: title and the place of the numbers."""
-
-
-class _Paper(NamedTuple):
-    """What holds for all models of a paper; the vocabulary is None where the weights are not public."""
-
-    cited: str
+    title: str
+    architecture: str
     positions: int
     vocabulary: int | None
-    segments: int
     origins: dict[str, str]
     notes: tuple[str, ...]
 
 
+PAPERS = {
+    "Devlin et al. 2019": Paper(
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding, section 3",
+        "bert", 512, 30_522, {"vocabulary": "released", "n_heads": "paper", "d_head": "derived"},
+        ("counted with the pooler and the released, uncased vocabulary of 30,522 entries; "
+         "the paper rounds both numbers",),
+    ),
+    "Radford et al. 2019": Paper(
+        "Language Models are Unsupervised Multitask Learners, Table 2",
+        "gpt2", 1024, 50_257, {"vocabulary": "paper", "n_heads": "released", "d_head": "released"},
+        ("the paper does not give n_heads and d_head",
+         "its parameter counts are wrong, as the README of its authors' repository says; "
+         "counted is what they released"),
+    ),
+    "Brown et al. 2020": Paper(
+        "Language Models are Few-Shot Learners, Table 2.1",
+        "gpt3", 2048, None, {"n_heads": "paper", "d_head": "paper"},
+        ("its layers alternate dense and locally banded sparse attention",),
+    ),
+}  # fmt: skip
+"""By what they are cited as."""
+
+
 class _Row(NamedTuple):
-    """A model: stated parameters in millions, sizes, d_head where the paper prints it, other names, a note."""
+    """A paper's model: ``stated`` parameters in millions, and all and those in attention as transformers builds it.
+
+    ``d_head`` where the paper prints it; ``counted`` where the weights are public.
+    """
 
     name: str
     stated: int
     n_layers: int
     d_model: int
     n_heads: int
+    counted: tuple[int, int] | None = None
     d_head: int | None = None
     other_name: str = ""
     note: str = ""
 
 
-_BERT, _GPT2, _GPT3 = PAPERS
-_PAPERS = {
-    "bert": _Paper(
-        _BERT, 512, 30_522, 2, {"vocabulary": "released", "n_heads": "paper", "d_head": "derived"},
-        ("counted with the pooler and the released, uncased vocabulary of 30,522 entries; "
-         "the paper rounds both numbers",),
-    ),
-    "gpt2": _Paper(
-        _GPT2, 1024, 50_257, 0, {"vocabulary": "paper", "n_heads": "released", "d_head": "released"},
-        ("the paper does not give n_heads and d_head",
-         "its parameter counts are wrong, as the README of its authors' repository says; "
-         "counted is what they released"),
-    ),
-    "gpt3": _Paper(
-        _GPT3, 2048, None, 0, {"n_heads": "paper", "d_head": "paper"},
-        ("its layers alternate dense and locally banded sparse attention",),
-    ),
-}  # fmt: skip
 _ROWS = (
-    _Row("bert-base", 110, 12, 768, 12),
-    _Row("bert-large", 340, 24, 1024, 16),
-    _Row("gpt2-small", 117, 12, 768, 12),
-    _Row("gpt2-medium", 345, 24, 1024, 16),
-    _Row("gpt2-large", 762, 36, 1280, 20),
-    _Row("gpt2-xl", 1542, 48, 1600, 25),
-    _Row("gpt3-125m", 125, 12, 768, 12, 64, "gpt3-small"),
-    _Row("gpt3-350m", 350, 24, 1024, 16, 64, "gpt3-medium"),
-    _Row("gpt3-760m", 760, 24, 1536, 16, 96, "gpt3-large"),
-    _Row("gpt3-1.3b", 1_300, 24, 2048, 24, 128, "gpt3-xl", "n_heads and d_head are as printed"),
-    _Row("gpt3-2.7b", 2_700, 32, 2560, 32, 80),
-    _Row("gpt3-6.7b", 6_700, 32, 4096, 32, 128),
-    _Row("gpt3-13b", 13_000, 40, 5140, 40, 128, "", "d_model is as printed, probably a misprint for 5120"),
-    _Row("gpt3-175b", 175_000, 96, 12288, 96, 128, "gpt3"),
+    _Row("bert-base", 110, 12, 768, 12, (109_482_240, 28_348_416)),
+    _Row("bert-large", 340, 24, 1024, 16, (335_141_888, 100_761_600)),
+    _Row("gpt2-small", 117, 12, 768, 12, (124_439_808, 28_348_416)),
+    _Row("gpt2-medium", 345, 24, 1024, 16, (354_823_168, 100_761_600)),
+    _Row("gpt2-large", 762, 36, 1280, 20, (774_030_080, 236_113_920)),
+    _Row("gpt2-xl", 1542, 48, 1600, 25, (1_557_611_200, 491_827_200)),
+    _Row("gpt3-125m", 125, 12, 768, 12, None, 64, "gpt3-small"),
+    _Row("gpt3-350m", 350, 24, 1024, 16, None, 64, "gpt3-medium"),
+    _Row("gpt3-760m", 760, 24, 1536, 16, None, 96, "gpt3-large"),
+    _Row("gpt3-1.3b", 1_300, 24, 2048, 24, None, 128, "gpt3-xl", "n_heads and d_head are as printed"),
+    _Row("gpt3-2.7b", 2_700, 32, 2560, 32, None, 80),
+    _Row("gpt3-6.7b", 6_700, 32, 4096, 32, None, 128),
+    _Row("gpt3-13b", 13_000, 40, 5140, 40, None, 128, "", "d_model is as printed, probably a misprint for 5120"),
+    _Row("gpt3-175b", 175_000, 96, 12288, 96, None, 128, "gpt3"),
 )
 _RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
 _RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
@@ -204,22 +195,16 @@ def paper_of_release(hub_id: str) -> str | None:
 
 
 def _configuration(row: _Row) -> Configuration:
-    """A model; where its weights are public, its parameters are counted, too."""
     architecture = row.name.partition("-")[0]
-    paper = _PAPERS[architecture]
+    cited, paper = next((cited, paper) for cited, paper in PAPERS.items() if paper.architecture == architecture)
     d_head, odd = width_of_heads(row.d_model, row.n_heads, row.d_head)
     model = Configuration(
-        row.name, "paper", paper.cited, architecture, row.n_layers, row.n_heads, None, row.d_model, d_head,
+        row.name, "paper", cited, architecture, row.n_layers, row.n_heads, None, row.d_model, d_head,
         paper.positions, paper.vocabulary, stated_parameters=row.stated * 10**6, reason="weights are not public",
         origins=dict.fromkeys(("n_layers", "d_model", "positions", "stated_parameters"), "paper") | paper.origins,
         notes=tuple(filter(None, (odd, row.note, *paper.notes))),
     )  # fmt: skip
-    if paper.vocabulary is None:
-        return model
-    counts = parameter_counts(
-        row.n_layers, row.d_model, 4 * row.d_model, paper.vocabulary, paper.positions, paper.segments
-    )
-    return replace(model, reproduced=True, reason=None).with_counts(*counts)
+    return replace(model, reproduced=True, reason=None).with_counts(*row.counted) if row.counted else model
 
 
 @dataclass(frozen=True)
@@ -301,19 +286,14 @@ def _on_hub(name: str) -> ConfigFile:
     if constants.HF_HUB_OFFLINE:
         reason = f"as a hub id it has no {CONFIG} in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set"
         raise CheckpointError(_unknown(name, reason))
-    with asking_hub(name, None, partial(_unknown, name)):
-        path = within(HUB_DEADLINE, partial(_fetch, name))
-    return ConfigFile(name, "hub", path.parent, path.parent.name)
 
+    def needed(files: list[str]) -> list[str]:
+        if CONFIG not in files:
+            raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
+        return [CONFIG]
 
-def _fetch(name: str) -> Path:
-    """Ask first what the model has: that question fails at once where there is no hub, a download tries again."""
-    from huggingface_hub import HfApi, hf_hub_download
-
-    info = HfApi().model_info(name, timeout=HUB_TIMEOUT)
-    if CONFIG not in [sibling.rfilename for sibling in info.siblings or []]:
-        raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
-    return Path(hf_hub_download(name, CONFIG, etag_timeout=HUB_TIMEOUT))
+    folder = download(name, None, needed, partial(_unknown, name))
+    return ConfigFile(name, "hub", folder, folder.name)
 
 
 def _unknown(name: str, reason: str) -> str:

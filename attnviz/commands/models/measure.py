@@ -17,7 +17,6 @@ from attnviz.commands.models.configurations import (
     find_config,
     paper_configuration,
     paper_configurations,
-    parameter_counts,
     width_of_heads,
 )
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
@@ -92,9 +91,9 @@ def _names(names: object) -> list[str]:
 def _named(name: str) -> list[Configuration]:
     paper = paper_configuration(name)
     if paper is None or name in BUILT_IN or as_folder(name) is not None:
-        return [_read(find_config(name))]
+        return [read_configuration(find_config(name))]
     cached = cached_configs().get(name)
-    return [paper] if cached is None else [paper, _read(cached)]
+    return [paper] if cached is None else [paper, read_configuration(cached)]
 
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
@@ -103,27 +102,10 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
     for count, file in enumerate(files):
         tell(count, len(files))
         try:
-            configurations.append(_read(file))
+            configurations.append(read_configuration(file))
         except CheckpointError as error:
             configurations.append(Configuration(file.name, file.kind, file.revision, reason=str(error)))
     return configurations + paper_configurations()
-
-
-def _read(file: ConfigFile) -> Configuration:
-    if file.kind == "built-in" and file.name == "smollm2":
-        check_cache(only=file.path.name)
-    closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in ("bert", "gpt2")
-    return built_in_configuration(file) if closed_form else read_configuration(file)
-
-
-def built_in_configuration(file: ConfigFile) -> Configuration:
-    """A built-in model from its config.json alone: torch is not imported, so that a list of models is quick."""
-    raw = read_json(file.path)
-    model = _with_sizes(Configuration(file.name, file.kind, None, raw["model_type"]), raw.get, one_width=True)
-    sizes = {name: getattr(model, name) for name in ("n_layers", "d_model", "vocabulary", "positions")}
-    d_ff = raw.get("intermediate_size") or raw.get("n_inner") or 4 * sizes["d_model"]
-    counts = parameter_counts(**sizes, d_ff=d_ff, segments=raw.get("type_vocab_size", 0))
-    return replace(model, reproduced=True).with_counts(*counts)
 
 
 def read_configuration(file: ConfigFile) -> Configuration:
@@ -132,6 +114,8 @@ def read_configuration(file: ConfigFile) -> Configuration:
     Raises:
         CheckpointError: the file cannot be read, or is not a transformers model's.
     """
+    if file.kind == "built-in" and file.name == "smollm2":
+        check_cache(only=file.path.name)
     raw = read_json(file.path)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or not model_type:

@@ -31,7 +31,7 @@ _GOES = {"d_head": 2, "positions": 1}
 def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
     """The document of models.json, with the papers that are cited."""
     cited = {model.source for model in models if model.kind == "paper"}
-    papers = {paper: title for paper, title in PAPERS.items() if paper in cited}
+    papers = {name: paper.title for name, paper in PAPERS.items() if name in cited}
     return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
 
 
@@ -104,7 +104,8 @@ def _notes(models: Sequence[Configuration], wide: bool) -> Text:
         )
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
-    lines += [f"{paper}: {title}." for paper, title in PAPERS.items() if paper in {model.source for model in papers}]
+    cited = {model.source for model in papers}
+    lines += [f"{name}: {paper.title}." for name, paper in PAPERS.items() if name in cited]
     return notes(*map(visible, lines))
 
 

@@ -1,0 +1,47 @@
+"""What the two sides of a comparison are, in words: lines above its tables and figures, and parts of captions."""
+
+from attnviz.commands.compare.measure import Comparison
+from attnviz.commands.compare.sides import quoted_text
+from attnviz.model.wording import counted, quoted, shortened, visible
+
+LONGEST_LABEL = 24
+"""Letters of a label that a sentence has room for."""
+
+_MOST_TOKENS = 4
+
+
+def side_lines(result: Comparison) -> list[str]:
+    """What A and B are, and what they share, a line each."""
+    first, second = result.side_names
+    shared = f"text: {quoted_text(result.first)}"
+    if result.compared == "texts":
+        shared = f"model: {visible(result.first.checkpoint.short_name)}"
+    lines = [f"A: {first}", f"B: {second}", shared + (_target(result) and f"; {_target(result)}")]
+    return [*lines, *([_differing(result)] if any(result.differing) else [])]
+
+
+def sides_in_words(result: Comparison) -> str:
+    """What A and B are, for a caption."""
+    first, second = result.side_names
+    shared = f"on the text {quoted_text(result.first)}"
+    if result.compared == "texts":
+        shared = f"both read by {visible(result.first.checkpoint.short_name)}"
+    words = "" if result.unit == "token" else ", by words"
+    differing = f" ({_differing(result)})" if any(result.differing) else ""
+    target = _target(result) and f", {_target(result)}"
+    return f"A being {first} and B {second}, {shared}{target}{words}{differing}"
+
+
+def _differing(result: Comparison) -> str:
+    """How many tokens (or words) differ, and the first of them."""
+    labels = [label for label, differs in zip(result.labels, result.differing, strict=True) if differs]
+    first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
+    more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
+    number = f"{len(labels)} of {counted(len(result.labels), result.unit)}"
+    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}"
+
+
+def _target(result: Comparison) -> str:
+    """What the decoders of both sides read; empty of other models."""
+    target = result.first.target
+    return "" if target is None else f"target: {quoted(target.text)}"
