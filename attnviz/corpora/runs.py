@@ -124,7 +124,7 @@ class LongRun(ABC):
     def _count(self, number: int, batch: Batch) -> None:
         """Count one batch of the corpus with this number."""
 
-    def _prepared(self, text: Text) -> Text | None:
+    def prepared(self, text: Text) -> Text | None:
         """A text as it is measured; None for one to leave out."""
         return ready(text, self.settings.parse)
 
@@ -219,7 +219,7 @@ class LongRun(ABC):
         def own() -> Iterator[Text]:
             try:
                 for text in measured.remaining(self._own_texts(number)):
-                    if (prepared := self._prepared(text)) is None:
+                    if (prepared := self.prepared(text)) is None:
                         measured.note(text)
                     else:
                         yield prepared

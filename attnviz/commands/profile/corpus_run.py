@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnviz.commands.profile.examples import NameExamples, RelationExamples
 from attnviz.commands.profile.head_distances import HeadDistanceTally
 from attnviz.commands.profile.names import NameTally
-from attnviz.commands.profile.pattern_examples import PatternExamples
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
@@ -16,8 +14,8 @@ from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.reading import Text
 from attnviz.corpora.runs import LongRun, Part, RunSettings, ready
 
-_SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings", "relation examples", "pattern examples")
-_NAMES, _SAMPLED = ("names", "name examples"), ("distances",)
+_SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings")
+_NAMES, _SAMPLED = ("names",), ("distances",)
 """Names of the tallies that count sentences, GAP's rows, and the verified batches of sentences only."""
 
 _APART = 1 << 40
@@ -26,9 +24,7 @@ _APART = 1 << 40
 
 @dataclass(frozen=True)
 class ProfileSettings(RunSettings):
-    """What is to be measured, and how many examples are kept of a role."""
-
-    examples: int = 0
+    """What is to be measured."""
 
     @property
     def sentences(self) -> bool:
@@ -56,10 +52,6 @@ class CorpusRun(LongRun):
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings,
             "names": self.names, "distances": self.distances,
         }  # fmt: skip
-        if n := settings.examples:  # they look at what the other tallies of a batch have made
-            self.tallies["relation examples"] = RelationExamples(settings, n, self.relations)
-            self.tallies["pattern examples"] = PatternExamples(settings, n, self.statistics, self.meanings)
-            self.tallies["name examples"] = NameExamples(settings, n)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
         return {**self.tallies, "repeats": self.repeats, "attention": self.attention}
@@ -70,7 +62,7 @@ class CorpusRun(LongRun):
         tell, batch_size = self.settings.progress, self.settings.batch_size
         self.repeats.measure(self.attention, own, batch_size, lambda done: tell("repeats", done, len(own)))
 
-    def _prepared(self, text: Text) -> Text | None:
+    def prepared(self, text: Text) -> Text | None:
         """A sentence, or an example of GAP; None where a causal model cannot look from its pronoun to both names."""
         settings = self.settings
         if text.answer is None:

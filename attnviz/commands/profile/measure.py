@@ -13,7 +13,7 @@ from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checke
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
-from attnviz.commands.profile.examples import role_examples
+from attnviz.commands.profile.examples import find_examples
 from attnviz.commands.profile.names import NameCount
 from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
@@ -172,7 +172,8 @@ def profile_heads(
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
             corpus; a role passes only above it. It takes as long as so many texts take.
         confirm: other corpora, on which the roles that pass are measured again.
-        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
+        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none. They are
+            from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
@@ -215,12 +216,11 @@ def profile_heads(
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
-            "examples": examples,
         }  # fmt: skip
         settings = ProfileSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            named(part, progress), tell, 0 if part else examples,
+            named(part, progress), tell,
         )  # fmt: skip
         run = CorpusRun.measure(settings)
         if repeats and part != PARTS[2]:
@@ -234,7 +234,7 @@ def profile_heads(
             most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), corpora, most)
         again = measured(PARTS[2], checkpoint, others, limit) if others else None
-    return None if run is None else _profile(run, fresh, again, weights, repeats)
+    return None if run is None else _profile(run, fresh, again, weights, repeats, examples)
 
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
@@ -272,9 +272,14 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
 
 
 def _profile(
-    run: CorpusRun, fresh: CorpusRun | None, again: CorpusRun | None, weights: str | None, repeats: bool
+    run: CorpusRun,
+    fresh: CorpusRun | None,
+    again: CorpusRun | None,
+    weights: str | None,
+    repeats: bool,
+    examples: int,
 ) -> Profile:
-    """From sums to verdicts."""
+    """From sums to verdicts, and so many examples of the roles."""
     sentences, checkpoint = run.settings.sentences, run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     confirmed = judged.confirmed_roles(roles, _candidates(again, False))
@@ -285,7 +290,7 @@ def _profile(
         run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
         run.repeats.results() if repeats else None, run.distances.results() if sentences else None,
         run.distances.n_queries, _placed(confirmed, checkpoint),
-        _placed(role_examples(roles, run.tallies.values()), checkpoint),
+        _placed(find_examples(run, roles, examples), checkpoint),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def between_spans(pattern: Tensor, members: Spans) -> Tensor:
     return means @ pattern @ belongs.transpose(-1, -2)
 
 
-def _instances_of(batch: Batch) -> tuple[list[list[list[int]]], Tensor, dict[str, list[int]]]:
+def relation_instances(batch: Batch) -> tuple[list[list[list[int]]], Tensor, dict[str, list[int]]]:
     """The instances of relations in a batch; a subtype (``acl:relcl``) counts as its base relation, too.
 
     Returns:
@@ -111,8 +111,6 @@ class RelationTally(SumTally):
         members: for each text of the batch begun last and each word, its tokens that are no sinks.
         pairs: of each instance of that batch the text, the dependent and the head, [n, 3].
         numbers: for each relation the numbers of its instances.
-        between: of the layer added last the attention between words, [batch, n_heads, n_words, n_words].
-        guesses: the other word that each word attends to most, [batch, n_heads, n_words]; -1 where to none.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
@@ -121,14 +119,13 @@ class RelationTally(SumTally):
         self._causal = causal
         self.members: list[list[list[int]]] = []
         self.numbers: dict[str, list[int]] = {}
-        self.between = self.guesses = torch.empty(0)
         self.pairs = torch.empty(0, 3, dtype=torch.long)
         self._weights = self._instances = self._places = torch.empty(0)
         self._words: WordGuesses | None = None
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the instances of a batch."""
-        self.members, self.pairs, self.numbers = _instances_of(batch)
+        self.members, self.pairs, self.numbers = relation_instances(batch)
         self._weights, self._words = weights, None
         if not self.numbers:
             return
@@ -164,8 +161,7 @@ class RelationTally(SumTally):
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if self._words is None:
             return
-        self.between = between_spans(pattern, self.members).cpu()
-        self.guesses = guesses = most_attended_other(self.between)
+        guesses = most_attended_other(between_spans(pattern, self.members).cpu())
         visible = self._words.visible
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
