@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 import attnviz
-from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
+from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TopExamples, find_examples
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.corpora.long_runs import Process, Unfinished
 from attnviz.corpora.reading import open_corpus
+from attnviz.corpora.runs import RunSettings
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.examples import (
@@ -44,21 +45,24 @@ def paths(tmp_path_factory):
 
 
 def settings(model, paths, rank=0, count=1, batch_size=16, unfinished=None):
-    return ProfileSettings(
+    return RunSettings(
         model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, Process(rank, count),
         Unfinished(unfinished, {}), lambda *_: None, lambda _: None,
     )  # fmt: skip
 
 
-def every(run):
-    """The examples of all roles of all heads, passed or not."""
+def every(settings):
+    """The examples of all roles of all heads, passed or not; None in all processes but the first."""
+    run = CorpusRun(settings)
+    if not run.measure(repeats=False):
+        return None
     made = attnviz.commands.profile.measure._profile(run, None, None, None, False, 0)
     return find_examples(run, [replace(role, passed=True) for role in made.roles], 3)
 
 
 @pytest.fixture(scope="module")
 def whole(model, paths):
-    return every(CorpusRun.measure(settings(model, paths)))
+    return every(settings(model, paths))
 
 
 def test_there_are_examples_of_every_kind_of_role(model, whole):
@@ -138,15 +142,21 @@ def same(found, expected):
 
 @pytest.mark.draws
 def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
-    same(every(CorpusRun.measure(settings(model, paths, batch_size=1))), whole)
+    same(every(settings(model, paths, batch_size=1)), whole)
 
 
 @pytest.mark.draws
-def test_processes_change_nothing(model, paths, whole):
-    runs = [CorpusRun.measure(settings(model, paths, rank, 3, batch_size=4)) for rank in range(3)]
-    for other in runs[1:]:
-        runs[0].absorb(other.state())
-    same(every(runs[0]), whole)
+def test_processes_change_nothing(model, paths, whole, monkeypatch):
+    states = []
+
+    def gathered(process, state):
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr("attnviz.corpora.runs.gathered", gathered)
+    *others, found = (every(settings(model, paths, rank, 3, batch_size=4)) for rank in (2, 1, 0))
+    assert others == [None, None]
+    same(found, whole)
 
 
 def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, signals_heard):
@@ -154,9 +164,9 @@ def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, si
     with monkeypatch.context() as patch:
         interrupt(patch, 4, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))
+            every(settings(model, paths, batch_size=4, unfinished=kept))
     assert kept.exists()
-    same(every(CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))), whole)
+    same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
 
 
 @pytest.mark.parametrize("model", ["gpt2"], indirect=True)

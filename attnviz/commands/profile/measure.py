@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checked
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
-from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
+from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import find_examples
 from attnviz.commands.profile.names import NameCount
 from attnviz.commands.profile.relations import RelationCount
@@ -20,8 +20,9 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
+from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import find_parser, own_device
+from attnviz.corpora.runs import RunSettings, own_device
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
@@ -217,15 +218,13 @@ def profile_heads(
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
         }  # fmt: skip
-        settings = ProfileSettings(
+        settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
             named(part, progress), tell,
         )  # fmt: skip
-        run = CorpusRun.measure(settings)
-        if repeats and part != PARTS[2]:
-            run.measure_repeats()
-        return run if run.gather() else None
+        run = CorpusRun(settings)
+        return run if run.measure(repeats=repeats and part != PARTS[2]) else None
 
     with joined_processes(process):
         run = measured(PARTS[0], checkpoint, corpora, limit)
@@ -262,11 +261,11 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     """All that a run has measured, role by role."""
     if run is None:
         return
-    if run.settings.sentences:
+    if run.sentences:
         yield from judged.statistic_candidates(run.statistics)
         yield from judged.semantic_candidates(run.meanings)
     if repeats:
-        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.settings.sentences)
+        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)
     yield from judged.syntax_candidates(run.relations.results())
     yield from judged.coreference_candidates(run.names.results())
 
@@ -280,15 +279,15 @@ def _profile(
     examples: int,
 ) -> Profile:
     """From sums to verdicts, and so many examples of the roles."""
-    sentences, checkpoint = run.settings.sentences, run.settings.checkpoint
+    checkpoint = run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
         checkpoint, weights, _counts(run), run.settings.seed, run.attention.verification, run.attention.texts_verified,
-        run.statistics if sentences else None,
-        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.settings.gold,
+        run.statistics if run.sentences else None,
+        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
         run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
-        run.repeats.results() if repeats else None, run.distances.results() if sentences else None,
+        run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
         run.distances.n_queries, _placed(confirmed, checkpoint),
         _placed(find_examples(run, roles, examples), checkpoint),
     )  # fmt: skip
