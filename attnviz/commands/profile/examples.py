@@ -142,6 +142,7 @@ class _Instances:
         keys, right: boolean [n, n_keys], the keys among which the head chooses, and which of them are right.
         spans: whether queries and keys are spans of the text, not tokens.
         reverse: whether it is the keys that attend to the query.
+        spread: whether a hit is attention that is spread over all keys, and no key is right.
     """
 
     texts: Tensor
@@ -151,46 +152,21 @@ class _Instances:
     right: Tensor
     spans: bool = False
     reverse: bool = False
+    spread: bool = False
 
-
-def _of_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
-    """The content tokens of which a role is asked; None for a role that is not about the tokens of sentences."""
-    content, valid = batch.content.cpu(), batch.valid.cpu()
-    allowed = allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
-    keys, right = (each[:, None] & allowed for each in (valid, valid & ~content))
-    if role in run.statistics.roles:
-        keys = content[:, None] & allowed
-        right = keys & run.statistics.masks_of(batch)[:, run.statistics.roles.index(role)]
-    elif role == "semantic":
-        keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
-        right = keys & (cosines >= MARGIN)
-    elif role not in ("sink", "broad"):
-        return None
-    texts, queries = (content if role == "broad" else content & right.any(-1)).nonzero().T
-    right = right & (role != "broad")  # of which no key is right
-    return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries])
-
-
-def _of_relations(pairs: Tensor, sizes: Tensor, direction: str | None, causal: bool) -> _Instances:
-    """The instances of a relation: the text, the dependent and the head of each, in texts of so many words."""
-    texts, dependents, heads = pairs.T
-    queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
-    word = torch.arange(int(sizes.max()))
-    keys = (word < sizes[texts, None]) & (word < queries[:, None] if causal else word != queries[:, None])
-    right = keys & (word == wanted[:, None])
-    asked = right.any(-1)
-    texts, queries, dependents, keys, right = (each[asked] for each in (texts, queries, dependents, keys, right))
-    return _Instances(texts, queries, dependents, keys, right, spans=True)
-
-
-def _of_names(batch: Batch, direction: str | None) -> _Instances:
-    """The pronouns of a batch of GAP: of each text span 0, the names being 1 and 2."""
-    texts = torch.arange(len(batch.items))
-    answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
-    keys = torch.tensor([[False, True, True]]).expand(len(texts), -1)
-    right = torch.arange(3) == answers[:, None]
-    pronouns = torch.zeros_like(texts)
-    return _Instances(texts, pronouns, pronouns, keys, right, spans=True, reverse=direction == NAME_DIRECTIONS[1])
+    def seen(self, weights: Tensor, heads: Sequence[int]) -> "_Seen":
+        """What some heads do, by weights of [batch, n_heads, n, n] that the queries and the keys are of."""
+        weights = weights.mT if self.reverse else weights
+        rows = weights[self.texts[:, None], torch.tensor(heads), self.queries[:, None]]  # [n, n_heads, n_keys]
+        weights = (rows * _STEPS).round().long()
+        gold_weight, gold = weights.masked_fill(~self.right[:, None], -1).max(-1)
+        weight, key = weights.masked_fill(~(self.keys & ~self.right)[:, None], -1).max(-1)
+        if self.spread:
+            hits = torch.special.entr(rows).sum(-1) >= BROAD_SHARE * self.keys.sum(-1).log()[:, None]
+        else:
+            hits = gold_weight > weight.clamp(min=0)
+        no_less = gold_weight >= weight
+        return _Seen(hits, gold.where(no_less, key), gold_weight.where(no_less, weight), gold, gold_weight)
 
 
 class _Seen(NamedTuple):
@@ -218,20 +194,6 @@ class _Seen(NamedTuple):
         best = ranks.new_zeros(int(texts.max()) + 1, *ranks.shape[1:]).scatter_reduce(0, index, ranks, "amax")
         scores = scores.masked_fill(ranks < best[texts], -1)
         return torch.cat([scores, random[:, None, None].expand_as(scores[..., :1])], -1)
-
-
-def _seen(some: _Instances, weights: Tensor, heads: Sequence[int], spread: bool) -> _Seen:
-    """What some heads do by weights of [batch, n_heads, n, n]; a hit is ``spread`` over the keys, or on a right one."""
-    weights = weights.mT if some.reverse else weights
-    rows = weights[some.texts[:, None], torch.tensor(heads), some.queries[:, None]]  # [n, n_heads, n_keys]
-    weights = (rows * _STEPS).round().long()
-    gold_weight, gold = weights.masked_fill(~some.right[:, None], -1).max(-1)
-    weight, key = weights.masked_fill(~(some.keys & ~some.right)[:, None], -1).max(-1)
-    if spread:
-        hits = torch.special.entr(rows).sum(-1) >= BROAD_SHARE * some.keys.sum(-1).log()[:, None]
-        return _Seen(hits, key, weight, gold, gold_weight)
-    hits, no_less = gold_weight > weight.clamp(min=0), gold_weight >= weight
-    return _Seen(hits, gold.where(no_less, key), gold_weight.where(no_less, weight), gold, gold_weight)
 
 
 _Role = tuple[str, str | None]
@@ -275,8 +237,7 @@ class _Search:
             for role, some in instances.items():
                 kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):
-                    weights = spans() if some.spans else tokens
-                    seen = _seen(some, weights, [id.head for id in kept], spread=role[0] == "broad")
+                    seen = some.seen(spans() if some.spans else tokens, [id.head for id in kept])
                     scores = seen.scores(some.texts, random[some.texts, some.places])
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
@@ -344,20 +305,20 @@ def _priorities(name: str, item: Item) -> Tensor:
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
     """Those of which a role is asked; None for a role that is not about the tokens of sentences."""
     content, valid = batch.content.cpu(), batch.valid.cpu()
-    allowed = allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
-    keys, right = (each[:, None] & allowed for each in (valid, valid & ~content))
+    keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
+    right, spread = keys & ~content[:, None], role == "broad"
     if role in run.statistics.roles:
-        keys = content[:, None] & allowed
+        keys = keys & content[:, None]
         right = keys & run.statistics.masks_of(batch)[:, run.statistics.roles.index(role)]
     elif role == "semantic":
         keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
         right = keys & (cosines >= MARGIN)
-    elif role not in ("sink", "broad"):
+    elif spread:
+        right = torch.zeros_like(keys)
+    elif role != "sink":
         return None
-    asked = content if role == "broad" else content & right.any(-1)
-    texts, queries = asked.nonzero().T
-    right = right & (role != "broad")  # of which no key is right
-    return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries])
+    texts, queries = (content & (right.any(-1) | spread)).nonzero().T
+    return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)
 
 
 def _words(pairs: Tensor, sizes: Tensor, direction: str | None, causal: bool) -> _Instances:
