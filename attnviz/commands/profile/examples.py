@@ -10,7 +10,7 @@ key, one a text each; deciles are by the weight of the right key, over a random 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from heapq import heappush, heappushpop, nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -232,12 +232,12 @@ class _Search:
         random = pad_sequence([_priorities(f"{seed}:{corpus}", item) for item in batch.items], batch_first=True)
 
         def visit(layer: int, pattern: Tensor) -> None:
-            tokens = pattern.float().cpu()
-            spans = cache(partial(between_spans, tokens, members))
+            tokens = cache(lambda: pattern.float().cpu())
+            spans = cache(lambda: between_spans(tokens(), members))
             for role, some in instances.items():
                 kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):
-                    seen = some.seen(spans() if some.spans else tokens, [id.head for id in kept])
+                    seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept])
                     scores = seen.scores(some.texts, random[some.texts, some.places])
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
