@@ -183,7 +183,7 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(CorpusRun, "_count", stopping)
+        patched.setattr(CorpusRun, "count", stopping)
         result = run("trees.conllu", "--batch-size", "8")
     assert result.exit_code == 130
     assert "interrupted. What was measured is kept in out/profile.unfinished: the same command goes on" in result.stderr
@@ -199,7 +199,7 @@ def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(CorpusRun, "_count", stopping)
+        patched.setattr(CorpusRun, "count", stopping)
         assert run("trees.conllu", "--batch-size", "8", *arguments).exit_code == 130
 
 
@@ -234,7 +234,7 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
     interrupted_run(run, monkeypatch)
     save = Unfinished.save
     monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
-    monkeypatch.setattr(CorpusRun, "_count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(CorpusRun, "count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert run("trees.conllu").exit_code == 130
     result = run("trees.conllu")
     assert result.exit_code == 1
@@ -243,7 +243,7 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
 
 
 def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch):
-    count, done = CorpusRun._count, []
+    count, done = CorpusRun.count, []
 
     def stopping(*arguments: Any) -> None:
         done.append(1)
@@ -252,7 +252,7 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
         count(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(CorpusRun, "_count", stopping)
+        patched.setattr(CorpusRun, "count", stopping)
         assert run("trees.conllu", "--batch-size", "8").exit_code == 130
     names = ["profile.unfinished", "profile.unfinished-untrained"]
     assert sorted(path.name for path in Path("out").iterdir()) == names

@@ -319,14 +319,14 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Send SIGINT in the middle of the batch with this number."""
-    one, numbers_of_batches = measure._Run._count, count(1)
+    one, numbers_of_batches = measure._Run.count, count(1)
 
     def stopping(run: Any, *arguments: Any) -> None:
         if next(numbers_of_batches) == after:
             os.kill(os.getpid(), signal.SIGINT)
         one(run, *arguments)
 
-    monkeypatch.setattr(measure._Run, "_count", stopping)
+    monkeypatch.setattr(measure._Run, "count", stopping)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_numbers(

@@ -5,15 +5,14 @@ import signal
 from dataclasses import replace
 
 import pytest
-import torch
 
 import attnviz
-from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
-from attnviz.commands.profile.examples import role_examples
-from attnviz.commands.profile.kept import NONE, SAMPLED, STEPS, Kept, Reading, packed, score_codes
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.examples import TopExamples, find_examples
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.corpora.long_runs import Process, Unfinished
 from attnviz.corpora.reading import open_corpus
+from attnviz.corpora.runs import RunSettings
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.examples import (
@@ -46,22 +45,24 @@ def paths(tmp_path_factory):
 
 
 def settings(model, paths, rank=0, count=1, batch_size=16, unfinished=None):
-    return ProfileSettings(
+    return RunSettings(
         model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, Process(rank, count),
-        Unfinished(unfinished, {}), lambda *_: None, lambda _: None, 3,
+        Unfinished(unfinished, {}), lambda *_: None, lambda _: None,
     )  # fmt: skip
 
 
-def every(run):
-    """The examples of all roles of all heads, passed or not."""
-    made = attnviz.commands.profile.measure._profile(run, None, None, None, False)
-    roles = [replace(role, passed=True) for role in made.roles]
-    return role_examples(roles, run.tallies.values())
+def every(settings):
+    """The examples of all roles of all heads, passed or not; None in all processes but the first."""
+    run = CorpusRun(settings)
+    if not run.measure(repeats=False):
+        return None
+    made = attnviz.commands.profile.measure._profile(run, None, None, None, False, 0)
+    return find_examples(run, [replace(role, passed=True) for role in made.roles], 3)
 
 
 @pytest.fixture(scope="module")
 def whole(model, paths):
-    return every(CorpusRun.measure(settings(model, paths)))
+    return every(settings(model, paths))
 
 
 def test_there_are_examples_of_every_kind_of_role(model, whole):
@@ -141,15 +142,21 @@ def same(found, expected):
 
 @pytest.mark.draws
 def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
-    same(every(CorpusRun.measure(settings(model, paths, batch_size=1))), whole)
+    same(every(settings(model, paths, batch_size=1)), whole)
 
 
 @pytest.mark.draws
-def test_processes_change_nothing(model, paths, whole):
-    runs = [CorpusRun.measure(settings(model, paths, rank, 3, batch_size=4)) for rank in range(3)]
-    for other in runs[1:]:
-        runs[0].absorb(other.state())
-    same(every(runs[0]), whole)
+def test_processes_change_nothing(model, paths, whole, monkeypatch):
+    states = []
+
+    def gathered(process, state):
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr("attnviz.corpora.runs.gathered", gathered)
+    *others, found = (every(settings(model, paths, rank, 3, batch_size=4)) for rank in (2, 1, 0))
+    assert others == [None, None]
+    same(found, whole)
 
 
 def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, signals_heard):
@@ -157,54 +164,42 @@ def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, si
     with monkeypatch.context() as patch:
         interrupt(patch, 4, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))
+            every(settings(model, paths, batch_size=4, unfinished=kept))
     assert kept.exists()
-    same(every(CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))), whole)
+    same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
 
 
 @pytest.mark.parametrize("model", ["gpt2"], indirect=True)
-@pytest.mark.draws
-def test_memory_does_not_grow_with_the_corpus(model, tmp_path):
-    """What is kept of four times the sentences is as large, and forgotten texts are gone."""
-    sizes, texts = [], []
-    for n in (60, 240):
-        run = CorpusRun.measure(settings(model, [corpora.treebank(tmp_path / f"{n}.conllu", n)]))
-        states = [tally.state() for name, tally in run.tallies.items() if name.endswith("examples")]
-        kept = [each for state in states for each in state["kept"].values()]
-        sizes.append(sum(each["codes"].numel() + len(each["sampled"]) for each in kept))
-        alive = {place - place % (NONE + 1) for tally in run.tallies.values() if hasattr(tally, "kept")
-                 for each in tally.kept.values() for place in each.places().tolist()}  # fmt: skip
-        texts.append(alive == {first for state in states for first in state["texts"]})
-    assert sizes[1] <= sizes[0] + 10 * SAMPLED
-    assert texts == [True, True]
+def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, paths, monkeypatch):
+    monkeypatch.setattr("attnviz.commands.profile.examples.SAMPLED_TEXTS", 5)
+
+    def texts(seed):
+        examples = profile_heads(model, paths, control=False, seed=seed).examples
+        return {(e.corpus, e.number) for of_role in examples for some in of_role.groups.values() for e in some}
+
+    drawn = texts(0)
+    assert 5 <= len(drawn) <= 10
+    assert texts(0) == drawn != texts(1)
 
 
-def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first():
-    places = torch.tensor([7, 3, 5, 1])
-    scores = torch.tensor([STEPS, STEPS, 4, STEPS])
-    found = []
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        kept = Kept(2, (), 0)
-        for at in order:
-            code = score_codes(scores[[at]], places[[at]])
-            kept.offer(torch.stack([code, code]), torch.zeros(2, 1, dtype=torch.long))
-        found.append([place for place, _ in kept.ranked(0, ())])
-    assert found == [[1, 3], [1, 3]]
+def example(weight, number=0):
+    unit = Unit("a", 0, 1)
+    return Example("a.txt", number, f"a {number}", unit, unit, weight, True, None, None)
 
 
-def test_a_reading_is_what_was_packed():
-    fields = [torch.tensor(value) for value in (1, NONE, STEPS, 77, 0)]
-    assert Reading.of(int(packed(*fields))) == (1, NONE, STEPS, 77, 0)
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
+def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
+    top, offers = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)]
+    for score, text in (offers[at] for at in order):
+        top.offer(score, (0, text, 0), example(score / 9, text))
+    assert [each.number for each in top.ranked()] == [1, 3]
 
 
 def test_deciles_of_99_are_every_tenth():
-    kept = Kept(1, (), 0)
-    slots, new = kept.draw(torch.arange(500))
-    weights = torch.arange(500)[new]
-    kept.sampled[slots] = packed(*(torch.zeros(len(new)),) * 4, weights)
-    assert len(kept.sampled) == SAMPLED
-    expected = sorted(weights.tolist())[9::10]
-    assert [reading.gold_weight for _, reading in kept.deciles(())] == expected
+    top = TopExamples(99)
+    for number in range(99):
+        top.offer(number * 61 % 99, (0, number, 0), example(number / 100, number))
+    assert [each.number for each in top.deciles()] == [*range(9, 99, 10)]
 
 
 # --- in documents

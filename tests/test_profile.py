@@ -19,7 +19,7 @@ from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
-from attnviz.corpora.long_runs import Process, Unfinished
+from attnviz.corpora.long_runs import Measured, Process, Unfinished
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.patterns.rules import Rule
@@ -188,7 +188,7 @@ def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, *signals: signal.Signals) -> None:
     """Send these in the middle of the batch with this number."""
-    one, batches = CorpusRun._count, count(1)
+    one, batches = CorpusRun.count, count(1)
 
     def stopping(run: CorpusRun, *arguments: Any) -> None:
         if next(batches) == after:
@@ -196,7 +196,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, *signals: signal.Sign
                 os.kill(os.getpid(), each)
         one(run, *arguments)
 
-    monkeypatch.setattr(CorpusRun, "_count", stopping)
+    monkeypatch.setattr(CorpusRun, "count", stopping)
 
 
 @pytest.mark.parametrize(("checkpoint", "after"), [("bert", 3), ("gpt2", 30)], indirect=["checkpoint"])
@@ -219,7 +219,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
 
 def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
     interrupt(monkeypatch, 1, signal.SIGTERM, signal.SIGINT)
-    monkeypatch.setattr(CorpusRun, "_finish", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr(Measured, "note", lambda *_: pytest.fail("it went on"))
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         alone(checkpoint, [folder / "trees.conllu"])
@@ -317,7 +317,9 @@ def test_the_control_is_measured_on_a_part_and_no_role_passes_below_it(
     without = measured(checkpoint, [trees])
     assert found is not None
     assert (found.control_texts, without.control_texts) == (120, None)
-    assert {(name, total) for name, _, total in told} == {("more.conllu", 150), ("more.conllu, untrained copy", 120)}
+    assert {(name, total) for name, _, total in told} == {
+        ("more.conllu", 150), ("more.conllu, untrained copy", 120), ("more.conllu, examples", 150),
+    }  # fmt: skip
     assert scores(found) == scores(without)
     assert {role.untrained for role in without.roles} == {None}
     assert len({role.role for role in without.roles if role.passed} - {"broad"}) > 1

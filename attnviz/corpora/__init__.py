@@ -1,1 +1,1 @@
-"""From files of many texts to batches through a model: reading, batches, runs; long_runs to go on or share the work."""
+"""Files of many texts to batches through a model: reading, parsing, batches, runs; long_runs keeps and shares work."""

@@ -164,6 +164,12 @@ class Measured:
             return f"{len(self.numbers) - n_seen} of the {len(self.numbers)} texts that it had read are gone"
         return "" if digest == self.digest else f"the {n_seen} texts that it had read are others now"
 
+    def add(self, other: "Measured") -> None:
+        """Count what another process has measured."""
+        self.texts += other.texts
+        self.tokens += other.tokens
+        self.left_out += other.left_out
+
     def state(self) -> dict[str, Any]:
         """Plain numbers, to save."""
         return {**vars(self), "numbers": sorted(self.numbers), "pending": {}}

@@ -63,6 +63,12 @@ class RelatedWords:
                     pairs.append((text, arc.dependent, arc.head))
         return cls(found.members, found.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), found.numbers)
 
+    @classmethod
+    def of_batch(cls, batch: "Batch") -> "RelatedWords":
+        """Those of the texts of a batch."""
+        items = ((item, [place for place, sink in enumerate(item.sink) if sink]) for item in batch.items)
+        return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
+
     def instances(self, text: int = 0) -> dict[str, list[tuple[int, int]]]:
         """By relation the dependents and heads of one text."""
         every = [(int(dependent), int(head)) for _, dependent, head in self.pairs[self.pairs[:, 0] == text]]
@@ -140,8 +146,6 @@ class RelationTally(SumTally):
 
     Attributes:
         words: of the texts begun last.
-        between: of the layer added last the attention between words, [batch, n_heads, n_words, n_words].
-        guesses: the other word that each word attends to most, [batch, n_heads, n_words]; -1 where to none.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
@@ -149,20 +153,13 @@ class RelationTally(SumTally):
         self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
         self._causal = causal
         self.words = RelatedWords.of([])
-        self.between = self.guesses = torch.empty(0)
         self._weights = self._instances = self._places = torch.empty(0)
         self._guesses: WordGuesses | None = None
         self._layer: WordsOfLayer | None = None
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
-        self.begin_words(
-            RelatedWords.of(
-                (item.members, item.source.arcs, [place for place, sink in enumerate(item.sink) if sink])
-                for item in batch.items
-            ),
-            weights,
-        )
+        self.begin_words(RelatedWords.of_batch(batch), weights)
 
     def begin_words(self, words: RelatedWords, weights: Tensor | None = None) -> None:
         """Count the instances of some texts; without ``weights`` [1 + replicates, n_texts] each text counts once."""
@@ -204,9 +201,8 @@ class RelationTally(SumTally):
     def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if self._guesses is not None:
-            self.between = between_spans(pattern, self.words.members).cpu()
-            self.guesses = most_attended_other(self.between)
-            self._count_heads(layer, self._guesses)
+            between = between_spans(pattern, self.words.members).cpu()
+            self._count_heads(layer, most_attended_other(between), self._guesses)
 
     def update(self, rows: VerifiedRows) -> None:
         """Count a block of rows of the single text that was begun."""
@@ -215,14 +211,13 @@ class RelationTally(SumTally):
         self._layer = self._layer or WordsOfLayer(self.words, rows)
         self._layer.update(rows)
         if rows.last:
-            self.guesses = self._layer.guesses[None]
-            self._count_heads(rows.layer, self._guesses)
+            self._count_heads(rows.layer, self._layer.guesses[None], self._guesses)
             if self.words.sinks[0]:
                 self._count_above_sinks(rows.layer, self._layer.above_sinks)
             self._layer = None
 
-    def _count_heads(self, layer: int, words: WordGuesses) -> None:
-        guesses = self.guesses
+    def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
+        """Count one layer from the guess of each head for each word, [n_texts, n_heads, n_words]."""
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
             own = (guesses[text, :, query] == target[:, None]).double()

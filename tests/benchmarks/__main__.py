@@ -173,8 +173,8 @@ def whole_treebank() -> Iterator[Row]:
     """
     from attnviz.commands.profile import measure
     from attnviz.corpora.batches import batches
+    from attnviz.corpora.parsing import ready
     from attnviz.corpora.reading import open_corpus, read_texts
-    from attnviz.corpora.runs import ready
 
     path, checkpoint = _treebank(), _minilm()
     model, tokenizer = checkpoint.model, checkpoint.tokenizer

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checked
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
-from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
-from attnviz.commands.profile.examples import role_examples
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.examples import find_examples
 from attnviz.commands.profile.names import NameCount
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
+from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import find_parser, own_device
+from attnviz.corpora.runs import RunSettings, own_device
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
@@ -172,7 +173,8 @@ def profile_heads(
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
             corpus; a role passes only above it. It takes as long as so many texts take.
         confirm: other corpora, on which the roles that pass are measured again.
-        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
+        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none. They are
+            from :data:`attnviz.commands.profile.examples.SAMPLED_TEXTS` texts of each corpus, which are read again.
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         device_map: instead of a device, as for :func:`attnviz.analyze`; of one process, and without ``control``.
@@ -215,17 +217,14 @@ def profile_heads(
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
-            "examples": examples,
         }  # fmt: skip
-        settings = ProfileSettings(
+        settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            named(part, progress), tell, 0 if part else examples,
+            named(part, progress), tell,
         )  # fmt: skip
-        run = CorpusRun.measure(settings)
-        if repeats and part != PARTS[2]:
-            run.measure_repeats()
-        return run if run.gather() else None
+        run = CorpusRun(settings)
+        return run if run.measure(repeats=repeats and part != PARTS[2]) else None
 
     with joined_processes(process):
         run = measured(PARTS[0], checkpoint, corpora, limit)
@@ -234,7 +233,7 @@ def profile_heads(
             most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), corpora, most)
         again = measured(PARTS[2], checkpoint, others, limit) if others else None
-    return None if run is None else _profile(run, fresh, again, weights, repeats)
+    return None if run is None else _profile(run, fresh, again, weights, repeats, examples)
 
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
@@ -262,30 +261,35 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     """All that a run has measured, role by role."""
     if run is None:
         return
-    if run.settings.sentences:
+    if run.sentences:
         yield from judged.statistic_candidates(run.statistics)
         yield from judged.semantic_candidates(run.meanings)
     if repeats:
-        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.settings.sentences)
+        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)
     yield from judged.syntax_candidates(run.relations.results())
     yield from judged.coreference_candidates(run.names.results())
 
 
 def _profile(
-    run: CorpusRun, fresh: CorpusRun | None, again: CorpusRun | None, weights: str | None, repeats: bool
+    run: CorpusRun,
+    fresh: CorpusRun | None,
+    again: CorpusRun | None,
+    weights: str | None,
+    repeats: bool,
+    examples: int,
 ) -> Profile:
-    """From sums to verdicts."""
-    sentences, checkpoint = run.settings.sentences, run.settings.checkpoint
+    """From sums to verdicts, and so many examples of the roles."""
+    checkpoint = run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
         checkpoint, weights, _counts(run), run.settings.seed, run.attention.verification, run.attention.texts_verified,
-        run.statistics if sentences else None,
-        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.settings.gold,
+        run.statistics if run.sentences else None,
+        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
         run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
-        run.repeats.results() if repeats else None, run.distances.results() if sentences else None,
+        run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
         run.distances.n_queries, _placed(confirmed, checkpoint),
-        _placed(role_examples(roles, run.tallies.values()), checkpoint),
+        _placed(find_examples(run, roles, examples), checkpoint),
     )  # fmt: skip
 
 

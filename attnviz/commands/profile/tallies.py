@@ -15,7 +15,6 @@ from attnviz.model.offloading import parameter_of
 from attnviz.patterns.bootstrap import REPLICATES
 from attnviz.patterns.estimates import Estimate, estimated
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
-from attnviz.patterns.rules import MARGIN
 from attnviz.patterns.sums import SumTally
 
 _MEANS = ("entropy", "distance", "confidence")
@@ -86,11 +85,7 @@ class StatisticsTally(_TextTally):
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. A mask that reads the text is made for each text.
 
-    Attributes:
-        roles: the names of the patterns.
-        masks: of the patterns, for the batch begun last, boolean [n_texts, n_shares, n, n]; [1, …] for all texts.
-        entropies: of the layer added last, in nats, [n_texts, n_heads, n].
-        largest: likewise the largest weight of each query, and its key.
+    ``roles`` are the names of the patterns.
     """
 
     def __init__(
@@ -113,14 +108,14 @@ class StatisticsTally(_TextTally):
             positions=(replicates + 1, 2),  # all, content
             baselines=(replicates + 1, len(self._windows), n_shares + 2),  # of the shares, of the sink, and entropy
         )
-        self.masks = self.entropies = torch.empty(0)
+        self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and what uniform attention does there."""
         super().begin(batch, weights)
         positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
-        self.masks = self._masks_of(batch)
+        self._masks = self.masks_of(batch)
         uniform = torch.stack([self._uniform_in(batch, window) for window in self._windows], 1)
         self._counts["baselines"] += torch.einsum("rt,twk->rwk", weights, uniform)
 
@@ -130,7 +125,7 @@ class StatisticsTally(_TextTally):
         allowed = allowed_units(valid.shape[1], self.causal, window)
         keys = content[:, None, :] & allowed & content[:, :, None]
         count = keys.sum(-1).clamp(min=1).double()
-        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self.masks.unbind(1)]
+        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self._masks.unbind(1)]
         seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1).double()
         sinks = (valid & ~content)[:, None, :] & allowed
         uniform += [(sinks.sum(-1) / seen * content).sum(1), (seen.log() * valid).sum(1)]
@@ -142,16 +137,14 @@ class StatisticsTally(_TextTally):
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
-        self.entropies = entropy(pattern)
-        self.largest = pattern.max(-1)
-        means = torch.stack([self.entropies, far, self.largest.values], -1)
+        means = torch.stack([entropy(pattern), far, pattern.amax(-1)], -1)
         means = (means * queries[..., None]).sum(2)
-        masks = pad(self.masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
+        masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         self._add(layer, torch.cat([means, shares], -1))
 
-    def _masks_of(self, batch: Batch) -> Tensor:
-        """The masks of each text, boolean [n_texts, n_shares, n, n]; [1, …] where none reads the text."""
+    def masks_of(self, batch: Batch) -> Tensor:
+        """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] where none reads it."""
         n = batch.valid.shape[1]
         texts = [MaskInput(("",) * n, range(n), self.causal)]
         if any(spec.reads_text for spec in self._patterns):
@@ -243,10 +236,6 @@ class MeaningTally(_TextTally):
     and two positions with the same vocabulary entry: their cosine is 1 by definition, so every duplicate-token head
     would pass for a semantic one. A pair's cosine is that of the input embeddings (BERT's word embeddings, GPT-2's
     wte; no positions) less :func:`mean_embedding`.
-
-    Attributes:
-        pairs: those of the batch begun last, boolean [n_texts, n, n].
-        alike: the pairs whose cosine is a margin above 0, that of words that have nothing to do with one another.
     """
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
@@ -257,24 +246,27 @@ class MeaningTally(_TextTally):
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
             uniform=(replicates + 1, len(self._windows), 2),  # mean cosines, and queries
         )
-        self._masks = self.pairs = self.alike = torch.empty(0)
+        self._masks = torch.empty(0)
+
+    def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The pairs of a batch, boolean [n_texts, n, n], and the cosines of any two of its tokens."""
+        ids, content = batch.inputs["input_ids"], batch.content
+        vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
+        other = content[:, :, None] & content[:, None, :] & (ids[:, :, None] != ids[:, None, :])
+        allowed = allowed_units(ids.shape[1], self._causal).to(ids.device)
+        return other & allowed, vectors @ vectors.mT  # 0 for an embedding that is the mean itself
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take the cosines of a batch."""
         super().begin(batch, weights)
-        ids, content = batch.inputs["input_ids"], batch.content
-        vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
-        cosines = vectors @ vectors.mT  # 0 for an embedding that is the mean itself
-        other = content[:, :, None] & content[:, None, :] & (ids[:, :, None] != ids[:, None, :])
+        every, cosines = self.cosines(batch)
         for place, window in enumerate(self._windows):
-            pairs = other & allowed_units(ids.shape[1], self._causal, window).to(ids.device)
+            pairs = every & allowed_units(every.shape[1], self._causal, window).to(every.device)
             keys = pairs.sum(-1)
             means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
             counts = torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
             self._counts["uniform"][:, place] += weights @ counts
-        pairs = other & allowed_units(ids.shape[1], self._causal).to(ids.device)
-        self._masks = torch.stack([cosines * pairs, pairs.to(cosines)], -1).flatten(1, 2)
-        self.pairs, self.alike = pairs, pairs & (cosines >= MARGIN)
+        self._masks = torch.stack([cosines * every, every.to(cosines)], -1).flatten(1, 2)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the batch begun last."""

@@ -23,8 +23,9 @@ from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import Tally
 from attnviz.corpora.batches import Batch, SampledAttention, encode
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import LongRun, Part, RunSettings, find_parser, own_device
+from attnviz.corpora.parsing import find_parser, ready
+from attnviz.corpora.reading import Corpus, Text, open_corpus
+from attnviz.corpora.runs import LongRun, Part, RunSettings, own_device
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
@@ -196,14 +197,12 @@ def compare_corpus(
         "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
         "corpus": str(file.path), "parser": parse and parse.name,
     }  # fmt: skip
-    settings = _Settings(
+    settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,
         Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), told_once(warn),
-        b.encoder,
     )  # fmt: skip
     with joined_processes(process):
-        run = _Run.measure(settings)
-        return run.result() if run.gather() else None
+        return _Run(settings, b.encoder).result()
 
 
 def _opened(
@@ -216,28 +215,27 @@ def _opened(
     return open_checkpoint(model, device=place, dtype=dtype, device_map=device_map)[0]
 
 
-@dataclass(frozen=True)
-class _Settings(RunSettings):
-    other: Checkpoint  # B
-
-
-class _Run(LongRun):
+class _Run:
     """One pass over a corpus with both models; memory does not grow with it."""
 
-    settings: _Settings
-
-    def _begin(self) -> dict[str, Part]:
-        a, b = self.models = self.settings.checkpoint, self.settings.other
-        self.attention = SampledAttention(a, self.settings.seed), SampledAttention(b, self.settings.seed)
+    def __init__(self, settings: RunSettings, b: Checkpoint) -> None:
+        self.settings, a = settings, settings.checkpoint
+        self.models = a, b
+        self.attention = SampledAttention(a, settings.seed), SampledAttention(b, settings.seed)
         self.roles = role_tallies(a), role_tallies(b)
         self.tally = DifferenceTally(a.n_layers, a.n_heads)
         self._drops = True  # until a pass of A has dropped nothing
         parts: dict[str, Part] = {"differences": self.tally}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
             parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
-        return parts
+        self.run = LongRun(settings, parts, self.count, self.prepared)
 
-    def _count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
+    def prepared(self, text: Text) -> Text | None:
+        """A text with its words and relations; None for a tree of another size."""
+        return ready(text, self.settings.parse)
+
+    def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
+        """One batch of the corpus, through both models."""
         _check_same_tokens(self.models[1], batch)
         for piece in pieces(self.models[0], batch):
             self._count_piece(piece)
@@ -275,10 +273,13 @@ class _Run(LongRun):
             compare = PatternsAlone(lambda layer, pattern: self.tally.add_noise(layer, kept.pop(layer), pattern))
             record_attention(a, batch.inputs, compare, torch.inf)
 
-    def result(self) -> CorpusComparison:
-        """From sums to heads."""
+    def result(self) -> CorpusComparison | None:
+        """Measure, and from the sums of all processes to heads, in the first."""
+        self.run.measure()
+        if not self.run.gather():
+            return None
         a, b = self.models
-        settings, (done,), (first, second) = self.settings, self.measured, self.attention
+        settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
         return CorpusComparison(
             a, b, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
             (first.verification, second.verification), first.texts_verified,
