@@ -54,7 +54,7 @@ def test_the_spread_is_that_of_the_texts_alone(result: attnviz.TextsAnalysis):
         assert (spread.n, spread.least, spread.largest) == (3, min(entropies), max(entropies))
         assert spread.mean == pytest.approx(fmean(entropies))
         assert spread.sd == pytest.approx(stdev(entropies))
-        assert head.uniform["entropy"] == pytest.approx(fmean(each.context.entropy_uniform for each in alone))
+        assert head.uniform["entropy"] == pytest.approx(fmean(each.context.uniform["entropy"] for each in alone))
         labels = [analysis.head(head.id).label for analysis in alone]
         assert head.labels == {label: labels.count(label) for label in labels}
         assert head.labels[head.label] == max(head.labels.values())

@@ -104,7 +104,7 @@ def test_the_patterns_of_built_heads_are_where_they_were_aimed(bert: Analysis, g
 
 def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
     head = bert.head(places(LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(bert.context.entropy_uniform, abs=1e-4)
+    assert head.statistics["entropy"] == pytest.approx(bert.context.uniform["entropy"], abs=1e-4)
     assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
     for verdict in head.patterns:
         assert verdict.score == pytest.approx(verdict.baseline, abs=1e-4), verdict.name
@@ -112,7 +112,7 @@ def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
 
 def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
     head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(gpt2.context.entropy_uniform, abs=1e-4)
+    assert head.statistics["entropy"] == pytest.approx(gpt2.context.uniform["entropy"], abs=1e-4)
     for verdict in head.patterns:
         assert verdict.score == (None if verdict.baseline is None else pytest.approx(verdict.baseline, abs=0.05))
 

@@ -170,7 +170,7 @@ def test_every_kind_of_attention_is_between_its_own_texts(translated: Any) -> No
 
 def test_statistics_have_uniform_attention_of_every_kind(translated: Any) -> None:
     statistics = {each["key"]: each for each in data_of(translated.page())["statistics"]}
-    uniform = [part.context.entropy_uniform for part in translated.parts]
+    uniform = [part.context.uniform["entropy"] for part in translated.parts]
     assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=1e-5)
     assert statistics["distance"]["uniform"][2] is statistics["diagonality"]["uniform"][0] is None
     by_head = [head.statistics.get("diagonality") for head in translated.heads]

@@ -99,7 +99,7 @@ def test_a_score_that_uniform_attention_almost_reaches_does_not_pass(
     sinks: list[bool], baseline: float, name: str, fails: float, passes: float
 ):
     context = context_of(sinks)
-    assert (context.sink_baseline if name == "sink" else context.baselines[name]) == pytest.approx(baseline)
+    assert (context.uniform["sink"] if name == "sink" else context.baselines[name]) == pytest.approx(baseline)
     assert passed(context, **{name: fails}) == []
     assert passed(context, **{name: passes}) == [NAMES.get(name, name)]
 
@@ -186,7 +186,7 @@ def test_verdicts_carry_baseline_and_n():
     previous, sink, broad = (verdicts[name] for name in ("previous-token", "sink", "broad"))
     assert (previous.baseline, previous.n, previous.margin) == (pytest.approx(0.09), 9, pytest.approx(0.11))
     assert (sink.baseline, sink.n) == (pytest.approx(1 / 6), 10)
-    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.entropy_uniform), 12)
+    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.uniform["entropy"]), 12)
 
 
 def test_what_is_not_measured_does_not_pass_and_has_no_margin():

@@ -68,7 +68,7 @@ def test_statistics_are_those_of_the_rows(kind, words, memory):
         for name, value in expected.items():
             assert head.statistics[name] == pytest.approx(float(value), abs=1e-10), name
     uniform = allowed / allowed.sum(1, keepdim=True)
-    assert part.context.entropy_uniform == pytest.approx(float(-torch.xlogy(uniform, uniform).sum(1)[2:6].mean()))
+    assert part.context.uniform["entropy"] == pytest.approx(float(-torch.xlogy(uniform, uniform).sum(1)[2:6].mean()))
     assert part.parse is None
     assert "--queries" in part.syntax_note
 

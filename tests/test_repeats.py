@@ -89,7 +89,7 @@ def test_uniform_attention_scores_its_baselines(name, causal):
     context = context_of([False] * n, causal=causal, tokens="abcabcaba")
     found = measure(verified(allowed / allowed.sum(1, keepdim=True)), context)
     assert found[name][0] == pytest.approx(context.baselines[name])
-    assert found[ON_REPEATS[name]][0] == pytest.approx(context.baselines_on_repeats[name])
+    assert found[ON_REPEATS[name]][0] == pytest.approx(context.uniform[ON_REPEATS[name]])
 
 
 def test_scores_are_those_of_a_plain_loop():

@@ -84,9 +84,9 @@ def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
     assert context.counts == {
         "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
     }  # fmt: skip
-    assert context.entropy_uniform == pytest.approx(log(4))
-    assert context.entropy_content_uniform == pytest.approx(log(2))
-    assert context.sink_baseline == pytest.approx(1 / 2)
+    assert context.uniform["entropy"] == pytest.approx(log(4))
+    assert context.uniform["entropy_content"] == pytest.approx(log(2))
+    assert context.uniform["sink"] == pytest.approx(1 / 2)
 
 
 def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
@@ -119,9 +119,9 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     assert context.counts == {
         "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
     }  # fmt: skip
-    assert context.entropy_uniform == pytest.approx((log(2) + log(3) + log(4)) / 4)
-    assert context.entropy_content_uniform == pytest.approx((log(2) + log(3)) / 3)
-    assert context.sink_baseline == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
+    assert context.uniform["entropy"] == pytest.approx((log(2) + log(3) + log(4)) / 4)
+    assert context.uniform["entropy_content"] == pytest.approx((log(2) + log(3)) / 3)
+    assert context.uniform["sink"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
 
 
 def test_a_sink_in_the_middle_parts_neighbours_from_each_other():
@@ -209,10 +209,10 @@ def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_n
     }
     assert found["confidence"] == pytest.approx(0.625)
     assert set(context.baselines.values()) == {None}
-    assert context.sink_baseline is None
+    assert context.uniform["sink"] is None
     no_sinks = context_of([TEXT] * 3)
     assert one_head(random_patterns(3, 1), no_sinks)["sink"] is None
-    assert no_sinks.sink_baseline is None
+    assert no_sinks.uniform["sink"] is None
 
 
 def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs():
@@ -244,9 +244,9 @@ def test_baselines_are_computed_in_float64(causal: bool):
     context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")
     keys = [q if causal else 7 for q in range(1, 8)]
     assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
-    assert context.sink_baseline == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
+    assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
     wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
-    assert context.baselines_on_repeats["duplicate"] == pytest.approx(wanted, abs=1e-15)
+    assert context.uniform["duplicate_on_repeats"] == pytest.approx(wanted, abs=1e-15)
 
 
 def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
@@ -257,7 +257,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "confidence": 1.0,
         **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *TOP.values(), *NO_REPEATS)),
     }
-    assert (context.entropy_uniform, context.entropy_content_uniform) == (0.0, None)
+    assert (context.uniform["entropy"], context.uniform["entropy_content"]) == (0.0, None)
 
 
 def test_an_unverified_layer_cannot_be_measured():
@@ -284,7 +284,7 @@ def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext
     pattern, context = drawn
     found = measure(verified(pattern), context)
     assert set(found) == {*SCALARS, *TYPES.values(), *TOP.values()}
-    assert all(0 <= value <= context.entropy_uniform + 1e-6 for value in found["entropy"])
+    assert all(0 <= value <= context.uniform["entropy"] + 1e-6 for value in found["entropy"])
     assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
     assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])
     shares = [value for name in ("sink", *SHARES) for value in found[name] if value is not None]
@@ -324,8 +324,10 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(draw
         assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
     everywhere = allowed_units(n, context.causal).double()
     found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
-    assert found["entropy"] == pytest.approx(context.entropy_uniform, abs=1e-6)
-    assert found["sink"] == (None if context.sink_baseline is None else pytest.approx(context.sink_baseline, abs=1e-6))
+    assert found["entropy"] == pytest.approx(context.uniform["entropy"], abs=1e-6)
+    assert found["sink"] == (
+        None if context.uniform["sink"] is None else pytest.approx(context.uniform["sink"], abs=1e-6)
+    )
 
 
 @property_test
@@ -397,7 +399,7 @@ def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, Text
         for name, value in found.items():
             if name in wanted:
                 assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=1e-11)), name
-        assert context.entropy_uniform == pytest.approx(wanted["entropy_uniform"])
+        assert context.uniform["entropy"] == pytest.approx(wanted["entropy_uniform"])
         for name, baseline in wanted["baseline"].items():
             assert context.baselines[name] == (None if baseline is None else pytest.approx(baseline)), name
     for others in (verified(patterns, torch.float64, 1), verified(patterns, torch.float64)):

@@ -152,7 +152,7 @@ def rows(*places: int, n: int) -> torch.Tensor:
 def test_diagonality_is_one_minus_the_mean_distance_from_the_diagonal(pattern, expected):
     context = between([False] * 3, [False] * 5)
     assert measure(verified(pattern), context)["diagonality"] == [pytest.approx(expected)]
-    assert context.diagonality_baseline == pytest.approx(2 / 3)
+    assert context.uniform["diagonality"] == pytest.approx(2 / 3)
 
 
 def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
@@ -161,10 +161,10 @@ def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
     statistics = measure(verified(pattern), context)
     assert statistics["diagonality"] == [pytest.approx(1.0)]
     assert statistics["sink"] == [pytest.approx(0.7)]
-    assert context.sink_baseline == pytest.approx(1 / 3)
+    assert context.uniform["sink"] == pytest.approx(1 / 3)
     assert statistics["confidence_content"] == [pytest.approx(1.0)]
     assert statistics["entropy"] == [pytest.approx((np.log(2) - 0.1 * np.log(0.1) - 0.9 * np.log(0.9)) / 3)]
-    assert context.entropy_uniform == pytest.approx(np.log(3))
+    assert context.uniform["entropy"] == pytest.approx(np.log(3))
     for name in ("distance", "distance_content", "previous", "next", "local", "long_range", "induction"):
         assert statistics[name] == [None]
 
@@ -173,7 +173,7 @@ def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
 def test_one_content_position_has_no_diagonal(queries, keys):
     context = between(queries, keys)
     assert measure(verified(torch.full((2, 2), 0.5)), context)["diagonality"] == [None]
-    assert context.diagonality_baseline is None
+    assert context.uniform["diagonality"] is None
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert [each.name[0] for each in previous.maps] == ["E", "D"]
     (distance,) = plans(found, "map", maps=["distance"])
     assert [each.name[0] for each in distance.maps] == ["E", "D"]
-    assert diagonality.maps[0].mark.value == pytest.approx(found.parts[2].context.diagonality_baseline)
+    assert diagonality.maps[0].mark.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
 
 
 def test_every_kind_has_means_of_its_own(found):

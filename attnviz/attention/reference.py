@@ -321,6 +321,12 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, fi
     return attention_pattern(scores, allowed).to(dtype)
 
 
+def uniform_pattern(allowed: Tensor) -> Tensor:
+    """Attention that is uniform over the allowed keys, float64 [..., n_queries, n_keys]; rows without any are 0."""
+    weights = allowed.double()
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1)
+
+
 def weighted_logs(pattern: Tensor) -> Tensor:
     """A ln A of every weight, 0 ln 0 being 0, as a new tensor; three times as fast as ``torch.special.entr``."""
     return pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_().mul_(pattern)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.recorder import row_blocks
-from attnviz.attention.reference import weighted_logs
+from attnviz.attention.reference import uniform_pattern, weighted_logs
 from attnviz.attention.verify import VerifiedRows
 from attnviz.model.tokens import UnitRows, Units
 from attnviz.patterns.guesses import first_largest
@@ -59,28 +59,8 @@ class RowPlan:
     content: Tensor
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """How many keys the queries have; [n_queries] each, of masks by name.
-
-    Attributes:
-        allowed: keys that the query may attend to.
-        content: those of them that are content, of content queries; 0 of others.
-        apart, content_apart: the distances of both from the query, added up.
-        masks: content keys that are under a mask.
-        copies: of each query, the first earlier copy among content keys; -1 where there is none.
-    """
-
-    allowed: Tensor
-    content: Tensor
-    apart: Tensor
-    content_apart: Tensor
-    masks: dict[str, Tensor]
-    copies: Tensor
-
-
 _ROWS = 8 * 2**20
-"""Bytes of a block in which pairs are counted."""
+"""Bytes of a block of uniform attention."""
 
 
 @dataclass(frozen=True)
@@ -166,28 +146,6 @@ class TextContext:
         found = masks_of(replace(self.text, first=first, last=last))
         return pairs, {name: mask & pairs for name, mask in found.items() if mask is not None}
 
-    @cached_property
-    def _counts(self) -> _Counts:
-        """In one pass over blocks of rows."""
-        blocks: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]] = []
-        positions = torch.arange(len(self.keys))
-        for first, last in self._blocks():
-            pairs, masks = self.mask_rows(first, last)
-            seen, far = self.allowed_rows(first, last), (positions - torch.arange(first, last)[:, None]).abs()
-            copies = masks.get("duplicate", pairs.new_zeros(1, 1).expand_as(pairs))
-            nearest = torch.where(copies.any(1), copies.int().argmax(1), -1)
-            numbers = seen.sum(1), pairs.sum(1), (seen * far).sum(1), (pairs * far).sum(1), nearest
-            blocks.append((numbers, {name: mask.sum(1) for name, mask in masks.items()}))
-        places = torch.tensor(self.places)
-
-        def of_all(parts: Iterable[Tensor], missing: int = 0) -> Tensor:
-            return torch.full((len(self.units),), missing).index_copy(0, places, torch.cat(list(parts)))
-
-        *sums, firsts = (list(each) for each in zip(*(numbers for numbers, _ in blocks), strict=True))
-        of_masks = {name: of_all(masks[name] for _, masks in blocks) for name in blocks[0][1]}
-        allowed, content, apart, content_apart = (of_all(each) for each in sums)
-        return _Counts(allowed, content, apart, content_apart, of_masks, of_all(firsts, -1))
-
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """The first and past-the-last unit of every block in which pairs are counted."""
         if self.queries is None:
@@ -198,17 +156,17 @@ class TextContext:
     @cached_property
     def selected(self) -> tuple[str, ...]:
         """The statistics whose masks hold a pair of this text."""
-        return tuple(name for name, counts in self._counts.masks.items() if bool(counts.any()))
+        return tuple(name for name in self.masks if self.counts[name])
 
     def plan(self, first: int, rows: int, n_keys: int) -> RowPlan:
-        """Where the pairs under each of the :attr:`selected` masks are in a block of rows over its first keys."""
+        """Where the pairs under each of the :attr:`masks` are in a block of rows over its first keys."""
         if (found := self._plans.get((first, rows, n_keys))) is not None:
             return found
         pairs, masks = self.mask_rows(first, first + rows)
         pairs = pairs[:, :n_keys]
         every = int(pairs.sum())
         inverted, places = list[bool](), list[Tensor]()
-        for number, name in enumerate(self.selected):
+        for number, name in enumerate(self.masks):
             mask = masks[name][:, :n_keys]
             inverted.append(2 * int(mask.sum()) > every)
             listed = pairs & ~mask if inverted[-1] else mask
@@ -222,58 +180,36 @@ class TextContext:
         return plan
 
     @cached_property
-    def diagonality_baseline(self) -> float | None:
-        """The diagonality of uniform attention; None of self-attention, or where it is not defined."""
-        if self.source is None or min(self.n_content, int(self.key_content.sum())) < 2:
-            return None
-        return float(1 - (0.5 - torch.linspace(0, 1, self.n_content, dtype=torch.double)).abs().mean())
-
-    @cached_property
-    def entropy_uniform(self) -> float:
-        """Mean over all queries of ln of the number of allowed keys, in nats."""
-        return float(self._counts.allowed[list(self.places)].double().log().mean())
-
-    def uniform_rows(self, content: bool) -> tuple[Tensor, Tensor]:
-        """Keys that each query sees, and their distances from it added up, of those that see any; of content alone."""
-        counts = self._counts
-        keys, apart = (counts.content, counts.content_apart) if content else (counts.allowed, counts.apart)
-        return keys[keys > 0].double(), apart[keys > 0].double()
-
-    @cached_property
-    def entropy_content_uniform(self) -> float | None:
-        """Mean over content queries of ln of the number of allowed content keys, in nats; None without any."""
-        keys = self._counts.content
-        return float(keys[keys > 0].double().log().mean()) if bool(keys.any()) else None
-
-    @cached_property
-    def sink_baseline(self) -> float | None:
-        """Mean over content queries of the share of allowed keys that are sinks; None without either."""
-        allowed = self._counts.allowed[self.content]
-        if not len(allowed) or bool(self.key_content.all()):
-            return None
-        return _mean_share(allowed - self._counts.content[self.content], allowed)
-
-    @cached_property
-    def baselines(self) -> dict[str, float | None]:
-        """By share: the same under uniform attention over allowed content; None where not measurable."""
-        keys, counts = self._counts.content[self.content], self._counts.masks
-        shares = {name: _mean_share(counts[name][self.content], keys) for name in self.selected}
-        return {name: shares.get(name) for name in NAMES}
+    def _uniform(self) -> "HeadStatistics":
+        """Two heads whose attention is uniform over what the queries may attend to, and over its content."""
+        statistics = HeadStatistics(self, 2, kept=self.masks)
+        for first, last in self._blocks():
+            allowed = self.allowed_rows(first, last)
+            statistics.add(first, uniform_pattern(torch.stack([allowed, allowed & self.key_content])))
+        return statistics
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share: how many content queries have a key under the mask, which is what a share rests on."""
-        return {name: int((self._counts.masks[name] > 0).sum()) if name in self.selected else 0 for name in NAMES}
+        seen = {name: int((self._uniform.seen[name][1] > 0).sum()) for name in self.masks}
+        return {name: seen.get(name, 0) for name in NAMES}
 
     @cached_property
-    def baselines_on_repeats(self) -> dict[str, float | None]:
-        """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
-        shares = {}
-        for name in REPEATS:
-            if name in self.selected:
-                keys = self._counts.masks[name]
-                shares[name] = _mean_share(keys[keys > 0], self._counts.allowed[keys > 0])
-        return {name: shares.get(name) for name in REPEATS}
+    def uniform(self) -> dict[str, float | None]:
+        """Every statistic of uniform attention, by name, which is what a head is held against.
+
+        That of a share is uniform over content alone, since shares are of the attention on content. The diagonality of
+        self-attention is None, and what the text does not have.
+        """
+        return {
+            name: of_content if name in NAMES else of_all
+            for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.result()}.items()
+        }
+
+    @cached_property
+    def baselines(self) -> dict[str, float | None]:
+        """By share: the same under uniform attention over allowed content; None where not measurable."""
+        return {name: self.uniform[name] for name in NAMES}
 
     def types(self, name: str) -> Tensor:
         """The different tokens that a label of :data:`REPEATS` can rest on: of each query its number, -1 for none.
@@ -296,8 +232,10 @@ class TextContext:
                     of_token[place] = first
                 pairs.add((token, later))
             numbers = torch.tensor(of_token)
-        else:
-            numbers = self._counts.copies.clone()
+        else:  # tokens with a copy that the query sees
+            ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
+            numbers = torch.tensor([ids[token] for token in self.text.tokens])
+            numbers = torch.where(self._uniform.seen[name][1] > 0, numbers, -1)
         places = (numbers >= 0) & self.content
         numbers = torch.where(places, numbers, -1)
         numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
@@ -309,7 +247,7 @@ def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, lis
     """The statistics of every head of one verified layer, from all blocks of its rows; see :class:`HeadStatistics`."""
     statistics = None
     for block in rows:
-        statistics = statistics or HeadStatistics(context, block)
+        statistics = statistics or HeadStatistics(context, block.pattern.shape[1])
         statistics.update(block)
     assert statistics is not None
     return statistics.result()
@@ -346,23 +284,32 @@ class HeadStatistics:
     Patterns of tokens are merged to the context's units here; sums over rows are in float64.
 
     Args:
-        rows: the first block of the layer.
+        context: what they have in common.
+        n_heads: of the layer.
+        kept: masks under which each query's attention is kept, in :attr:`seen`; default those of tokens that repeat.
+
+    Attributes:
+        largest: each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6).
+        seen: attention under a mask, [n_heads, n], 0 of queries that are no content.
     """
 
-    def __init__(self, context: TextContext, rows: VerifiedRows) -> None:
-        self._context = context
-        self._merge = UnitRows(context.units.members, context.keys.members, rows.n_queries, rows.n_keys)
-        n_heads, n = rows.pattern.shape[1], len(context.units)
-        self._n_heads = n_heads
+    def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
+        self._context, self._n_heads, n = context, n_heads, len(context.units)
+        self._merge: UnitRows | None = None
         self._sums: dict[str, Tensor] = {}
         self._rows: dict[str, Tensor] = {}
-        self._seen = {name: torch.zeros(n_heads, n) for name in REPEATS if name in context.selected}
+        names = [name for name in REPEATS if name in context.selected] if kept is None else kept
+        self.seen = {name: torch.zeros(n_heads, n) for name in names}
         self.largest = torch.zeros(n_heads, n, dtype=torch.long)
-        """Each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6)."""
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows."""
-        first, pattern = self._merge.add(rows.first, rows.wide[0])
+        """Add the next block of rows, of tokens."""
+        units, keys = self._context.units.members, self._context.keys.members
+        self._merge = self._merge or UnitRows(units, keys, rows.n_queries, rows.n_keys)
+        self.add(*self._merge.add(rows.first, rows.wide[0]))
+
+    def add(self, first: int, pattern: Tensor) -> None:
+        """Add whole rows of units from ``first`` on, [n_heads, rows, n_keys], of which there may be none."""
         if pattern.shape[1]:
             self._add(first, pattern)
             sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
@@ -400,7 +347,7 @@ class HeadStatistics:
         self._count("distance", self._far(rows, placed[:2]) + inside[0])
         count_content("distance_content", self._far(rows, placed[2:]) + inside[1])
         self._count("total", totals * content)
-        if context.selected:
+        if context.masks:
             self._add_masks(rows, pattern, totals * content, top)
 
     def _count(self, name: str, values: Tensor) -> None:
@@ -440,7 +387,7 @@ class HeadStatistics:
     def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
         """Attention under each mask; ``totals`` are the sums over pairs of content, ``top`` the largest keys."""
         context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
-        plan, names = context.plan(rows.start, n_rows, n_keys), context.selected
+        plan, names = context.plan(rows.start, n_rows, n_keys), context.masks
         places, onto, inverted = (each.to(pattern.device) for each in (plan.places, plan.onto, plan.inverted))
         sums = pattern.new_zeros(n_heads, len(names) * n_rows)
         sums.index_add_(1, onto, pattern.flatten(1).index_select(1, places))
@@ -449,8 +396,8 @@ class HeadStatistics:
         flat = (torch.arange(n_rows)[:, None] * n_keys).T + top
         for number, name in enumerate(names):
             self._count(name, sums[:, number])
-            if name in REPEATS:
-                self._seen[name][:, rows] = sums[:, number].float().cpu()
+            if name in self.seen:
+                self.seen[name][:, rows] = sums[:, number].float().cpu()
             if name in TOP:
                 there = _holds(plan.pairs, flat + number * n_rows * n_keys)
                 there = plan.content.flatten()[flat] & ~there if plan.inverted[number] else there
@@ -498,7 +445,7 @@ class HeadStatistics:
         if not places.any():
             return torch.zeros(self._n_heads)
         counts = torch.bincount(numbers[places])
-        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[places], self._seen[name][:, places])
+        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[places], self.seen[name][:, places])
         return (sums / counts > _HALF).sum(-1)
 
 
@@ -523,11 +470,6 @@ def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:
         return pattern[..., keys].amax(-1)
     largest = [pattern[..., first:last].amax(-1) for first, last in zip(runs[::2], runs[1::2], strict=True)]
     return torch.stack(largest).amax(0)
-
-
-def _mean_share(part: Tensor, of: Tensor) -> float:
-    """Mean of a quotient of counts, in float64."""
-    return float((part.double() / of).mean())
 
 
 def ratio(value: float | None, of: float | None) -> float | None:

@@ -224,13 +224,13 @@ def _positional(name: str, statistics: dict[str, float | None], context: TextCon
 
 
 def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:
-    baseline, n = context.diagonality_baseline, context.n_content if score is not None else 0
+    baseline, n = context.uniform[DIAGONALITY], context.n_content if score is not None else 0
     passed = _holds(rules.DIAGONALITY, score, baseline, n, elsewhere)
     return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _words(rules.DIAGONALITY))
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name], context.counts[name]
+    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
     types = statistics.get(TYPES[name])
     passed = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
     return Verdict(
@@ -240,13 +240,13 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
 
 
 def _sink(score: float | None, context: TextContext) -> Verdict:
-    baseline, n = context.sink_baseline, context.n_content
+    baseline, n = context.uniform["sink"], context.n_content
     return Verdict("sink", "sink", score, baseline, n, _holds(rules.SINK, score, baseline, n), _words(rules.SINK))
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score = ratio(statistics["entropy"], context.entropy_uniform)
-    on_content = ratio(statistics["entropy_content"], context.entropy_content_uniform)
+    score = ratio(statistics["entropy"], context.uniform["entropy"])
+    on_content = ratio(statistics["entropy_content"], context.uniform["entropy_content"])
     passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_content)
     baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
     return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)

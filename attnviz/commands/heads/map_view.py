@@ -14,7 +14,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
 from attnviz.model.tokens import sinks_in_words
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
-from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
+from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
@@ -146,28 +146,9 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     Where layers have windows, the mean over the layers.
     """
     layers = analysis.checkpoint.n_layers if analysis.windowed else 1
-    values = [_uniform_in(analysis.context_of(layer), statistic) for layer in range(layers)]
+    values = [analysis.context_of(layer).uniform[statistic] for layer in range(layers)]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _uniform_in(context: TextContext, statistic: str) -> float | None:
-    """The same of the heads of one layer."""
-    if statistic.startswith("distance") and context.source is not None:
-        return None
-    if statistic.startswith(("distance", "confidence")):
-        keys, apart = context.uniform_rows(content=statistic.endswith("_content"))
-        shares = apart / keys if statistic.startswith("distance") else 1 / keys
-        return float(shares.mean()) if len(shares) else None
-    others = {
-        "entropy": context.entropy_uniform,
-        "entropy_content": context.entropy_content_uniform,
-        "sink": context.sink_baseline,
-        DIAGONALITY: context.diagonality_baseline,
-        **context.baselines,
-        **{ON_REPEATS[repeat]: value for repeat, value in context.baselines_on_repeats.items()},
-    }
-    return others[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:

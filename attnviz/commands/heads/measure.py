@@ -157,7 +157,9 @@ class Reader:
 
         def measure_rows(rows: VerifiedRows) -> None:
             if rows.layer not in measured:
-                measured[rows.layer] = HeadStatistics(contexts.get(rows.layer, context), rows)
+                measured[rows.layer] = HeadStatistics(
+                    contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
+                )
             measured[rows.layer].update(rows)
             if is_of_source(rows.layer):  # the parse is of the source
                 relations.update(rows)

@@ -79,7 +79,7 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         **stack_entry(head.id.layer),
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
-        "entropy_uniform": context.entropy_uniform,
+        "entropy_uniform": context.uniform["entropy"],
         **{name: head.statistics[name] for name in _MEASURED},
         **_between_entry(head, analysis),
         "baseline": {name: context.baselines[name] for name in SHARES},
@@ -171,7 +171,7 @@ def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         return {}
     return {
         "diagonality": head.statistics.get(DIAGONALITY),
-        "diagonality_baseline": analysis.context.diagonality_baseline,
+        "diagonality_baseline": analysis.context.uniform[DIAGONALITY],
         "alignment": list(head.alignment) or None,
     }
 

@@ -14,7 +14,7 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL_NUMBERS, role_text, summary_tables
 from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
-from attnviz.patterns.registry import PATTERNS, REPEATS
+from attnviz.patterns.registry import NAMES, PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.results.facts import capital
@@ -75,8 +75,7 @@ def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, 
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
     """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
     context = analysis.context
-    uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
-    uniform[DIAGONALITY] = context.diagonality_baseline
+    uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
         Column("Label", _label, left=True, least=9, fit=_label),

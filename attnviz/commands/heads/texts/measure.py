@@ -20,6 +20,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, refuse_target
 from attnviz.model.wording import counted, visible
+from attnviz.patterns.registry import NAMES
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
 from attnviz.progress import Progress, tell
@@ -265,7 +266,7 @@ class _Row:
 
 def _row(head: HeadFindings, analysis: Analysis) -> _Row:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
-    uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
+    uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
     names = (*SCALARS, *[DIAGONALITY] * bool(analysis.checkpoint.stacks))
     statistics = {name: head.statistics.get(name) for name in names}
     return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
