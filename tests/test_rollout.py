@@ -21,10 +21,10 @@ from attnviz.commands.rollout.rollout_and_flow import (
     rolled_out,
     rows_apart,
     summed_norms,
-    uniform_pattern,
 )
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
 from attnviz.model.tokens import merge_pattern
+from tests.hand_made import uniform_pattern
 from tests.models import (
     CAUSAL_LOOKS_AT,
     LOOKS_AT,
@@ -74,7 +74,7 @@ def test_three_tokens_and_two_layers_worked_by_hand(patterns: Any, first: Any, l
 @pytest.mark.parametrize("residual", [0.5, 0.2])
 def test_uniform_patterns_have_a_closed_form(residual: float):
     n, n_layers = 7, 4
-    rolled = roll(uniform_pattern(n, causal=False).repeat(n_layers, 1, 1).tolist(), residual)
+    rolled = roll(uniform_pattern(n).repeat(n_layers, 1, 1).tolist(), residual)
     kept = residual**n_layers  # of the identity: each layer replaces the rest by the mean over all tokens
     expected = kept * torch.eye(n, dtype=torch.float64) + (1 - kept) / n
     torch.testing.assert_close(rolled[-1], expected)

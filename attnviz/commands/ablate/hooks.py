@@ -239,10 +239,10 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:
     """What every head would give with uniform attention, [copies * rows, n, n_heads, d_head]."""
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-    allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window).to(x.dtype)
+    allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window)
     if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
         allowed = allowed[:, :, :1]  # every query of the target sees the whole source
-    pattern = allowed / allowed.sum(-1, keepdim=True).clamp_min(1)  # [rows, 1, n, n]; padding may have none
+    pattern = attention.uniform_pattern(allowed).to(x)  # [rows, 1, n, n]
     value = attention.values(x, parameters)
     copies = value.reshape(-1, len(attention_mask), *value.shape[1:])
     return torch.matmul(pattern, copies).flatten(0, 1).transpose(1, 2)

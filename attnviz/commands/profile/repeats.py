@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from attnviz.attention.reference import uniform_pattern
 from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.corpora.batches import Batch, Item, SampledAttention, collate
 from attnviz.corpora.reading import Text
@@ -97,8 +98,7 @@ class Needles:
 
     def uniform(self, window: int | None) -> float:
         """The score of a head whose largest attention is on any visible token alike, in a layer with this window."""
-        seen = allowed_units(self.context, True, window)[-self.needle : -1].double()  # [needle - 1, context]
-        chance = seen / seen.sum(-1, keepdim=True)
+        chance = uniform_pattern(allowed_units(self.context, True, window)[-self.needle : -1])  # [needle - 1, context]
         wanted = self._wanted(list(range(self._n_sequences)))
         return float(chance.expand(len(wanted), -1, -1).gather(-1, wanted[..., None]).mean())
 
@@ -170,7 +170,7 @@ class RepeatTally(SumTally):
     def _uniform(self, window: int | None) -> dict[str, float]:
         """The scores of attention that is uniform over the keys that a query may see."""
         allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
-        pattern = allowed / allowed.sum(-1, keepdim=True)
+        pattern = uniform_pattern(allowed)
         return {
             name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
             for name, (offset, first) in self._diagonals.items()

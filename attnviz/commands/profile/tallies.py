@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.attention.reference import entropy
+from attnviz.attention.reference import entropy, uniform_pattern
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
@@ -64,9 +64,9 @@ class _TextTally(SumTally):
         self._counts["counted"] += torch.tensor([len(batch.items), int(batch.content.sum())])
         self._weights = weights
 
-    def _add(self, layer: int, sums: Tensor) -> None:
-        """Add one layer's sums, [batch, n_heads, n_sums], to each replicate."""
-        self._counts["sums"][:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
+    def _add_to(self, name: str, place: int, sums: Tensor) -> None:
+        """Add sums over texts, [batch, n_heads, n_sums], to a count of each replicate: of a layer, or of a window."""
+        self._counts[name][:, place] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
 
     @property
     def n_texts(self) -> int:
@@ -106,7 +106,7 @@ class StatisticsTally(_TextTally):
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
             positions=(replicates + 1, 2),  # all, content
-            baselines=(replicates + 1, len(self._windows), n_shares + 2),  # of the shares, of the sink, and entropy
+            uniform=(replicates + 1, len(self._windows), 2, len(_MEANS) + 1 + n_shares),  # see :meth:`_uniform`
         )
         self._masks = torch.empty(0)
 
@@ -116,23 +116,20 @@ class StatisticsTally(_TextTally):
         positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
         self._masks = self.masks_of(batch)
-        uniform = torch.stack([self._uniform_in(batch, window) for window in self._windows], 1)
-        self._counts["baselines"] += torch.einsum("rt,twk->rwk", weights, uniform)
+        for place, window in enumerate(self._windows):
+            self._add_to("uniform", place, self._sums(self._uniform(batch, window), batch))
 
-    def _uniform_in(self, batch: Batch, window: int | None) -> Tensor:
-        """What uniform attention within a window does in each text, [n_texts, n_shares + 2]."""
-        content, valid = batch.content.cpu(), batch.valid.cpu()
-        allowed = allowed_units(valid.shape[1], self.causal, window)
-        keys = content[:, None, :] & allowed & content[:, :, None]
-        count = keys.sum(-1).clamp(min=1).double()
-        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self._masks.unbind(1)]
-        seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1).double()
-        sinks = (valid & ~content)[:, None, :] & allowed
-        uniform += [(sinks.sum(-1) / seen * content).sum(1), (seen.log() * valid).sum(1)]
-        return torch.stack([each.expand(len(valid)) for each in uniform], 1)
+    def _uniform(self, batch: Batch, window: int | None) -> Tensor:
+        """Two heads whose attention is uniform over all keys that they see, and over content, [batch, 2, n, n]."""
+        keys = torch.stack([batch.valid, batch.content], 1)[:, :, None]
+        return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
+        self._add_to("sums", layer, self._sums(pattern, batch))
+
+    def _sums(self, pattern: Tensor, batch: Batch) -> Tensor:
+        """Of patterns [batch, n_heads, n, n] what is summed over each text, [batch, n_heads, n_sums]."""
         n = pattern.shape[-1]
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
@@ -141,7 +138,7 @@ class StatisticsTally(_TextTally):
         means = (means * queries[..., None]).sum(2)
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
-        self._add(layer, torch.cat([means, shares], -1))
+        return torch.cat([means, shares], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] where none reads it."""
@@ -156,9 +153,9 @@ class StatisticsTally(_TextTally):
                     of_text[place, : text.n, : text.n] = mask
         return masks
 
-    def _samples(self) -> dict[str, Tensor]:
+    def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
-        sums, positions = self._counts["sums"], self._counts["positions"][:, :, None, None]
+        sums, positions = self._counts[name], self._counts["positions"][:, :, None, None]
         total = sums[..., len(_MEANS)]
         values = {name: sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
         values["sink"] = 1 - total / positions[:, 1]
@@ -166,13 +163,12 @@ class StatisticsTally(_TextTally):
             values[name] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
         return values
 
-    def _uniform(self) -> dict[str, Tensor | None]:
-        """Baselines in every bootstrap sample, [1 + replicates, n_layers]; None of a pattern it cannot have."""
-        n_queries, n_content = self._counts["positions"].T[..., None]
-        *shares, sink, entropy = self._counts["baselines"][:, self._of_layer].unbind(-1)
-        means = zip(self._possible.items(), shares, strict=True)
-        baselines = {name: share / n_content if possible else None for (name, possible), share in means}
-        return baselines | {"sink": sink / n_content, "entropy": entropy / n_queries}
+    def _baselines(self) -> dict[str, Tensor | None]:
+        """Those of uniform attention, [1 + replicates, n_layers]; None of a pattern that the model cannot have."""
+        of_all, of_content = ({name: values[:, self._of_layer, head] for name, values in found.items()}
+                              for found in [self._samples("uniform")] for head in (0, 1))  # fmt: skip
+        shares = {name: of_content[name] if possible else None for name, possible in self._possible.items()}
+        return shares | {name: of_all[name] for name in ("sink", "entropy")}
 
     def results(self) -> dict[str, Tensor]:
         """Each statistic, [n_layers, n_heads]; NaN where not measurable."""
@@ -180,7 +176,7 @@ class StatisticsTally(_TextTally):
 
     def estimates(self) -> dict[str, Estimate]:
         """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside uniform attention."""
-        samples, uniform = self._samples(), self._uniform()
+        samples, uniform = self._samples(), self._baselines()
         entropy = uniform.pop("entropy")
         assert entropy is not None
         broad = samples["entropy"] / entropy[..., None]
@@ -197,7 +193,9 @@ class StatisticsTally(_TextTally):
         Where layers have windows of their own, the mean over the layers.
         """
         layers = slice(None) if self.windowed else slice(1)
-        return {name: None if each is None else float(each[0, layers].mean()) for name, each in self._uniform().items()}
+        return {
+            name: None if each is None else float(each[0, layers].mean()) for name, each in self._baselines().items()
+        }
 
     @property
     def windowed(self) -> bool:
@@ -244,7 +242,7 @@ class MeaningTally(_TextTally):
         self._windows, self._of_layer = _different(checkpoint.windows)
         super().__init__(
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
-            uniform=(replicates + 1, len(self._windows), 2),  # mean cosines, and queries
+            uniform=(replicates + 1, len(self._windows), 1, 2),  # the same of uniform attention to the pairs
         )
         self._masks = torch.empty(0)
 
@@ -260,17 +258,17 @@ class MeaningTally(_TextTally):
         """Take the cosines of a batch."""
         super().begin(batch, weights)
         every, cosines = self.cosines(batch)
+        self._masks = torch.stack([cosines * every, every.to(cosines)], -1).flatten(1, 2)
         for place, window in enumerate(self._windows):
             pairs = every & allowed_units(every.shape[1], self._causal, window).to(every.device)
-            keys = pairs.sum(-1)
-            means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
-            counts = torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
-            self._counts["uniform"][:, place] += weights @ counts
-        self._masks = torch.stack([cosines * every, every.to(cosines)], -1).flatten(1, 2)
+            self._add_to("uniform", place, self._sums(uniform_pattern(pairs)[:, None]))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the batch begun last."""
-        self._add(layer, pattern.flatten(2) @ self._masks.to(pattern))
+        self._add_to("sums", layer, self._sums(pattern))
+
+    def _sums(self, pattern: Tensor) -> Tensor:
+        return pattern.flatten(2) @ self._masks.to(pattern)
 
     def results(self) -> Estimate:
         """Scores beside what uniform attention would score; all are cosines.
@@ -278,18 +276,18 @@ class MeaningTally(_TextTally):
         The score is sum A cos / sum A over the pairs; NaN for a head that leaves none of its attention there. The
         baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN where there are none.
         """
-        sums, uniform = self._counts["sums"], self._counts["uniform"][:, self._of_layer]
+        sums, uniform = self._counts["sums"], self._counts["uniform"][:, self._of_layer, 0]
         baselines = {"uniform attention": (uniform[..., 0] / uniform[..., 1])[:, None, :, None]}
         return estimated((sums[..., 0] / sums[..., 1])[:, None], baselines, self.n_queries, self.n_texts)
 
     def on_pairs(self) -> Tensor:
         """Share of the attention of those queries that lands on such pairs, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., 1] / self._counts["uniform"][0, self._of_layer, 1][:, None]
+        return self._counts["sums"][0, ..., 1] / self._counts["uniform"][0, self._of_layer, :, 1]
 
     @property
     def n_queries(self) -> int:
         """Content queries with at least one pair, in the layer with the shortest window."""
-        return int(self._counts["uniform"][0, :, 1].min())
+        return round(float(self._counts["uniform"][0, :, 0, 1].min()))
 
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:

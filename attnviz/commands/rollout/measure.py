@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.recorder import block_memory
-from attnviz.attention.reference import transformed_values
+from attnviz.attention.reference import transformed_values, uniform_pattern
 from attnviz.attention.sinks import with_found_sinks
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.rollout_and_flow import (
@@ -24,7 +24,6 @@ from attnviz.commands.rollout.rollout_and_flow import (
     rolled_out,
     rows_apart,
     summed_norms,
-    uniform_pattern,
 )
 from attnviz.errors import UsageError
 from attnviz.model.estimate import TextRun
@@ -32,6 +31,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
+from attnviz.patterns.registry import allowed_units
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
 from attnviz.results.result import TextResult
@@ -224,7 +224,7 @@ def rollout(
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
     windows = checkpoint.windows[:n_layers]
-    even = {window: uniform_pattern(len(tokens), causal, window) for window in set(windows)}
+    even = {window: uniform_pattern(allowed_units(len(tokens), causal, window)) for window in set(windows)}
     uniform = [even[window] for window in windows]
     layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
     here = list(positions)

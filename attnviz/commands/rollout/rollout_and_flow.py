@@ -83,19 +83,6 @@ def norm_patterns(norms: Tensor) -> Tensor:
     return torch.where(totals > 0, norms / totals.clamp_min(torch.finfo(norms.dtype).tiny), identity)
 
 
-def uniform_pattern(n: int, causal: bool, window: int | None = None) -> Tensor:
-    """Attention that is the same for every key that a query may see, [n, n] in float64.
-
-    ``window``: the last so many keys, the query's own among them; None for all.
-    """
-    allowed = torch.ones(n, n, dtype=torch.float64)
-    if causal:
-        allowed = allowed.tril()
-    if window is not None:
-        allowed = allowed.triu(1 - window)
-    return allowed / allowed.sum(-1, keepdim=True)
-
-
 def rows_apart(matrix: Tensor) -> float | None:
     """How much two rows, which sum to 1, differ on average: mean total variation distance over all pairs, 0-1.
 
