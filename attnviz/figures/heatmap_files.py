@@ -1,19 +1,18 @@
 """The files of many heatmaps of one text, the same bytes on every run; PNGs and SVGs many times faster than figures.
 
-A new matplotlib figure a head takes a tenth of a second, nearly all of it for parts that never change: labels, ticks,
-colour bar. Here a page is drawn once, and each head's cells, numbers, title and evidence are put into a copy of it:
-pixels into PNGs, elements into SVGs. PNGs have a palette, which makes them small, and are compressed in threads
-meanwhile.
+A new matplotlib figure takes about a tenth of a second, nearly all of it for labels, ticks and colour bar, which are
+the same for every head. Here a page is drawn once, and each head's cells, numbers, title and evidence go into a copy of
+it: as pixels into PNGs, as elements into SVGs. Drawing the two lines of text with matplotlib alone would take ten times
+as long as all of this, so letters are kept too. PNGs have a palette and are compressed in threads.
 """
 
 import base64
 import math
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -33,7 +32,7 @@ from attnviz.figures.page import heading
 LEVELS = 176
 """Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
 
-_THREADS = 2
+_THREADS, _AHEAD = 2, 16
 _SVG_RECTANGLES = 64
 _MARK, _CELLS = "attnviz-text-{}-", "attnviz-cells"
 _EDGE = 4
@@ -41,7 +40,7 @@ _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
 _INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
 # where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
-_COVERAGES = 16  # how many steps of a number's ink on a colour are told apart
+_COVERAGES = 16  # steps from a colour to a number's ink on it
 _Pixels = NDArray[np.uint8]
 
 
@@ -51,39 +50,26 @@ def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) ->
     All plans have the same labels, notes and size; only values, title and evidence may differ. In PDFs, and with cells
     outlined, each is a figure of its own.
     """
+    vector = file_format != "png"
     for alone, some in groupby(plans, lambda plan: file_format == "pdf" or bool(plan.outlines)):
-        for plan in some if alone else ():
-            figure = heatmap_figure(plan, look, file_format != "png")
-            yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, look), plan.caption
-        if not alone:
-            yield from _copied(some, look, file_format)
+        figures = ((plan, figure_bytes(heatmap_figure(plan, look, vector), file_format, look)) for plan in some)
+        for plan, content in figures if alone else _copies(some, look, _Svg if vector else _Raster):
+            yield f"{plan.stem}.{file_format}", content, plan.caption
 
 
-def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+def _copies(plans: Iterator[HeatmapPlan], look: Look, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
     """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
-    kind: Any = {"png": _Raster, "svg": _Svg}[file_format]
-    first = None
     pages: dict[tuple[object, ...], Any] = {}
-    waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 
-    def finished() -> tuple[str, bytes, str]:
-        plan, content = waiting.popleft()
-        return f"{plan.stem}.{file_format}", content.result(), plan.caption
+    def filled(plan: HeatmapPlan) -> tuple[Any, Any]:
+        first = next(iter(pages.values()), None) or kind(plan, look)
+        key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+        page = pages[key] = pages.get(key) or (kind(plan, look) if pages else first)
+        return page, page.filled(plan)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            for plan in plans:
-                first = first or kind(plan, look)
-                key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
-                page = pages[key] = pages.get(key) or (kind(plan, look) if pages else first)
-                waiting.append((plan, pool.submit(page.encoded, page.filled(plan))))
-                if len(waiting) > 2 * _THREADS:
-                    yield finished()
-            while waiting:
-                yield finished()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
+            yield from zip(some, pool.map(lambda made: made[0].encoded(made[1]), map(filled, some)), strict=True)
 
 
 class _Page:
@@ -130,7 +116,6 @@ class _Raster(_Page):
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
         self._paper: _Pixels = _nearest(colours, look.theme)[back].reshape(pixels.shape[:2])
-        self._tiles: dict[tuple[int, float], _Pixels] = {}
 
     def filled(self, plan: HeatmapPlan) -> _Pixels:
         """The picture of one head."""
@@ -158,25 +143,9 @@ class _Raster(_Page):
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
-        tiles = np.stack([self._tile(int(kind), size) for kind in kinds])[places.reshape(rows, columns)]
-        cells: _Pixels = tiles.transpose(0, 2, 1, 3).reshape(rows * cell, columns * cell)
-        return cells
-
-    def _tile(self, kind: int, size: float) -> _Pixels:
-        if (kind, size) not in self._tiles:
-            level, number = divmod(kind, 101)
-            cell, text = self.cell, hundredths(number / 100)
-            tile = np.full((cell, cell), level, dtype=np.uint8)
-            if text:
-                ink, baseline = _letters(text, size, "normal", self.dpi)
-                left = round((cell - text_width(text, size, self.dpi)) / 2) - _EDGE
-                top = round((cell + _DIGITS * size * self.dpi / 72) / 2) - baseline
-                rows, columns = (slice(max(0, -begin), cell - begin) for begin in (top, left))
-                ink = ink[rows, columns]
-                place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-                place[:] = _inked(self.look.theme)[level][ink]
-            self._tiles[kind, size] = tile
-        return self._tiles[kind, size]
+        made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.look.theme) for kind in kinds]
+        cells: _Pixels = np.stack(made)[places.reshape(rows, columns)].transpose(0, 2, 1, 3)
+        return cells.reshape(rows * cell, columns * cell)
 
 
 class _Svg(_Page):
@@ -276,16 +245,28 @@ def _nearest(colours: Array, theme: str) -> _Pixels:
     return places
 
 
+@lru_cache(4096)
+def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: str) -> _Pixels:
+    """A cell of this colour with a number of hundredths in its middle, [cell, cell]."""
+    tile = np.full((cell, cell), level, dtype=np.uint8)
+    if text := hundredths(number / 100):
+        ink, baseline = _letters(text, size, "normal", dpi)
+        left = round((cell - text_width(text, size, dpi)) / 2) - _EDGE
+        top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
+        ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
+        place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
+        place[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
+    return tile
+
+
 @cache
-def _inked(theme: str) -> _Pixels:
-    """The place in the palette of a step of the scale that a number covers so far, [LEVELS, 256]."""
-    table = palette(theme)[:LEVELS].astype(np.float32)
-    inks = np.array([to_rgb(contrasting_ink(colour / 255)) for colour in table], dtype=np.float32) * 255
-    covered = np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None]
-    blended = table[:, None] + covered * (inks - table)[:, None]  # [LEVELS, 16, 3]
-    places = _nearest(blended.reshape(-1, 3), theme).reshape(LEVELS, _COVERAGES)
-    places[:, 0] = np.arange(LEVELS)
-    return places[:, np.arange(256) * _COVERAGES // 256]
+def _inked(level: int, theme: str) -> _Pixels:
+    """The places in the palette from a step of the scale to the ink of a number on it, [_COVERAGES]."""
+    colour = palette(theme)[level].astype(np.float32)
+    ink = np.array(to_rgb(contrasting_ink(colour / 255)), dtype=np.float32) * 255
+    places = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
+    places[0] = level  # also where another step has the same colour
+    return places
 
 
 def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:
