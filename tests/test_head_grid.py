@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.head_ids import HeadId

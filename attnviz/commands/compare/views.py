@@ -12,8 +12,7 @@ from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadD
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.sides import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look

@@ -17,8 +17,7 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
 from attnviz.commands.heads.text_view import TEXT, scale_end
 from attnviz.figures.families import family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import FAINTEST, Look

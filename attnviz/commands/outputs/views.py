@@ -18,8 +18,7 @@ from attnviz.commands.outputs.report import chosen
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import draw_head_map, head_map_figure
 from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
