@@ -95,10 +95,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = View.written
 
     def written(view: View, result: Any, choices: Any, formats: Sequence[str]) -> Iterator[tuple[str, bytes, str]]:
-        if view.files is not None:
+        if view.drawing.files is not None:
             yield from drawn(view, result, choices, formats)
             return
-        for plan in view.plans(result, choices):
+        for plan in view.drawing.plans(result, choices):
             yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
 
     monkeypatch.setattr(View, "written", written)

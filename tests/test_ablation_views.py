@@ -13,7 +13,7 @@ from matplotlib.text import Annotation
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.views import VIEWS, draw_curve
+from attnviz.commands.ablate.views import DRAWINGS, draw_curve
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
@@ -49,12 +49,12 @@ def figure_of() -> Any:
 
 
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
-    (view,) = [view for view in VIEWS if view.name == name]
+    view = DRAWINGS[name]
     return next(view.plans(result, Choices(**choices)))
 
 
 @pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3), Look(width=2.0)], ids=["default", "column", "least"])
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", list(DRAWINGS))
 def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, look: Look) -> None:
     for result in (signed, positive) if look.width == 3.3 else (signed,):
         figure = figure_of(result, name, look)

@@ -15,7 +15,7 @@ from matplotlib.patches import Polygon, Rectangle
 import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.compare.sides import side_lines, side_names
-from attnviz.commands.compare.views import VIEWS, root_norm, rounded_up
+from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
@@ -59,7 +59,7 @@ def long():
 
 
 def plans(result, name, look=LOOKS[0], **choices):
-    (view,) = [view for view in VIEWS if view.name == name]
+    view = DRAWINGS[name]
     return list(view.plans(result, Choices(look=look, top=0, **choices)))
 
 
@@ -248,7 +248,7 @@ def test_a_tiny_cell_has_an_outline_around_it(long):
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=["default", "column", "narrow"])
-@pytest.mark.parametrize("name", [view.name for view in VIEWS if not view.suffix])
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "page"])
 def test_a_long_text_fits_its_page_and_nothing_is_written_over_another_text(long, name, look):
     figure = long.figure(name, look)
     assert nothing_over_the_edge(figure)

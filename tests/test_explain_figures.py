@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import PathPlan
-from attnviz.commands.explain.views import VIEWS
+from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
@@ -52,7 +52,7 @@ def path(request: pytest.FixtureRequest) -> Callable[..., Figure]:
 
 
 def planned(result: Explanation) -> PathPlan:
-    (plan,) = VIEWS[0].plans(result, Choices())
+    (plan,) = DRAWINGS["path"].plans(result, Choices())
     return plan
 
 

@@ -10,7 +10,7 @@ import torch
 from matplotlib.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
@@ -23,7 +23,7 @@ from tests.stored import PROFILE
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
-    (named,) = [each for each in VIEWS if each.name == view]
+    named = DRAWINGS[view]
     return list(named.plans(analysis, Choices(**choices)))
 
 
@@ -209,7 +209,7 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", list(DRAWINGS))
 def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name: str):
     labels, hostile, look = ["[CLS]", *(label or "x" for label in HOSTILE)], " ".join(HOSTILE), Look("dark", width=3.3)
     n = len(labels)
@@ -220,7 +220,7 @@ def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name:
     )
     segments = (None, *(int(place > n / 2) for place in range(1, n)))
     result = replace(result, tokens=replace(result.tokens, segments=segments))
-    (view,) = [view for view in VIEWS if view.name == name]
+    view = DRAWINGS[name]
     for plan in plans(result, name, select=("L0H1",), look=look):
         assert not re.search(r"[\x00-\x1f]", plan.caption)
         figure_bytes(view.figure(plan, look, True), "svg", look)

@@ -5,13 +5,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 
-(MEAN,) = [view for view in VIEWS if view.name == "mean"]
+MEAN = DRAWINGS["mean"]
 LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
 
 

@@ -35,7 +35,7 @@ def gpt2() -> HeadOutputs:
 
 def plan_of(result: HeadOutputs, name: str, look: Look = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
-    return next(view.plans(result, Choices(look, (select,) if select else (), top=0)))
+    return next(view.drawing.plans(result, Choices(look, (select,) if select else (), top=0)))
 
 
 def head_plan(result: HeadOutputs, head: str, look: Look = OWN) -> HeadPlan:

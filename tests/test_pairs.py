@@ -10,6 +10,7 @@ from matplotlib.colors import LogNorm
 
 from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
 from attnviz.figures.look import Look
+from attnviz.results.report import layout_of
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
@@ -119,7 +120,7 @@ def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
     assert [plan.stem for plan in plans_of(found)] == ["pair"]
     stems = [plan.stem for plan in plans_of(found, "L0H1", "L1")]
     assert stems == ["pair", "pair/L00H01", "pair/L01H00", "pair/L01H01"]
-    assert all(re.fullmatch(PAIR.stems, stem) for stem in stems)
+    assert all(layout_of("heads").owns(f"{stem}.png") for stem in stems)
 
 
 @pytest.mark.parametrize(

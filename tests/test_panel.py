@@ -8,7 +8,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.views import MOST_HEADS, VIEWS
+from attnviz.commands.heads.views import DRAWINGS, MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
@@ -17,7 +17,7 @@ from tests.hand_made import by_design, hand_made
 
 LETTERED = Look(bare=True, panel="a")
 
-(PANEL,) = [view for view in VIEWS if view.name == "panel"]
+PANEL = DRAWINGS["panel"]
 
 
 def plan_of(analysis: Any, *select: str, **choices: Any) -> Any:

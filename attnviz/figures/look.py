@@ -8,17 +8,17 @@ import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import colormaps, rcParams, rcParamsDefault, style
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
-from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
+
+if TYPE_CHECKING:  # what measures and draws nothing knows a look, and need not wait for matplotlib
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
+    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
@@ -67,7 +67,6 @@ MISSED_DASHES = (0, (2.2, 1.4))
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
 _PANEL_LETTERS = 3
-_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 
 
 @dataclass(frozen=True, init=False)
@@ -121,8 +120,11 @@ class Look:
         """The colour of what a head finds, or misses."""
         return _VERDICTS[self.theme][not found]
 
-    def colour_map(self) -> ListedColormap | LinearSegmentedColormap:
+    def colour_map(self) -> "ListedColormap | LinearSegmentedColormap":
         """From the colour of the paper for 0 to the strongest blue: dark on light paper, bright on dark."""
+        from matplotlib import colormaps
+        from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+
         if self.theme == "light":
             blues = colormaps["Blues"](np.linspace(0, 1, 256))
             blues[0] = 1.0
@@ -132,8 +134,10 @@ class Look:
         stops = list(zip(places, colours, strict=True))
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
-    def diverging_map(self) -> LinearSegmentedColormap:
+    def diverging_map(self) -> "LinearSegmentedColormap":
         """Blue for less, the paper's colour for no difference, orange for more; told apart with any colour vision."""
+        from matplotlib.colors import LinearSegmentedColormap
+
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
@@ -149,8 +153,10 @@ class Look:
         adapted = self.scale == "auto" and n > MOSTLY_WHITE
         return "logarithmic colours, since most weights of a text this long are near 0" if adapted else ""
 
-    def norm(self, largest: float = 1.0) -> Normalize:
+    def norm(self, largest: float = 1.0) -> "Normalize":
         """From weights to places on the colour map; the head's largest counts where each has a scale of its own."""
+        from matplotlib.colors import LogNorm, Normalize
+
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
@@ -176,13 +182,20 @@ def parse_width(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def _settings() -> tuple[Any, Any]:
+    """Matplotlib's settings as the caller has them, and its own."""
+    from matplotlib import rcParams, rcParamsDefault
+
+    return rcParams, rcParamsDefault
+
+
 def outer_ink(look: Look, setting: str = "text.color") -> str:
     """The colour of a text that stands beside the cells, on a page that may be the caller's.
 
     The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
     of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
     """
-    theirs, default = (known[setting] for known in _SETTINGS)
+    theirs, default = (known[setting] for known in _settings())
     if look.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return look.greys.ink
     return str(theirs)
@@ -190,7 +203,7 @@ def outer_ink(look: Look, setting: str = "text.color") -> str:
 
 def outer_size(setting: str, ours: float) -> float | str:
     """The size of such a text: the caller's where they changed it or the size of all fonts, else ours."""
-    theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
+    theirs, default = ((known[setting], known["font.size"]) for known in _settings())
     size: float | str = theirs[0]
     return ours if theirs == default else size
 
@@ -200,8 +213,10 @@ def file_dpi(look: Look) -> int:
     return DPI if look.width is None else 2 * DPI
 
 
-def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
+def figure_bytes(figure: "Figure", file_format: str, look: Look = PLAIN) -> bytes:
     """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the look asks for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     with figure_style():
@@ -228,5 +243,7 @@ def figure_style() -> AbstractContextManager[None]:
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
     """
+    from matplotlib import style
+
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
     return style.context(["default", ours])

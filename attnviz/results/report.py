@@ -1,7 +1,8 @@
 """What a command registers beside its measurement: how it says what it measured, its figures, and its files.
 
-The modules ``report`` and ``views`` of a command have its ``REPORT`` and its ``VIEWS``; both are found by the name of
-the command when they are first needed, so that a measurement imports neither matplotlib nor rich.
+The module ``report`` of a command has its ``REPORT``, with its views; how these are drawn is in its module ``views``.
+Both are found by the name of the command when they are first needed: a measurement imports no rich, and a run without
+figures no matplotlib.
 """
 
 import re
@@ -37,6 +38,7 @@ class Report(Generic[R]):
         more_columns: of the CSV file for some documents only, after the others.
         rows: of the CSV file, from the document; values of other names are left out.
         tables: what the terminal shows, for a width in columns.
+        views: its figures, in the order of its documentation.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
         all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
@@ -50,6 +52,7 @@ class Report(Generic[R]):
     columns: tuple[str, ...]
     rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
     tables: "Callable[[R, Choices, int], Iterable[RenderableType]]"
+    views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
     all_selected: bool = False
@@ -91,10 +94,9 @@ class Layout:
         return name == self.table or bool(self.others.fullmatch(name))
 
 
-def views_of(command: str) -> "tuple[View[Any, Any], ...]":
+def views_of(command: str) -> "tuple[View, ...]":
     """The views of a command, in the order of its documentation."""
-    views: tuple[View[Any, Any], ...] = import_module(f"attnviz.commands.{command}.views").VIEWS
-    return views
+    return tuple(replace(view, command=command) for view in report_of(command).views)
 
 
 def report_of(command: str) -> "Report[Any]":
@@ -103,10 +105,8 @@ def report_of(command: str) -> "Report[Any]":
     return report
 
 
-def checked_views(
-    command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)
-) -> "list[View[Any, Any]]":
-    """The views of these names, in the order of the command's ``VIEWS``; without names those that are drawn by default.
+def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
+    """The views of these names, in the order of the command's report; without names those that are drawn by default.
 
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.

@@ -75,7 +75,7 @@ class Result:
             UsageError: no such figure, option or head.
         """
         view, wanted = self._view(name), self._choices(look, choices)
-        return view.figure(next(iter(view.plans(self, wanted))), wanted.look, False)
+        return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.look, False)
 
     def draw(self, name: str, ax: "Axes", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
         """Draw one picture on matplotlib Axes of your own; only these are changed.
@@ -97,10 +97,10 @@ class Result:
         view, wanted = self._view(name), self._choices(look, choices)
         if not isinstance(ax, Axes):
             raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
-        if view.draw is None:
-            single = [each.name for each in views_of(self.command) if each.draw is not None]
+        if view.drawing.draw is None:
+            single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        return view.draw(ax, next(iter(view.plans(self, wanted))), wanted.look)
+        return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.look)
 
     def document(self, figures: Sequence[str] = (), **choices: "Unpack[ChoiceNames]") -> dict[str, Any]:
         """The document of the command's JSON file, as plain Python values.
@@ -199,7 +199,7 @@ class Result:
                 tell(progress, "drawing", len(captions), 0)
         return output.commit(self._document(list(captions), choices), captions)
 
-    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
         """The views that are asked for and that this result has; of named ones, all must be there.
 
         Args:
@@ -211,9 +211,9 @@ class Result:
         """
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:
-            return [view for view in views if not view.missing(self)]
+            return [view for view in views if not view.drawing.missing(self)]
         for view in views:
-            if why := view.missing(self):
+            if why := view.drawing.missing(self):
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
@@ -249,7 +249,7 @@ class Result:
         ((_, content, _),) = view.written(self, wanted, ("html",))
         return content.decode()
 
-    def _view(self, name: str) -> "View[Any, Any]":
+    def _view(self, name: str) -> "View":
         if not isinstance(name, str):
             raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])

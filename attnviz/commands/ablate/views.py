@@ -22,7 +22,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
 from attnviz.model.wording import counted, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
@@ -279,12 +279,9 @@ def _no_gradient(result: Ablation) -> str:
     return _one_head(result) or ("" if result.options.gradient else "no gradients were asked for")
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("heads", "the most important heads, with intervals", _plan_heads, _heads_figure, stems="ablate-heads"),
-    View("map", "every head's effect", _plan_map, head_map_figure, draw_head_map, "ablate-map", missing=_one_head),
-    View("curve", "ever more heads removed", _plan_curve, _curve_figure, draw_curve, "ablate-curve", missing=_no_curve),
-    View(
-        "gradient", "effects by gradients", _plan_gradient, _gradient_figure, stems="ablate-gradient",
-        missing=_no_gradient,
-    ),
-)  # fmt: skip
+DRAWINGS = {
+    "heads": Drawing(_plan_heads, _heads_figure),
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head),
+    "curve": Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve),
+    "gradient": Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient),
+}

@@ -19,7 +19,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.model.wording import counted, shortened, signed
 from attnviz.results.facts import Facts, sentence
-from attnviz.results.view import Choices, View, page_view
+from attnviz.results.view import Choices, Drawing, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
@@ -229,17 +229,13 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("overview", "the differences of all heads", _plan_overview, head_grid_figure, draw_head_grid, stems="compare"),
-    View("map", "layers × heads by distance", _plan_map, head_map_figure, draw_head_map, stems="compare-map"),
-    View(
-        "differences", "the differences of one head, for those that differ most", _plan_differences,
-        heatmap_figure, draw_heatmap, stems=r"differences/[LEDX]\d+H\d+",
-    ),
-    page_view(
-        "compare", "every head on A, on B, and their difference, in one HTML file",
+DRAWINGS = {
+    "overview": Drawing(_plan_overview, head_grid_figure, draw_head_grid),
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
+    "differences": Drawing(_plan_differences, heatmap_figure, draw_heatmap),
+    "page": page_drawing(
+        "compare",
         lambda result, choices: page_data(result, choices, _end_of_all(result)),
         lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
     ),
-)  # fmt: skip
-"""What ``attnviz compare`` draws."""
+}

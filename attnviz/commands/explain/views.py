@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,7 +22,7 @@ from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, froz
 from attnviz.model.wording import quoted, rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
@@ -253,11 +252,7 @@ def _no_positions(result: Explanation) -> str:
     return why if result.positions is None else ""
 
 
-_PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
-_POSITIONS = (
-    "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
-)
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("path", _PATH, _plan_path, path_figure, stems="explain"),
-    View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
-)
+DRAWINGS = {
+    "path": Drawing(_plan_path, path_figure),
+    "positions": Drawing(_plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
+}

@@ -21,7 +21,7 @@ from attnviz.figures.matrix import Array
 from attnviz.model.tokens import find_positions, text_at
 from attnviz.model.wording import shortened, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -355,5 +355,4 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     )
 
 
-LINES = View("lines", "one line per weight, from the token that attends to the token attended to", _plans,
-             lines_figure, draw_lines, stems=r"lines/[LEDX]\d+H\d+|lines(-[a-z-]+)?", default=False)  # fmt: skip
+LINES = Drawing(_plans, lines_figure, draw_lines)

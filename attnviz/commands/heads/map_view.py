@@ -16,7 +16,7 @@ from attnviz.model.tokens import sinks_in_words
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
@@ -187,5 +187,4 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 
-MAP = View("map", "layers × heads, coloured by a statistic", _plans, head_map_figure, draw_head_map,
-           stems="map-[a-z-]+", default=False)  # fmt: skip
+MAP = Drawing(_plans, head_map_figure, draw_head_map)

@@ -29,7 +29,7 @@ from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
@@ -236,5 +236,4 @@ def _figure(plan: HeadMapPlan | TilesPlan, look: Look, vector: bool) -> Figure:
     return head_map_figure(plan, look, vector) if isinstance(plan, HeadMapPlan) else tiles_figure(plan, look, vector)
 
 
-PAIR = View("pair", "how much each text attends to itself, to the other and to special tokens", _plans, _figure,
-            stems=r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False, missing=_missing)  # fmt: skip
+PAIR = Drawing(_plans, _figure, missing=_missing)

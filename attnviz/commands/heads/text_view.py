@@ -20,10 +20,7 @@ from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
 from attnviz.model.words import CONTINUES
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
-
-LONG_TEXT = 100
-"""Tokens from which on lines are a tangle, and running text is the view to choose."""
+from attnviz.results.view import Choices, Drawing
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
@@ -207,5 +204,4 @@ def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool)
     return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)
 
 
-TEXT = View("text", "the text as prose, shaded by the attention that each token receives", _plans, text_figure,
-            draw_text, stems=r"text/[LEDX]\d+H\d+|text(-[a-z-]+)?", default=False)  # fmt: skip
+TEXT = Drawing(_plans, text_figure, draw_text)

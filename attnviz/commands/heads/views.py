@@ -30,7 +30,7 @@ from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.results.facts import capital, sentence
 from attnviz.results.published import role_name
-from attnviz.results.view import Choices, File, View, page_view
+from attnviz.results.view import Choices, Drawing, File, page_drawing
 
 MOST_HEADS = 12
 """Heads side by side in a panel; of more, those furthest above their baselines."""
@@ -353,25 +353,15 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
     )
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
-    View(
-        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
-        heatmap_figure, draw_heatmap, stems=r"heads/[LEDX]\d+H\d+", files=_heatmap_files,
-    ),
-    LINES,
-    MAP,
-    View(
-        "mean", "mean pattern of each layer's heads and of all", _means, tiles_figure, draw_last_tile,
-        stems="mean(-[a-z-]+)?", default=False,
-    ),
-    PAIR,
-    View(
-        "panel", "up to 12 chosen heads side by side, tokens named", _panels, tiles_figure, draw_last_tile,
-        stems="panel(-[a-z-]+)?", default=False,
-    ),
-    RELATIONS,
-    TEXT,
-    page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data, _no_page),
-)  # fmt: skip
-"""Every figure of the command, in the order of its documentation."""
+DRAWINGS: dict[str, Drawing[Any, Any]] = {
+    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
+    "heads": Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files),
+    "lines": LINES,
+    "map": MAP,
+    "mean": Drawing(_means, tiles_figure, draw_last_tile),
+    "pair": PAIR,
+    "panel": Drawing(_panels, tiles_figure, draw_last_tile),
+    "relations": RELATIONS,
+    "text": TEXT,
+    "page": page_drawing("heads", page_data, _no_page),
+}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,9 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.report import chosen
+from attnviz.commands.outputs.report import check_scale, chosen
 from attnviz.commands.outputs.residual_stream import HeadContribution
-from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import draw_head_map, head_map_figure
@@ -45,7 +43,7 @@ from attnviz.figures.page import (
 )
 from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
@@ -66,12 +64,6 @@ class HeadPlan(PagePlan):
     pooled: int
     norms: tuple[Normalize, Normalize]  # of the two panels, from numbers to colours
     bars: tuple[str, str]  # and what the colours are
-
-
-def check_scale(scale: str) -> None:
-    """Raise UsageError for a scale that norms are not drawn on."""
-    if scale == "log":
-        raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
 
 
 def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
@@ -268,20 +260,12 @@ def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View(
-        "overview", "norm-weighted attention of all heads", _overview, head_grid_figure, draw_head_grid, stems="outputs"
-    ),
-    View(
-        "shares", "each head's share of its layer's attention output", plan_shares, head_map_figure, draw_head_map,
-        stems="outputs-shares",
-    ),
-    View(
-        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
-        plan_effects, head_map_figure, draw_head_map, stems="outputs-effects",
+DRAWINGS = {
+    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
+    "shares": Drawing(plan_shares, head_map_figure, draw_head_map),
+    "effects": Drawing(
+        plan_effects, head_map_figure, draw_head_map,
         missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
     ),
-    View(
-        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/[LEDX]\d+H\d+"
-    ),
-)  # fmt: skip
+    "heads": Drawing(_heads, _head_figure, _draw_head),
+}  # fmt: skip

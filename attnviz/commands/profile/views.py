@@ -23,7 +23,7 @@ from attnviz.figures.look import DPI
 from attnviz.figures.page import PIXEL, Mark
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View, page_view
+from attnviz.results.view import Choices, Drawing, page_drawing
 
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
@@ -137,30 +137,22 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-VIEWS: tuple[View[Profile, Any], ...] = (
-    View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
-    View(
-        "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
-        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+",
+DRAWINGS: dict[str, Drawing[Profile, Any]] = {
+    "roles": Drawing(_plan_roles, head_map_figure, draw_head_map),
+    "scores": Drawing(
+        _plan_scores, head_map_figure, draw_head_map,
         missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
     ),
-    View(
-        "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,
-        draw_relations,
+    "relations": Drawing(
+        plan_relations, relations_figure, draw_relations,
         missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
         else "no relation is frequent enough in these corpora",
     ),
-    View(
-        "layers", "entropy and distance by layer", plan_layers, layers_figure,
+    "layers": Drawing(
+        plan_layers, layers_figure,
         missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
     ),
-    View(
-        "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
-        missing=likeness_missing,
-    ),
-    View(
-        "examples", "sentences in which a head shows its roles, and in which it fails, with arcs", plan_examples,
-        examples_figure, stems=r"examples/L\d{2,}H\d{2,}", default=False, missing=no_examples,
-    ),
-    page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file", page_data),
-)  # fmt: skip
+    "likeness": Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing),
+    "examples": Drawing(plan_examples, examples_figure, missing=no_examples),
+    "page": page_drawing("profile", page_data),
+}  # fmt: skip

@@ -27,7 +27,7 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""
@@ -216,8 +216,8 @@ def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: b
     ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=look.greys.ink)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("rollout", "the last matrix by each method", _plan_last, tiles_figure),
-    View("layers", "the rollouts up to every layer", _plan_layers, tiles_figure, stems="rollout-layers"),
-    View("from", "the inputs of one token, as bars", _plan_bars, _bars_figure, stems="rollout-from"),
-)
+DRAWINGS = {
+    "rollout": Drawing(_plan_last, tiles_figure),
+    "layers": Drawing(_plan_layers, tiles_figure),
+    "from": Drawing(_plan_bars, _bars_figure),
+}

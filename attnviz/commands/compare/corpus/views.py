@@ -22,7 +22,7 @@ from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.page import Mark, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _NOISE = "#D55E00"
 _ROOM = 1.3
@@ -173,14 +173,7 @@ def _blues(look: Look) -> tuple[str, str]:
     return to_hex(look.colour_map()(0.75)), to_hex(look.colour_map()(0.4))
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View(
-        "map", "layers × heads by mean distance, those that changed outlined", _plan_map, head_map_figure,
-        draw_head_map, stems="compare-corpus-map",
-    ),
-    View(
-        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
-        _plan_ranked, _ranked_figure, _draw_ranked, stems="compare-corpus-distances",
-    ),
-)  # fmt: skip
-"""What ``attnviz compare --corpus`` draws."""
+DRAWINGS = {
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
+    "distances": Drawing(_plan_ranked, _ranked_figure, _draw_ranked),
+}

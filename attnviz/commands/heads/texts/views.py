@@ -1,7 +1,6 @@
 """The figure of several texts: chosen heads side by side, a row of them for each text."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
@@ -11,7 +10,7 @@ from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _MOST_HEADS = 6
 """Heads in a row; of more the first are drawn."""
@@ -88,7 +87,4 @@ def _missing(result: TextsAnalysis | Analysis) -> str:
     return "it is drawn for models of one kind of attention only" if result.checkpoint.stacks else ""
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("texts", "up to 6 heads on the first 6 texts, a text a row", _plan, tiles_figure, missing=_missing),
-)
-"""What ``attnviz heads --each-line`` draws beside the pictures of each text."""
+DRAWINGS = {"texts": Drawing(_plan, tiles_figure, missing=_missing)}
