@@ -12,8 +12,8 @@ from attnviz.attention import verify
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.views import DRAWINGS
-from attnviz.figures.look import Look
 from attnviz.figures.matrix import PooledPattern, max_pool
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
@@ -146,8 +146,8 @@ def test_no_picture_depends_on_the_blocks(make: Any, name: str, size: int, monke
     if view.missing(analysis):
         pytest.skip("GPT-2 reads no pairs")
     wanted = [
-        Choices(select=("L0H1", "L1"), look=Look(width=3.3)),
-        Choices(select=("L1",), drop_special=True, token="#4", look=Look(scale="per-head")),
+        Choices(select=("L0H1", "L1"), style=Style(width=3.3)),
+        Choices(select=("L1",), drop_special=True, token="#4", style=Style(scale="per-head")),
     ]
     expected = [plan for choices in wanted for plan in view.plans(analysis, choices)]
     in_blocks_of(size, monkeypatch)

@@ -22,7 +22,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
-from attnviz.figures.look import FORMATS, Look, figure_bytes
+from attnviz.figures.style import FORMATS, Style, figure_bytes
 from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
 from attnviz.results.report import layout_of, report_of, views_of
@@ -35,7 +35,7 @@ from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
-COLUMN = Look("dark", width=3.3)
+COLUMN = Style("dark", width=3.3)
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
@@ -218,8 +218,8 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
         result.save(tmp_path / "other", figures=True)
     with pytest.raises(UsageError, match="unknown option 'colour': expected any of select, top"):
         result.figure(colour="red")
-    with pytest.raises(UsageError, match=r"expected look as attnviz\.figures\.Look"):
-        result.figure(look="dark")
+    with pytest.raises(UsageError, match=r"expected style as attnviz\.figures\.Style"):
+        result.figure(style="dark")
     with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
         result.report(top="3")
     with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):

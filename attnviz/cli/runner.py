@@ -161,14 +161,14 @@ class Run(Shared):
 
     def choices(self, scale: str, choices: "ChoiceNames", scales: Sequence[str] = ()) -> "Choices":
         """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
-        from attnviz.figures.look import SCALES, Look
+        from attnviz.figures.style import SCALES, Style
         from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
         if scale not in (*(scales or SCALES), "log"):  # what cannot be logarithmic says why
             raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
-        look = Look(self.theme, scale, self.width, self.bare, self.panel)
-        return report_of(self.command).completed(Choices.of(look, choices))
+        style = Style(self.theme, scale, self.width, self.bare, self.panel)
+        return report_of(self.command).completed(Choices.of(style, choices))
 
     @property
     def format_names(self) -> list[str]:

@@ -1,7 +1,7 @@
 """Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
 
 Heads are packed, one after the other, where a grid of layers and heads would be mostly empty.
-Lengths are pixels at :data:`attnviz.figures.look.DPI`, and so are the data coordinates of the Axes.
+Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
-from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink
 from attnviz.figures.matrix import Array, Labels, label_pixels, label_size, name_axis, named_every
 from attnviz.figures.page import (
     MARGIN,
@@ -32,6 +31,7 @@ from attnviz.figures.page import (
     page_width,
     settled,
 )
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
 from attnviz.model.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -126,15 +126,15 @@ class _Layout:
         return self.tokens + column * self.pitch + 1, self.first + row * self.row + self.above
 
 
-def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
 
     Raises:
         UsageError: the width is too small for so many heads.
     """
-    grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
+    grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
     across, down = grid.extent
-    width = page_width(look, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
+    width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
     names = _families(plan.cells, grid).values()
     legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
@@ -142,21 +142,21 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
     notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
     with figure_style():
         body = down / DPI + legend + _BAR
-        page = new_page(plan.title, notes, look, width=width, body=body)
+        page = new_page(plan.title, notes, style, width=width, body=body)
         ax = page.add_subplot()
-        _lay_out(ax, plan, grid, look, room)
-        colour_bar(page, ax, plan, look)
+        _lay_out(ax, plan, grid, style, room)
+        colour_bar(page, ax, plan, style)
         settled(page)
         page.set_layout_engine("none")
         box, (width, height) = ax.get_window_extent(), page.bbox.size
         place = round(box.x0) / width, (round(box.y1) - box.height) / height
         ax.set_box_aspect(None)
         ax.set_position((*place, box.width / width, box.height / height))
-        _fill(ax, plan, grid, look)
+        _fill(ax, plan, grid, style)
         return page
 
 
-def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
+def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     """Draw the grid on the caller's Axes, as large as it fits; the image carries the scale for ``figure.colorbar``."""
     settled(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
@@ -166,9 +166,9 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
-    _lay_out(ax, plan, grid, look, grid.extent[0])
+    _lay_out(ax, plan, grid, style, grid.extent[0])
     settled(ax.figure)
-    return _fill(ax, plan, grid, look)
+    return _fill(ax, plan, grid, style)
 
 
 def _most_cells(plan: HeadGridPlan) -> int:
@@ -180,10 +180,10 @@ def _marked(plan: HeadGridPlan) -> bool:
     return any(cell.family is not None for cell in plan.cells)
 
 
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: float) -> None:
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
     """Limits, names of layers, marks and their legend: all that the layout must know of; so many pixels wide."""
     height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=look.greys.paper)
+    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
     ax.grid(visible=False)
@@ -193,7 +193,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: flo
     full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= block - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
+    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
     families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
     places: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
@@ -205,55 +205,57 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: flo
             places.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": look.greys.quiet, "markeredgewidth": 0.5}
+    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
     for (family, filled), some in places.items():
-        face = family.colour if filled and family is not NO_ROLE else look.greys.paper
+        face = family.colour if filled and family is not NO_ROLE else style.greys.paper
         name = families[family] if filled else ""
         ax.plot(*np.reshape(some, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
-            labelcolor=look.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
+            labelcolor=style.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
             columnspacing=1.0,
         )  # fmt: skip
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look) -> AxesImage:
+def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
     """The image, a pixel a pixel of the file, and what stands above the squares, as fully as there is room."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
-    pixels = shown * file_dpi(look) / DPI  # of the image
-    image, side = _image(plan, grid, look, pixels)
+    pixels = shown * file_dpi(style) / DPI  # of the image
+    image, side = _image(plan, grid, style, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
+    scale: dict[str, Any] = {"cmap": plan.colours or style.colour_map(), "norm": plan.norm}
     drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
-    style: dict[str, Any] = {"color": look.greys.ink, "va": "baseline", "parse_math": False}
+    properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
     beside, right = _room_beside(plan.cells, grid), _room_right(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
-            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
+            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
         if right and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
-            role, paler = _fullest(cell.right[1], small, room), style | {"color": look.greys.quiet}
+            role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
-            inked = style | {"color": look.greys.quiet if cell.muted else look.greys.ink}
+            inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if grid.tokens:
-        _name_tokens(ax, plan, grid, look, side / pixels, shown)
+        _name_tokens(ax, plan, grid, style, side / pixels, shown)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
             x = at * grid.pitch + 1 + grid.square / 2
-            ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
+            ax.text(
+                x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(properties | {"va": "top"})
+            )
     return drawn
 
 
@@ -275,7 +277,7 @@ class _ExactImage(AxesImage):
         """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
-def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, side: float, shown: float) -> None:
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, shown: float) -> None:
     """The names of tokens left of a row's first square and below a column's last, as beside any matrix.
 
     A square is ``side`` wide, in pixels of the grid, of which each takes ``shown`` of the figure.
@@ -291,21 +293,21 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, side: 
         beside.spines[:].set_visible(False)
         points = side * shown * 72 / ax.figure.dpi / n
         for axis, letter in ((beside.yaxis, "l"), (beside.xaxis, "b")):
-            name_axis(axis, plan.labels if letter in sides else None, n, points, plan.pooled, look)
+            name_axis(axis, plan.labels if letter in sides else None, n, points, plan.pooled, style)
         beside.tick_params(length=0, pad=4)
 
 
-def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
+def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
     """
-    m, colours = _most_cells(plan), plan.colours or look.colour_map()
+    m, colours = _most_cells(plan), plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
-    if (look.width is not None and side < _EVEN * room) or side > 1.1 * room:
+    if (style.width is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
-    greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
+    greys = (style.greys.paper, style.greys.frame, style.greys.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
@@ -350,7 +352,7 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 
 
 def grid_pooling(
-    n_positions: int, heads: Iterable[HeadId], look: Look, *, marked: bool = False, labels: Sequence[str] = ()
+    n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Sequence[str] = ()
 ) -> int:
     """How many positions a row of a small matrix stands for, so that every cell has a pixel.
 
@@ -359,25 +361,25 @@ def grid_pooling(
     Raises:
         UsageError: the width is too small for so many heads.
     """
-    square = _planned(heads, 1, look, marked, labels).square * file_dpi(look) / DPI
+    square = _planned(heads, 1, style, marked, labels).square * file_dpi(style) / DPI
     return math.ceil(n_positions / int(square))
 
 
-def _planned(heads: Iterable[HeadId], m: int, look: Look, marked: bool, labels: Sequence[str] = ()) -> _Layout:
+def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Sequence[str] = ()) -> _Layout:
     """The grid on a new page, of matrices [m, m]; with ``labels`` few heads are packed, and their tokens named."""
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
-    if look.width is None:
+    if style.width is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
         grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
         return replace(grid, square=square, tokens=_token_names(labels, square))
-    room = (look.width - 2 * MARGIN) * DPI - _LAYER_NAMES
+    room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
         least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
-            f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+            f"{style.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
         )
     return _fitting(ids, room, marked, labels)
 

@@ -25,9 +25,9 @@ from PIL import Image
 
 from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.look import DPI, Look, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 LEVELS = 176
 """Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
@@ -44,7 +44,7 @@ _COVERAGES = 16  # steps from a colour to a number's ink on it
 _Pixels = NDArray[np.uint8]
 
 
-def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and caption of each file, in order; drawn a few pictures ahead of the reader.
 
     All plans have the same labels, notes and size; only values, title and evidence may differ. In PDFs, and with cells
@@ -52,19 +52,19 @@ def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) ->
     """
     vector = file_format != "png"
     for alone, some in groupby(plans, lambda plan: file_format == "pdf" or bool(plan.outlines)):
-        figures = ((plan, figure_bytes(heatmap_figure(plan, look, vector), file_format, look)) for plan in some)
-        for plan, content in figures if alone else _copies(some, look, _Svg if vector else _Raster):
+        figures = ((plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some)
+        for plan, content in figures if alone else _copies(some, style, _Svg if vector else _Raster):
             yield f"{plan.stem}.{file_format}", content, plan.caption
 
 
-def _copies(plans: Iterator[HeatmapPlan], look: Look, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
+def _copies(plans: Iterator[HeatmapPlan], style: Style, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
     """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
     pages: dict[tuple[object, ...], Any] = {}
 
     def filled(plan: HeatmapPlan) -> tuple[Any, Any]:
-        first = next(iter(pages.values()), None) or kind(plan, look)
+        first = next(iter(pages.values()), None) or kind(plan, style)
         key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
-        page = pages[key] = pages.get(key) or (kind(plan, look) if pages else first)
+        page = pages[key] = pages.get(key) or (kind(plan, style) if pages else first)
         return page, page.filled(plan)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -75,18 +75,18 @@ def _copies(plans: Iterator[HeatmapPlan], look: Look, kind: Any) -> Iterator[tup
 class _Page:
     """A page drawn once; its first texts, title and evidence, change from head to head."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look, vector: bool) -> None:
-        self.look = look
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        self.style = style
         with figure_style():
-            self.figure, self.axes, self.cells = heatmap_page(plan, look, vector)
-        self.dpi = file_dpi(look)
+            self.figure, self.axes, self.cells = heatmap_page(plan, style, vector)
+        self.dpi = file_dpi(style)
         self.texts = self.figure.texts[: len(self.lines(plan))]
         box, pixel = self.axes.get_window_extent(), self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / plan.values.shape[1])
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
-        return heading(plan.title, (plan.evidence,), self.look, self.figure.get_figwidth())
+        return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
         """Points of the numbers in the cells; None where they cannot be read."""
@@ -100,8 +100,8 @@ class _Page:
 class _Raster(_Page):
     """A page as places in the palette, without what changes from head to head."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
-        super().__init__(plan, look, False)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style, False)
         for artist in (*self.texts, self.cells):
             artist.set_visible(False)
         self.figure.set_dpi(self.dpi)
@@ -111,11 +111,11 @@ class _Raster(_Page):
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
         line, (down, across) = round(self.dpi / DPI), (self.cell * n for n in plan.values.shape)
         box = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
-        box[:] = np.round(np.array(to_rgb(look.greys.frame)) * 255)  # the frame is around the cells, not on them
+        box[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
-        self._paper: _Pixels = _nearest(colours, look.theme)[back].reshape(pixels.shape[:2])
+        self._paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
 
     def filled(self, plan: HeatmapPlan) -> _Pixels:
         """The picture of one head."""
@@ -135,7 +135,7 @@ class _Raster(_Page):
         return picture
 
     def encoded(self, picture: _Pixels) -> bytes:
-        return _png(picture, self.dpi, self.look.theme)
+        return _png(picture, self.dpi, self.style.theme)
 
     def _cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; there are few different ones, each of which is made once."""
@@ -143,7 +143,7 @@ class _Raster(_Page):
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
-        made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.look.theme) for kind in kinds]
+        made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.style.theme) for kind in kinds]
         cells: _Pixels = np.stack(made)[places.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
 
@@ -151,13 +151,13 @@ class _Raster(_Page):
 class _Svg(_Page):
     """An SVG with marks where the texts of a head belong, parted where its cells do."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
-        super().__init__(plan, look, True)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style, True)
         self.axes.patch.set_gid(_CELLS)
         self.cells.remove()
         for number, text in enumerate(self.texts):
             text.set_text(_MARK.format(number))
-        content = figure_bytes(self.figure, "svg", look).decode()
+        content = figure_bytes(self.figure, "svg", style).decode()
         begin, patch, after = content.partition(f'<g id="{_CELLS}">')
         inside, end, self._after = after.partition("</g>")
         self._before = begin + patch + inside + end + "\n"
@@ -177,7 +177,7 @@ class _Svg(_Page):
         (rows, columns), levels, size = plan.values.shape, _levels(plan), self.number_size(plan)
         left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
         if max(rows, columns) > _SVG_RECTANGLES:
-            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.look.theme)).decode("ascii")
+            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.style.theme)).decode("ascii")
             yield (
                 f'<image x="{left:.6g}" y="{top:.6g}" width="{columns * cell:.6g}" height="{rows * cell:.6g}" '
                 'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
@@ -187,15 +187,15 @@ class _Svg(_Page):
         xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in ((left, columns), (top, rows)))
         around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
         for level in np.unique(levels[levels > 0]):
-            colour = to_hex(palette(self.look.theme)[level] / 255)
+            colour = to_hex(palette(self.style.theme)[level] / 255)
             path = "".join(f"M{xs[x]} {ys[y]}{around}" for y, x in np.argwhere(levels == level))
             yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
         if size is None:
             return
-        numbers, style = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
-        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.look.theme)[:LEVELS]])[levels]
+        numbers, properties = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
+        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.style.theme)[:LEVELS]])[levels]
         for ink in np.unique(inks[numbers > 0]):
-            yield f'<g style="{style}" fill="{ink}">\n'
+            yield f'<g style="{properties}" fill="{ink}">\n'
             for row, column in np.argwhere((numbers > 0) & (inks == ink)):
                 x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
                 yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
@@ -230,9 +230,9 @@ def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
 @cache
 def palette(theme: str) -> _Pixels:
     """The colours of a PNG, [256, 3]: the scale of the weights from the paper on, then from paper to ink."""
-    greys = Look(theme).greys
+    greys = Style(theme).greys
     paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
-    scale = Look(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
+    scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
     ramp = paper + np.linspace(0, 1, 256 - LEVELS)[:, None] * (ink - paper)
     colours: _Pixels = (np.concatenate([scale, ramp]) * 255).round().astype(np.uint8)
     return colours

@@ -17,7 +17,7 @@ from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.look import Look
+    from attnviz.figures.style import Style
     from attnviz.results.view import Choices, View
 
 R = TypeVar("R")
@@ -42,7 +42,7 @@ class Report(Generic[R]):
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
         all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
-        look: of figures, unless another is given.
+        style: of figures, unless another is given.
         extra: names of further files that a run may write itself.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
@@ -56,7 +56,7 @@ class Report(Generic[R]):
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
     all_selected: bool = False
-    look: "Look | None" = None
+    style: "Style | None" = None
     extra: tuple[str, ...] = ()
     tensors: "tuple[str, Callable[[R, Choices], bytes]] | None" = None
     afterwards: "Callable[[R, Choices, dict[str, Any]], Iterable[str]]" = _none
@@ -111,7 +111,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.
     """
-    from attnviz.figures.look import FORMATS
+    from attnviz.figures.style import FORMATS
 
     views = views_of(command)
     known = [view.name for view in views]
@@ -135,7 +135,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
 
 def layout_of(command: str) -> Layout:
     """The files of a command, by its views and its report."""
-    from attnviz.figures.look import FORMATS
+    from attnviz.figures.style import FORMATS
 
     report, views, name = report_of(command), views_of(command), command.replace(".", "-")
     tensors = [] if report.tensors is None else report.tensors[:1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypedDict, T
 
 from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
-from attnviz.figures.look import PLAIN, Look, figure_bytes
+from attnviz.figures.style import PLAIN, Style, figure_bytes
 from attnviz.model.head_ids import HeadId, selection_texts
 from attnviz.page.page import BUDGET, page_html
 
@@ -45,7 +45,7 @@ class Choices:
     """What a caller chose to see of a result; a command reads those that have a meaning for it.
 
     Attributes:
-        look: theme, scale and width of figures.
+        style: theme, scale and width of figures.
         select: heads to draw and list, as for ``--select``; empty for all.
         top: rows of a table, and heads of a figure that ranks them; 0 for all, None for the command's own number.
         drop_special: draw patterns without special tokens, rows renormalised.
@@ -57,7 +57,7 @@ class Choices:
         budget: bytes that the patterns of a page may take.
     """
 
-    look: Look = PLAIN
+    style: Style = PLAIN
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
@@ -69,7 +69,7 @@ class Choices:
     budget: int = BUDGET
 
     @classmethod
-    def of(cls, look: Look | None, choices: ChoiceNames) -> "Choices":
+    def of(cls, style: Style | None, choices: ChoiceNames) -> "Choices":
         """Check what a caller passed from Python.
 
         Raises:
@@ -80,8 +80,8 @@ class Choices:
             raise UsageError(
                 f"unknown option {unknown[0]!r}: expected any of {', '.join(ChoiceNames.__annotations__)}."
             )
-        if look is not None and not isinstance(look, Look):
-            raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width, …), found {look!r}.")
+        if style is not None and not isinstance(style, Style):
+            raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
         if (top := choices.get("top")) is not None:
             check_whole("top", top)
         for name in ("drop_special", "tensors", "relations"):
@@ -95,7 +95,7 @@ class Choices:
         given: dict[str, Any] = {**choices, "maps": tuple(maps)}
         given |= {"select": tuple(selection_texts(choices.get("select", ())))}
         given |= {"relations": choices.get("relations", False) or relation is not None}
-        return cls(look=look or PLAIN, **given)
+        return cls(style=style or PLAIN, **given)
 
 
 class Plan(Protocol):
@@ -128,8 +128,8 @@ class Drawing(Generic[R, P]):
     """
 
     plans: Callable[[R, Choices], Iterator[P]]
-    figure: "Callable[[P, Look, bool], Figure]"
-    draw: "Callable[[Axes, P, Look], Artist] | None" = None
+    figure: "Callable[[P, Style, bool], Figure]"
+    draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
 
@@ -169,8 +169,8 @@ class View:
             return
         for plan in drawing.plans(result, choices):
             for file_format in formats:
-                figure = drawing.figure(plan, choices.look, file_format != "png")
-                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.look), plan.caption
+                figure = drawing.figure(plan, choices.style, file_format != "png")
+                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
 
 def page_view(stem: str, shows: str) -> View:
@@ -188,7 +188,7 @@ def page_drawing(
 
     def written(result: R, choices: Choices, _: str) -> Iterator[File]:
         data = content(result, choices)
-        yield f"{stem}.html", page_html(data, choices.look.theme).encode(), str(data["caption"])
+        yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 
     return Drawing(lambda *_: iter(()), _no_figure, missing=missing, files=written)
 

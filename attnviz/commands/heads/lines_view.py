@@ -178,8 +178,8 @@ def _plan(
 ) -> LinesPlan:
     """One picture of up to eight heads with their weights, of at most so many lines."""
     shown = analysis.drawn(choices.drop_special)
-    look = choices.look.scaled_for()  # what would be faint has no line
-    facts, scale, units, heads = shown.facts, look.scale, shown.units, [head for head, _ in found]
+    style = choices.style.scaled_for()  # what would be faint has no line
+    facts, scale, units, heads = shown.facts, style.scale, shown.units, [head for head, _ in found]
     largest = np.array([each.largest for _, each in found], np.float32)
     start, chosen = start_of(shown, choices.token)
     n_keys, between = len(shown.keys), analysis.between
@@ -228,7 +228,7 @@ def _plan(
         key=row_of_key[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{f' ({look.scale_of(whose)})' * (scale != 'shared')}",
+        scale=f"attention weight{f' ({style.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,

@@ -58,7 +58,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[ArcsPlan]:
     most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
     relations = [each for each in relations if each in most]
     plan = _plan(analysis, relations, "relations")
-    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.look) <= HIGHEST - 1):
+    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.style) <= HIGHEST - 1):
         yield plan
         return
     for relation in relations:

@@ -16,7 +16,7 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
@@ -329,6 +329,6 @@ REPORT = Report(
     ),
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
-    look=Look(scale="per-head"),
+    style=Style(scale="per-head"),
     tensors=("outputs.safetensors", _tensors),
 )

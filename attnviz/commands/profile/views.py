@@ -19,8 +19,8 @@ from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import DPI
-from attnviz.figures.page import PIXEL, Mark
+from attnviz.figures.page import PIXEL, ReferenceValue
+from attnviz.figures.style import DPI
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, Drawing, page_drawing
@@ -59,7 +59,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = np.array([math.nan if family is NO_ROLE else drawn.index(family) for family in families]).reshape(shape)
     texts = [_names(of_head) for of_head in passed]
-    frame = choices.look.greys.frame
+    frame = choices.style.greys.frame
     handles = [
         Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
         for family, label in counted_families(families)
@@ -121,7 +121,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
         values, norm=Normalize(0, largest, clip=True), outlined=passed,
-        mark=Mark(low, "baseline" if alike else "least baseline"),
+        reference=ReferenceValue(low, "baseline" if alike else "least baseline"),
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))

@@ -21,15 +21,15 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     heads, shown = _chosen(result, choices), [analysis.drawn(choices.drop_special) for analysis in result.first]
     n_units = max(analysis.longest for analysis in shown)
-    look, why_log = choices.look.scaled_for(n_units), choices.look.why_log(n_units)
-    weight, own = f"attention weight ({look.scale_of('each head on each text')})", look.scale == "per-head"
+    style, why_log = choices.style.scaled_for(n_units), choices.style.why_log(n_units)
+    weight, own = f"attention weight ({style.scale_of('each head on each text')})", style.scale == "per-head"
     longest = max((analysis.units.labels for analysis in shown), key=len)
-    target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
+    target = _TILE if style.width is None else max(_LEAST_TILE, style.width / len(heads) - 0.3)
     counts = [len(heads)] * len(shown)
     groups, pooled = [], 1
     for analysis in shown:
         labels = Labels(analysis.units.labels, analysis.units.sink)
-        factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
+        factor, _ = tile_pooling(longest, counts, target, style, n=len(labels.texts))
         pooled = max(pooled, factor)
         groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, own))))
     n = len(result.texts)
@@ -55,7 +55,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         ),
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
-        norm=look.norm(),
+        norm=style.norm(),
         bar="share of each head’s largest weight" if own else weight,
         target=target,
     )

@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
 
-if TYPE_CHECKING:  # what measures and draws nothing knows a look, and need not wait for matplotlib
+if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
@@ -35,7 +35,7 @@ FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
 
 SCALES = ("auto", "shared", "per-head", "log")
-"""What suits the length of the text (:meth:`Look.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
+"""What suits the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
 own largest weight; or logarithmic, the same for every head."""
 
 MOSTLY_WHITE = 40
@@ -44,11 +44,11 @@ MOSTLY_WHITE = 40
 
 @dataclass(frozen=True)
 class Theme:
-    """The greys of a figure: paper, text, text that stands back, and frames."""
+    """The greys of a figure: paper, text, muted text, and frames."""
 
     paper: str
     ink: str
-    quiet: str
+    muted: str
     frame: str
 
 
@@ -70,7 +70,7 @@ _PANEL_LETTERS = 3
 
 
 @dataclass(frozen=True, init=False)
-class Look:
+class Style:
     """What the user chose of a figure's looks; arguments as for making one, the width in inches or None."""
 
     theme: str = "light"
@@ -113,7 +113,7 @@ class Look:
 
     @property
     def greys(self) -> Theme:
-        """Paper, ink, quiet text and frames."""
+        """Paper, ink, muted text and frames."""
         return THEMES[self.theme]
 
     def verdict(self, found: bool) -> str:
@@ -141,8 +141,8 @@ class Look:
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
-    def scaled_for(self, n: int = 0) -> "Look":
-        """The look with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
+    def scaled_for(self, n: int = 0) -> "Style":
+        """The style with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
 
         It is logarithmic for more than :data:`MOSTLY_WHITE`; without a number linear, as suits what is no weight.
         """
@@ -166,7 +166,7 @@ class Look:
         return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
 
 
-PLAIN = Look()
+PLAIN = Style()
 """Light, the scale that suits the text, as wide as the content asks for."""
 
 
@@ -189,15 +189,15 @@ def _settings() -> tuple[Any, Any]:
     return rcParams, rcParamsDefault
 
 
-def outer_ink(look: Look, setting: str = "text.color") -> str:
+def outer_ink(style: Style, setting: str = "text.color") -> str:
     """The colour of a text that stands beside the cells, on a page that may be the caller's.
 
     The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
     of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
     """
     theirs, default = (known[setting] for known in _settings())
-    if look.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
-        return look.greys.ink
+    if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
+        return style.greys.ink
     return str(theirs)
 
 
@@ -208,20 +208,20 @@ def outer_size(setting: str, ours: float) -> float | str:
     return ours if theirs == default else size
 
 
-def file_dpi(look: Look) -> int:
+def file_dpi(style: Style) -> int:
     """Pixels an inch of a PNG: :data:`DPI`, or twice as many where the user chose a width on the page."""
-    return DPI if look.width is None else 2 * DPI
+    return DPI if style.width is None else 2 * DPI
 
 
-def figure_bytes(figure: "Figure", file_format: str, look: Look = PLAIN) -> bytes:
-    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the look asks for."""
+def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
+    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the style asks for."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     with figure_style():
         if file_format == "png":
-            figure.set_dpi(file_dpi(look))
+            figure.set_dpi(file_dpi(style))
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
             return png_bytes(picture, figure.dpi)
