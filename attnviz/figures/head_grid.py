@@ -181,7 +181,7 @@ def _marked(plan: HeadGridPlan) -> bool:
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
-    """Limits, names of layers, marks and their legend: all that the layout must know of; so many pixels wide."""
+    """Add what takes room in the layout: limits, names of layers, marks, legend. ``width`` is in pixels."""
     height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
@@ -219,7 +219,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
-    """The image, a pixel a pixel of the file, and what stands above the squares, as fully as there is room."""
+    """Add the image, one of its pixels for each of the file's, and the texts above the squares."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
@@ -337,7 +337,7 @@ def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
-    """The text as fully as there is room; nothing where not even a few letters would fit."""
+    """The first text that fits; else the last one cut, or '' where fewer than five characters would be left."""
     forms = [drawable(text) for text in texts]
     cut = fitted(forms[-1], size, DPI, max(room, 1))
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
@@ -354,7 +354,7 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 def grid_pooling(
     n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Sequence[str] = ()
 ) -> int:
-    """How many positions a row of a small matrix stands for, so that every cell has a pixel.
+    """Positions per row of a small matrix, so that every cell has a pixel.
 
     ``marked`` says whether the heads will have marks of families, ``labels`` are those of few heads, which are packed.
 
@@ -399,7 +399,7 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[
 
 
 def _token_names(labels: Sequence[str], square: float) -> float:
-    """Pixels that the names of tokens take beside a square, of as many of them as there is room for."""
+    """Pixels that the labels of tokens take beside a square."""
     if not labels:
         return 0
     cell = square / len(labels) * 72 / DPI

@@ -46,7 +46,7 @@ class HeatmapPlan(ColourScale, PagePlan):
 
 
 def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tuple[int, int]:
-    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
+    """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
     ``labels`` are those of the rows; ``n_keys`` is the number of columns, where that is another one.
     """

@@ -184,7 +184,7 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
 
 
 def pooled_for(n: int, inches: float) -> int:
-    """Positions that share a cell, so that a matrix of n of them has at least a pixel a cell in so many inches."""
+    """Positions per cell, so that each cell of a matrix of n positions, so many inches wide, has a pixel."""
     return max(1, math.ceil(n / (inches * DPI)))
 
 
@@ -205,7 +205,7 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
 
 def _furthest(smallest: Array, largest: Array) -> Array:
-    """Of the smallest and the largest of some values that which is furthest from 0."""
+    """Element by element the value of larger magnitude."""
     return np.where(-smallest > largest, smallest, largest)
 
 
@@ -237,7 +237,7 @@ def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: i
 
 
 def named_every(cell: float, pooled: int = 1) -> int:
-    """Label every k-th position beside cells of so many points, so that labels do not overlap."""
+    """Interval of labels, in positions, so that they do not overlap beside cells of so many points."""
     return math.ceil(13 * PIXEL / cell) * pooled
 
 

@@ -106,7 +106,7 @@ def heading(title: str, notes: Sequence[str], style: Style, width: float) -> lis
 
 
 def settled(figure: Figure | SubFigure | None) -> None:
-    """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
+    """Run the layout, so that the sizes of Axes are final; also on a caller's figure."""
     if figure is None:
         return
     page = figure.get_figure(root=True)
@@ -119,7 +119,7 @@ def settled(figure: Figure | SubFigure | None) -> None:
 
 
 def spread(figure: Figure, ax: Axes, inches: float) -> None:
-    """End the layout, with these Axes so high and all else beginning at the left margin, as title and notes do.
+    """Run the layout, then make these Axes so many inches high and align everything with the left margin.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend.
     """
@@ -136,7 +136,7 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
 
 
 def frozen(figure: Figure) -> None:
-    """End the layout: places stay as they are, for what is drawn between them, rounded.
+    """Run the layout once and fix all positions, rounded, so that more can be drawn between them.
 
     The last digits of what the solver finds differ from run to run, and with them the ids in an SVG.
     """

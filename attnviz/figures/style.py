@@ -62,7 +62,7 @@ _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
 """Found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
 
 MISSED_DASHES = (0, (2.2, 1.4))
-"""How the line of what was missed is broken; that of what was found is not."""
+"""Dashes of the line of what was missed; that of what was found is solid."""
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
@@ -190,7 +190,7 @@ def _settings() -> tuple[Any, Any]:
 
 
 def outer_ink(style: Style, setting: str = "text.color") -> str:
-    """The colour of a text that stands beside the cells, on a page that may be the caller's.
+    """Colour of a text outside the cells, which may stand on the caller's page.
 
     The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
     of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
@@ -202,7 +202,7 @@ def outer_ink(style: Style, setting: str = "text.color") -> str:
 
 
 def outer_size(setting: str, ours: float) -> float | str:
-    """The size of such a text: the caller's where they changed it or the size of all fonts, else ours."""
+    """Size of such a text: the caller's setting if changed, or that of all fonts, else ours."""
     theirs, default = ((known[setting], known["font.size"]) for known in _settings())
     size: float | str = theirs[0]
     return ours if theirs == default else size

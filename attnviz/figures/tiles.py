@@ -138,7 +138,7 @@ def _draw(
 def tile_pooling(
     labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = (), n: int = 0
 ) -> tuple[int, int]:
-    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
+    """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
     ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
     these are other positions, ``n`` are the positions of a tile that has fewer.
@@ -152,7 +152,7 @@ def tile_pooling(
 def _geometry(
     labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = ()
 ) -> tuple[int, float, float, float]:
-    """Tiles in a row, inches that each is wide, and inches that the labels take beside and below it."""
+    """Tiles per row, width of a tile, and width of the labels beside and below it, in inches."""
     n, most = len(keys or labels), max(counts)
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)

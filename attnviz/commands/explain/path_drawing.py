@@ -41,7 +41,7 @@ STACKS = {
 _GAP, _STRIP = 0.13, 0.35
 """Inches between neighbours in a row, and of the free strip above a row."""
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
-"""Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
+"""Heights of lines in the strip between rows, as shares of it: residual stream, turns to the next row, values."""
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _LEAD, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.12, 0.12, 0.5
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
@@ -85,7 +85,7 @@ class PathPlan(PagePlan):
 
 
 class _Block(NamedTuple):
-    """Panels or an operation with their words; counted from the left end and the middle of the row until placed."""
+    """Panels or an operation with their words; until placed, relative to its left end and the row's middle."""
 
     name: str
     boxes: list[Bbox]  # of the panels, from the top, or of the operation
@@ -138,7 +138,7 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
 
 
 def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
-    """The nodes row by row: a row a band, or in as few rows as fit, and then as large as fit."""
+    """Sizes and rows of blocks: as few rows as fit into the width, then the largest panels."""
     sizes = [_Sizes(7.5, 6.5, _LARGEST)]
     if style.width is not None:
         sizes = [_Sizes(6.0, 5.5, side) for side in np.arange(_LARGEST, _LEAST - _STEP / 2, -_STEP)]
@@ -171,7 +171,7 @@ def _width(row: Sequence[_Block]) -> float:
 
 
 def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
-    """Every which token is named beside the first panel, and inches of the longest name."""
+    """Interval of labels beside the first panel, in tokens, and inches of the longest label."""
     cell = 72 * sizes.side / len(plan.panels["input"].values)
     every, size = named_every(cell, plan.pooled), label_size(cell)
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
