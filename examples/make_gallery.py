@@ -20,7 +20,7 @@ import torch
 import typer
 
 import attnviz
-from attnviz.figures import Look
+from attnviz.figures import Style
 
 GALLERY = Path(__file__).parent / "gallery"
 
@@ -63,11 +63,11 @@ VIEWS = (
 )
 
 # folder, text, options of analyze(), of save()
-LOOKS = (
+STYLES = (
     ("words", "Unbelievably, the antidisestablishmentarians agreed", {"words": True}, {}),
-    ("dark", SENTENCE, {}, {"look": Look("dark")}),
-    ("log", SENTENCE, {}, {"look": Look(scale="log"), "drop_special": True}),
-    ("column", SENTENCE, {}, {"look": Look(width=3.3)}),
+    ("dark", SENTENCE, {}, {"style": Style("dark")}),
+    ("log", SENTENCE, {}, {"style": Style(scale="log"), "drop_special": True}),
+    ("column", SENTENCE, {}, {"style": Style(width=3.3)}),
 )
 
 
@@ -100,17 +100,17 @@ def draw_views() -> None:
 
 
 def draw_looks() -> None:
-    for name, text, options, look in LOOKS:
+    for name, text, options, style in STYLES:
         analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
         folder = new_folder(name)
-        analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **look)
-        analysis.save(folder, figures=["overview"], **look)
+        analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **style)
+        analysis.save(folder, figures=["overview"], **style)
         without_numbers(folder)
     pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
     draw("pair", pair, select=["L2H8"], figures=["pair"])
     chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
-    look = Look(width=7.0, bare=True, panel="a")
-    draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
+    style = Style(width=7.0, bare=True, panel="a")
+    draw("panel", chosen, select=["L0H2", "L1H8", "L2H0"], figures=["panel"], style=style)
     pets = attnviz.analyze(PETS, "minilm", device="cpu")
     draw("relations", pets, select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
     long = attnviz.analyze(PAGE, "minilm", device="cpu")
@@ -195,7 +195,7 @@ def draw_page() -> None:
     analysis.save(folder, figures=["page"])
     without_numbers(folder)
     for name, theme, width, height, seen in SCREENSHOTS:
-        screenshot(analysis.page(Look(theme)), name, width, height, seen)
+        screenshot(analysis.page(Style(theme)), name, width, height, seen)
     sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
     screenshot(attnviz.compare(*sides).page(), "page-compare", 1200, 900, "tokens=2")
     print("page")

@@ -95,10 +95,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = View.written
 
     def written(view: View, result: Any, choices: Any, formats: Sequence[str]) -> Iterator[tuple[str, bytes, str]]:
-        if view.files is not None:
+        if view.drawing.files is not None:
             yield from drawn(view, result, choices, formats)
             return
-        for plan in view.plans(result, choices):
+        for plan in view.drawing.plans(result, choices):
             yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
 
     monkeypatch.setattr(View, "written", written)
@@ -121,9 +121,9 @@ def signals_heard() -> Iterator[None]:
 UNCOVERED = {f"test_{name}" for name in """
 ablation ablation_cli ablation_gradient ablation_views analysis attention benchmarks cli comparison_figures
 coverage cross_commands explain_cli explain_figures explain_llamas fonts guide head_grid heads_views heatmap
-help known_truth lines llamas look means outputs_figures packaging page page_browser pairs panel pictures
+help known_truth lines llamas means outputs_figures packaging page page_browser pairs panel pictures
 profile profile_figures profile_known_truth published quality results rollout_figures shipped_profile
-tiny_gpt2 tour two_texts verify widths
+style tiny_gpt2 tour two_texts verify widths
 """.split()}  # fmt: skip
 """Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out."""
 

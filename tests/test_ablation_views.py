@@ -13,9 +13,9 @@ from matplotlib.text import Annotation
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.views import VIEWS, draw_curve
+from attnviz.commands.ablate.views import DRAWINGS, draw_curve
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.ablations import TEXTS, measured
 from tests.corpora import sentences
@@ -40,24 +40,26 @@ def figure_of() -> Any:
     """A function that draws a figure of a result once: many names beside many dots take a second."""
     figures: dict[Any, Figure] = {}
 
-    def figure(result: Ablation, name: str, look: Look) -> Figure:
-        key = id(result), name, look
-        figures[key] = figures.get(key) or result.figure(name, look, top=0)
+    def figure(result: Ablation, name: str, style: Style) -> Figure:
+        key = id(result), name, style
+        figures[key] = figures.get(key) or result.figure(name, style, top=0)
         return figures[key]
 
     return figure
 
 
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
-    (view,) = [view for view in VIEWS if view.name == name]
+    view = DRAWINGS[name]
     return next(view.plans(result, Choices(**choices)))
 
 
-@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3), Look(width=2.0)], ids=["default", "column", "least"])
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
-def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, look: Look) -> None:
-    for result in (signed, positive) if look.width == 3.3 else (signed,):
-        figure = figure_of(result, name, look)
+@pytest.mark.parametrize(
+    "style", [Style(), Style("dark", width=3.3), Style(width=2.0)], ids=["default", "column", "least"]
+)
+@pytest.mark.parametrize("name", list(DRAWINGS))
+def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, style: Style) -> None:
+    for result in (signed, positive) if style.width == 3.3 else (signed,):
+        figure = figure_of(result, name, style)
         assert nothing_over_the_edge(figure)
         boxes = [ax.get_tightbbox() for ax in figure.axes]
         assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k] if a and b)
@@ -123,7 +125,7 @@ def test_units_of_the_map(signed: Ablation, size: float, factor: float, unit: st
 def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert signed.curve is not None
     points, ax = signed.curve.points, Figure().add_subplot()
-    draw_curve(ax, plan_of("curve", signed), Look())
+    draw_curve(ax, plan_of("curve", signed), Style())
     least, singles, random, _ = ax.lines
     assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
     assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]
@@ -137,10 +139,10 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert "too few for intervals" in " ".join(plan_of("curve", positive).notes)
 
 
-@pytest.mark.parametrize("look", [Look(), Look(width=3.3), Look(width=2.0)], ids=["default", "column", "least"])
-def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Ablation, look: Look) -> None:
+@pytest.mark.parametrize("style", [Style(), Style(width=3.3), Style(width=2.0)], ids=["default", "column", "least"])
+def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Ablation, style: Style) -> None:
     for result in (signed, positive):
-        (ax,) = result.figure("curve", look).axes
+        (ax,) = result.figure("curve", style).axes
         legend = ax.get_legend()
         assert legend is not None
         lowest = legend.get_window_extent().y0
@@ -149,10 +151,10 @@ def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Abla
         assert all(band.get_window_extent().y1 < lowest for band in ax.collections)
 
 
-@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3)], ids=["default", "column"])
-def test_gradients(signed: Ablation, positive: Ablation, figure_of: Any, look: Look) -> None:
+@pytest.mark.parametrize("style", [Style(), Style("dark", width=3.3)], ids=["default", "column"])
+def test_gradients(signed: Ablation, positive: Ablation, figure_of: Any, style: Style) -> None:
     for result, scales in ((signed, ["linear", "log"]), (positive, ["log", "log"])):
-        figure = figure_of(result, "gradient", look)
+        figure = figure_of(result, "gradient", style)
         for ax, metric, scale in zip(figure.axes, result.metrics, scales, strict=True):
             expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
             assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)

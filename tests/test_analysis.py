@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM
 from attnviz import analyze
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import find_checkpoint
 from attnviz.patterns.parsers import load_parser
@@ -447,12 +447,12 @@ def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Pat
 
 
 def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
-    look = Look("dark", "log", 5.0)
+    style = Style("dark", "log", 5.0)
     views = [
-        found.figure("heads", look, select="L0H0"),
-        found.figure("", look, select=["L0"]),
-        found.figure("lines", look, select=["L0H0"], token="the"),
-        found.figure("map", look, maps=["sink"]),
+        found.figure("heads", style, select="L0H0"),
+        found.figure("", style, select=["L0"]),
+        found.figure("lines", style, select=["L0H0"], token="the"),
+        found.figure("map", style, maps=["sink"]),
     ]
     for figure in views:
         assert figure.get_size_inches()[0] == pytest.approx(5.0)
@@ -482,13 +482,13 @@ def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
         figures=["map"],
         maps=["entropy", "previous"],
         formats=["svg"],
-        look=Look(width=4.0),
+        style=Style(width=4.0),
         progress=lambda what, done, total: told.append(done),
     )
     assert document["figures"] == ["map-entropy.svg", "map-previous.svg"]
     assert told == [1, 2]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
-    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", look=Look("dark", "log"))
+    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", style=Style("dark", "log"))
     assert lines["figures"] == ["lines.png"]
     assert "**lines.png**" in (tmp_path / "captions.md").read_text()
 
@@ -500,7 +500,7 @@ ODD_CALLS: list[tuple[str, Any]] = [
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
     ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
     ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
-    ("expected look as attnviz", lambda found: found.figure("mean", "dark")),
+    ("expected style as attnviz", lambda found: found.figure("mean", "dark")),
     ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),
     ("expected a width of 20 columns or more, found", lambda found: found.report(width=19)),
     ("expected top as a whole number from 0 on, found", lambda found: found.report(top=-1)),

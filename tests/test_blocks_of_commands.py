@@ -88,8 +88,8 @@ def everything(result: Result) -> tuple[dict[str, float], list[np.ndarray]]:
     arrays = [
         np.asarray(values)
         for view in views_of(result.command)
-        if view.name != "page" and not view.missing(result)
-        for plan in view.plans(result, Choices())
+        if view.name != "page" and not view.drawing.missing(result)
+        for plan in view.drawing.plans(result, Choices())
         for values in drawn(plan)
     ]
     if isinstance(result, attnviz.HeadOutputs):
@@ -155,6 +155,6 @@ def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monke
         n = len(getattr(result, "first", result).tokens)
         list(result.document())
         for view in views_of(result.command):
-            if view.name != "page" and not view.missing(result):
-                list(view.plans(result, Choices()))
+            if view.name != "page" and not view.drawing.missing(result):
+                list(view.drawing.plans(result, Choices()))
     assert n * 4 * 16 <= largest.found < PATTERNS_HELD[command] * n**2

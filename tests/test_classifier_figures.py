@@ -7,7 +7,7 @@ import pytest
 
 import attnviz
 from attnviz.commands.outputs.map_views import plan_effects
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.ablations import TEXTS
 from tests.classifiers import sharp_classifier
@@ -30,11 +30,11 @@ def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str) -> None:
 
 def test_pictures_of_classes_with_hostile_names(tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier("bert", id2label={0: "[/b]$\\frac$", 1: "\u202egood", 2: "x" * 200})
-    look = Look(width=3.3)
+    style = Style(width=3.3)
     attnviz.head_outputs("the cat", model, tokenizer=tokenizer).save(
-        tmp_path / "outputs", figures=["effects"], look=look
+        tmp_path / "outputs", figures=["effects"], style=style
     )
     result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, select="L1", curve=False)
-    result.save(tmp_path / "ablate", figures=["heads"], look=look)
+    result.save(tmp_path / "ablate", figures=["heads"], style=style)
     captions = (tmp_path / "ablate" / "captions.md").read_text()
     assert "class probabilities of 4 texts without labels" in captions

@@ -145,6 +145,31 @@ def test_help_imports_nothing_heavy():
     assert done.stdout == "[]\n"
 
 
+def test_without_figures_no_command_imports_matplotlib(here, bert_folder):
+    (here / "corpus.txt").write_text(f"{SENTENCE}\nThe dog ran\n")
+    runs = [
+        ["heads", SENTENCE, "--no-syntax"],
+        ["heads", "corpus.txt", "--each-line", "--no-syntax"],
+        ["explain", SENTENCE],
+        ["outputs", SENTENCE],
+        ["rollout", SENTENCE],
+        ["compare", SENTENCE, "-m", str(bert_folder)],
+        ["profile", "corpus.txt", "--no-store"],
+    ]
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from attnviz.cli.program import app\n"
+        f"for number, arguments in enumerate({runs!r}):\n"
+        f"    more = ['-m', {str(bert_folder)!r}, '-o', str(number), '--figures', 'none', '-q']\n"
+        "    done = CliRunner().invoke(app, [*arguments, *more])\n"
+        "    assert done.exit_code == 0, done.output\n"
+        "    print(arguments[0], 'matplotlib' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout.splitlines()) == ("", [f"{command} False" for command, *_ in runs])
+
+
 def test_python_m_attnviz_is_the_command_and_names_itself_so():
     done = subprocess.run([sys.executable, "-m", "attnviz", "--help"], capture_output=True, text=True, check=True)
     assert done.stderr == ""

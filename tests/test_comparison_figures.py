@@ -15,12 +15,12 @@ from matplotlib.patches import Polygon, Rectangle
 import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.compare.sides import side_names
-from attnviz.commands.compare.views import VIEWS, root_norm, rounded_up
+from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, Outline, max_pool
+from attnviz.figures.style import Style
 from attnviz.model.wording import signed
 from attnviz.patterns.verdicts import Label
 from attnviz.results.view import Choices
@@ -29,7 +29,7 @@ from tests.models import bert_tokenizer, sharp_bert
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
 SIDES = f"A being “{TEXT}” and B “{OTHER}”, both read by BertModel (1 of 9 tokens differs: cat → dog)"
-LOOKS = [Look(), Look("dark", width=3.3), Look(width=2)]
+STYLES = [Style(), Style("dark", width=3.3), Style(width=2)]
 
 
 @cache
@@ -59,9 +59,9 @@ def long():
     return attnviz.compare(side(" ".join(text)), side(" ".join([*text[:-1], "he"])))
 
 
-def plans(result, name, look=LOOKS[0], **choices):
-    (view,) = [view for view in VIEWS if view.name == name]
-    return list(view.plans(result, Choices(look=look, top=0, **choices)))
+def plans(result, name, style=STYLES[0], **choices):
+    view = DRAWINGS[name]
+    return list(view.plans(result, Choices(style=style, top=0, **choices)))
 
 
 # --- plans
@@ -113,20 +113,20 @@ def test_the_overview_is_of_the_selected_heads(result):
 def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(result):
     last = result.heads[-1]
     shared, own = (
-        plans(result, "differences", Look(scale=scale), select=(str(last.id),))[0] for scale in ("shared", "per-head")
+        plans(result, "differences", Style(scale=scale), select=(str(last.id),))[0] for scale in ("shared", "per-head")
     )
     assert own.norm.vmax == rounded_up(abs(last.largest.difference)) < shared.norm.vmax
     assert "(of this head)" in own.caption
-    (grid,) = plans(result, "overview", Look(scale="per-head"))
+    (grid,) = plans(result, "overview", Style(scale="per-head"))
     assert grid.norm.vmax == shared.norm.vmax
     assert "same for all heads" in grid.bar
     with pytest.raises(UsageError, match="which a logarithmic scale cannot show: expected shared or per-head"):
-        result.figure("differences", Look(scale="log"))
+        result.figure("differences", Style(scale="log"))
 
 
 def test_where_nothing_differs_the_figures_say_so(same):
     for scale in ("shared", "per-head"):
-        plan = plans(same, "differences", Look(scale=scale))[0]
+        plan = plans(same, "differences", Style(scale=scale))[0]
         assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
         assert "no weight differs beyond rounding" in plan.evidence
         assert plan.caption.endswith("; no weight differs beyond rounding.")
@@ -248,10 +248,10 @@ def test_a_tiny_cell_has_an_outline_around_it(long):
     assert outline.get_width() > 2
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=["default", "column", "narrow"])
-@pytest.mark.parametrize("name", [view.name for view in VIEWS if not view.suffix])
-def test_a_long_text_fits_its_page_and_nothing_is_written_over_another_text(long, name, look):
-    figure = long.figure(name, look)
+@pytest.mark.parametrize("style", STYLES, ids=["default", "column", "narrow"])
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "page"])
+def test_a_long_text_fits_its_page_and_nothing_is_written_over_another_text(long, name, style):
+    figure = long.figure(name, style)
     assert nothing_over_the_edge(figure)
     words = [text.get_window_extent() for text in figure.texts]
     numbers = [label.get_window_extent() for label in figure.axes[-1].get_xticklabels() if label.get_text()]

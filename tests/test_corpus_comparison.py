@@ -149,7 +149,7 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
     assert (
         "a marked corner is a head whose clearest role differs (1)"
-        in next(iter(attnviz.results.report.views_of("compare.corpus")[0].plans(turned, _choices()))).caption
+        in next(iter(attnviz.results.report.views_of("compare.corpus")[0].drawing.plans(turned, _choices()))).caption
     )
 
 

@@ -14,9 +14,9 @@ from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.attention.generation import TargetTokens
 from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
-from attnviz.commands.ablate.views import VIEWS as ABLATION_VIEWS
-from attnviz.commands.compare.views import VIEWS
-from attnviz.commands.outputs.views import VIEWS as OUTPUT_VIEWS
+from attnviz.commands.ablate.views import DRAWINGS as ABLATIONS
+from attnviz.commands.compare.views import DRAWINGS
+from attnviz.commands.outputs.views import DRAWINGS as OUTPUTS
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import from_loaded
@@ -130,7 +130,7 @@ def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(comp
 
 
 def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
-    views = {view.name: view for view in VIEWS}
+    views = DRAWINGS
     (plan,) = views["differences"].plans(compared, compared._choices(None, {"select": ["X0H1"]}))
     assert plan.values.shape == (len(compared.first.target.tokens), len(compared.first.tokens))
     assert (plan.labels.texts, plan.keys.texts) == (compared.first.target.tokens.labels, compared.first.tokens.labels)
@@ -248,7 +248,7 @@ def test_post_norm_models_say_why_they_promote_no_tokens(written):
 
 @pytest.mark.draws
 def test_pictures_of_outputs_are_by_kind(written, tmp_path):
-    views = {view.name: view for view in OUTPUT_VIEWS}
+    views = OUTPUTS
     found = written["t5"]
     (shares,), (effects,) = (views[name].plans(found, found._choices(None, {})) for name in ("shares", "effects"))
     assert [each.name[0] for each in shares.maps] == list("EDXEDX")
@@ -412,7 +412,7 @@ def test_an_ablation_tells_kinds_and_targets(models):
     assert "next tokens of the given target" in report
     assert " E0 " in report
     assert " L0 " not in report
-    (plan,) = next(view for view in ABLATION_VIEWS if view.name == "map").plans(found, found._choices(None, {}))
+    (plan,) = ABLATIONS["map"].plans(found, found._choices(None, {}))
     assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
     assert np.isfinite(plan.maps[2].values).sum() == 2
     with pytest.raises(UsageError, match="head D0H0 was not removed"):

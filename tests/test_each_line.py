@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.heads import measure as heads_measure
-from attnviz.figures import Look
+from attnviz.figures import Style
 from tests.drawn import texts_of
 from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
@@ -228,7 +228,7 @@ def test_progress_counts_texts(result: attnviz.TextsAnalysis):
 
 
 def test_the_picture_has_a_row_a_text_and_a_column_a_head(result: attnviz.TextsAnalysis):
-    figure = result.figure("texts", Look(width=6.0), select=["L0H1", "L2H3"])
+    figure = result.figure("texts", Style(width=6.0), select=["L0H1", "L2H3"])
     texts = texts_of(figure)
     assert [f"“{line}”" for line in LINES] == [text for text in texts if text.startswith("“")]
     tiles = [ax for ax in figure.axes if ax.images]

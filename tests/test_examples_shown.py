@@ -15,7 +15,7 @@ from attnviz.commands.profile.examples_view import examples_figure, plan_example
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
 from attnviz.errors import AttnvizError, UsageError
-from attnviz.figures import Look
+from attnviz.figures import Style
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source
@@ -257,12 +257,12 @@ def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
 @pytest.mark.parametrize("width", [7.0, 3.3])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_arcs_and_words_fit_and_hits_and_misses_differ_in_shape_and_colour(profile, width, theme):
-    look = Look(theme, width=width)
-    plan = next(plan_examples(profile, Choices(look=look)))
-    figure = examples_figure(plan, look)
+    style = Style(theme, width=width)
+    plan = next(plan_examples(profile, Choices(style=style)))
+    figure = examples_figure(plan, style)
     figure.draw_without_rendering()
     (ax,) = figure.axes
-    ends = [line for line in ax.lines if line.get_markerfacecolor() != look.greys.paper]
+    ends = [line for line in ax.lines if line.get_markerfacecolor() != style.greys.paper]
     colours = {line.get_marker(): line.get_color() for line in ends}
     examples = [strip.example for _, strips in plan.roles for strip in strips]
     assert {each.hit for each in examples} == {True, False}
@@ -284,9 +284,9 @@ def test_a_pair_far_apart_is_drawn_with_an_ellipsis_between(profile):
     example = replace(of.best[0], text="start " + "very " * 80 + "end", hit=True, gold=None, gold_weight=None)
     ends = [type(example.query)("start", 0, 5), type(example.query)("end", len(example.text) - 3, len(example.text))]
     wide = replace(of, best=(replace(example, query=ends[0], key=ends[1]),), deciles=(), failures=())
-    look = Look(width=3.3)
+    style = Style(width=3.3)
     changed = replace(profile, examples=(wide,))
-    figure = examples_figure(next(plan_examples(changed, Choices(look=look, select=(str(of.id),)))), look)
+    figure = examples_figure(next(plan_examples(changed, Choices(style=style, select=(str(of.id),)))), style)
     words = [text.get_text() for text in figure.axes[0].texts]
     assert {"start", "…", "end"} <= set(words)
     assert HeadId.parse(str(of.id)) == of.id

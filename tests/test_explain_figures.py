@@ -14,9 +14,9 @@ from matplotlib.text import Text
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import PathPlan
-from attnviz.commands.explain.views import VIEWS
+from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.drawn import texts_of
 from tests.explained import of_bert, of_gpt2
@@ -46,13 +46,13 @@ def path(request: pytest.FixtureRequest) -> Callable[..., Figure]:
 
     @cache
     def drawn(which: str, width: float | None) -> Figure:
-        return request.getfixturevalue(which).figure("path", Look("dark" if width == 7.0 else "light", width=width))
+        return request.getfixturevalue(which).figure("path", Style("dark" if width == 7.0 else "light", width=width))
 
     return drawn
 
 
 def planned(result: Explanation) -> PathPlan:
-    (plan,) = VIEWS[0].plans(result, Choices())
+    (plan,) = DRAWINGS["path"].plans(result, Choices())
     return plan
 
 
@@ -165,7 +165,7 @@ def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, pa
 
 @pytest.mark.parametrize("width", [None, 3.3])
 def test_the_shares_of_every_head_can_be_read(bert: Explanation, width: float | None) -> None:
-    assert_legible(bert.figure("positions", Look(width=width)), "positions")
+    assert_legible(bert.figure("positions", Style(width=width)), "positions")
 
 
 def test_every_panel_and_word_is_drawn(bert: Explanation, path: Callable[..., Figure]) -> None:
@@ -201,11 +201,11 @@ def test_arrows_lead_from_panel_to_panel(bert: Explanation, path: Callable[..., 
 def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(bert: Explanation, which: str, view: str) -> None:
     result = bert if which == "bert" else of_gpt2("[/b] $\\frac$ " + "believ" * 4)
     with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
-        result.figure(view, Look(width=2.0))
+        result.figure(view, Style(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
-    assert_legible(result.figure(view, Look(width=least)), view)
+    assert_legible(result.figure(view, Style(width=least)), view)
     with pytest.raises(UsageError, match="does not fit"):
-        result.figure(view, Look(width=round(least - 0.1, 1)))
+        result.figure(view, Style(width=round(least - 0.1, 1)))
 
 
 # --- content and position -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.errors import UsageError, VerificationError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
 from tests.test_explain_figures import assert_legible, order, planned
@@ -299,7 +299,7 @@ def test_the_diagram_has_the_steps_of_the_model(explained: dict[str, Explanation
 def test_nothing_overlaps_or_leaves_the_page(
     family: str, width: float | None, explained: dict[str, Explanation]
 ) -> None:
-    assert_legible(explained[family].figure("path", Look(width=width)), "path")
+    assert_legible(explained[family].figure("path", Style(width=width)), "path")
 
 
 def test_panels_hold_the_numbers_of_the_steps(explained: dict[str, Explanation]) -> None:

@@ -10,11 +10,11 @@ import torch
 from matplotlib.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
-from attnviz.figures.look import Look, figure_bytes
+from attnviz.figures.style import Style, figure_bytes
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE
@@ -23,7 +23,7 @@ from tests.stored import PROFILE
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
-    (named,) = [each for each in VIEWS if each.name == view]
+    named = DRAWINGS[view]
     return list(named.plans(analysis, Choices(**choices)))
 
 
@@ -120,7 +120,7 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
         "L1H1": ("coreference", "coreference (corpus)", False),
     }
     assert "the role over a corpus (a.conllu, 1,234 texts; b.tsv, 7 texts; a stored profile)" in grid.caption
-    texts = [text.get_text() for text in head_grid_figure(grid, Look()).findobj(Text)]
+    texts = [text.get_text() for text in head_grid_figure(grid, Style()).findobj(Text)]
     assert "nsubj" in texts
     assert any("Right of an id" in text for text in texts)
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
@@ -157,8 +157,8 @@ def test_captions_say_model_text_scale_and_what_is_shown():
     assert scale in words.caption
     assert overview(result).caption.startswith("Attention of all 4 heads of by-hand on “the cat ran away” and “and th")
     assert scale in overview(result).caption
-    log = Look(scale="log")
-    for plan in (heatmap(result, look=log), overview(result, look=log)):
+    log = Style(scale="log")
+    for plan in (heatmap(result, style=log), overview(result, style=log)):
         assert "logarithmic from 0.0001 or less to 1, the same for every head" in plan.caption
         assert plan.bar == "attention weight (log scale)"
     assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
@@ -170,8 +170,8 @@ def test_captions_say_model_text_scale_and_what_is_shown():
 
 def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():
     result = hand_made(patterns=(torch.eye(6) * 0.7 + uniform_pattern(6) * 0.3)[None, None])
-    look = Look(scale="per-head")
-    plan, grid = heatmap(result, look=look), overview(result, look=look)
+    style = Style(scale="per-head")
+    plan, grid = heatmap(result, style=style), overview(result, style=style)
     assert plan.norm(plan.values.max()) == pytest.approx(1)
     assert grid.cells[0].values.max() == 1
     assert plan.evidence.endswith("· largest weight 0.75")
@@ -209,9 +209,13 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", list(DRAWINGS))
 def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name: str):
-    labels, hostile, look = ["[CLS]", *(label or "x" for label in HOSTILE)], " ".join(HOSTILE), Look("dark", width=3.3)
+    labels, hostile, style = (
+        ["[CLS]", *(label or "x" for label in HOSTILE)],
+        " ".join(HOSTILE),
+        Style("dark", width=3.3),
+    )
     n = len(labels)
     arcs = tuple(Arc(place, place + 1, HOSTILE[place]) for place in range(n - 2))
     parse = Parse(tuple(Word(label, (place,)) for place, label in enumerate(labels) if place), arcs, hostile)
@@ -220,8 +224,8 @@ def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name:
     )
     segments = (None, *(int(place > n / 2) for place in range(1, n)))
     result = replace(result, tokens=replace(result.tokens, segments=segments))
-    (view,) = [view for view in VIEWS if view.name == name]
-    for plan in plans(result, name, select=("L0H1",), look=look):
+    view = DRAWINGS[name]
+    for plan in plans(result, name, select=("L0H1",), style=style):
         assert not re.search(r"[\x00-\x1f]", plan.caption)
-        figure_bytes(view.figure(plan, look, True), "svg", look)
+        figure_bytes(view.figure(plan, style, True), "svg", style)
     assert overview(hand_made(name="bad\x1b[31m")).title == r"bad\x1b[31m: 2 layers × 2 heads"

@@ -16,12 +16,12 @@ from matplotlib.legend import Legend
 from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, WHOLE_ROWS, lines_left_out
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
-from attnviz.figures.look import Look, figure_bytes
+from attnviz.figures.style import Style, figure_bytes
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 from tests.hand_made import LABELS, by_design, hand_made
 
-LIGHT, DARK = Look(), Look(theme="dark")
+LIGHT, DARK = Style(), Style(theme="dark")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -33,8 +33,8 @@ def analysis_of(*patterns, labels=None, segments=None, special=(), **changes):
     return found if segments is None else replace(found, tokens=replace(found.tokens, segments=tuple(segments)))
 
 
-def plan_of(*patterns, look=LIGHT, token=None, **changes):
-    return next(LINES.plans(analysis_of(*patterns, **changes), Choices(look=look, token=token)))
+def plan_of(*patterns, style=LIGHT, token=None, **changes):
+    return next(LINES.plans(analysis_of(*patterns, **changes), Choices(style=style, token=token)))
 
 
 def plans_of(analysis, *select, **choices):
@@ -112,21 +112,21 @@ def test_the_planned_lines_are_the_verified_patterns_and_the_caption_is_honest()
     ],
 )  # fmt: skip
 def test_the_strength_of_a_line_is_its_weight_under_the_scale_and_the_key_gives_examples(scale, strengths, key):
-    plan = plan_of(pattern_of((0, 0, 0.02), (1, 1, 0.2), (2, 2, 0.4)), look=Look(scale=scale))
+    plan = plan_of(pattern_of((0, 0, 0.02), (1, 1, 0.2), (2, 2, 0.4)), style=Style(scale=scale))
     np.testing.assert_allclose(plan.strengths, strengths, atol=1e-6)
     assert [text for _, text in plan.samples] == key
     assert plan.samples[-1][0] == pytest.approx(1)
 
 
 def test_each_head_has_its_own_scale_and_the_legend_tells_its_largest_weight():
-    look = Look(scale="per-head")
-    plan = plan_of(pattern_of((0, 0, 0.4)), pattern_of((0, 0, 0.8), (1, 1, 0.4)), look=look)
+    style = Style(scale="per-head")
+    plan = plan_of(pattern_of((0, 0, 0.4)), pattern_of((0, 0, 0.8), (1, 1, 0.4)), style=style)
     strengths = dict(zip(lines_of(plan), plan.strengths.tolist(), strict=True))
     assert strengths == pytest.approx({(0, 0, 0): 1.0, (1, 1, 1): 0.5, (1, 0, 0): 1.0})
     assert [name.split(" (")[1] for name in plan.heads] == ["up to 0.4)", "up to 0.8)"]
     assert [text for _, text in plan.samples] == ["¼ of its largest", "½", "largest"]
     assert plan.scale == "attention weight (scale of each head)"
-    assert plan_of(pattern_of((0, 0, 0.4)), look=look).scale == "attention weight (scale of this head)"
+    assert plan_of(pattern_of((0, 0, 0.4)), style=style).scale == "attention weight (scale of this head)"
 
 
 def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
@@ -225,13 +225,13 @@ def test_colour_tells_the_head_opacity_and_width_the_weight_and_heads_stand_side
     assert heads == list(plan.heads)
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK])
-def test_special_tokens_stand_back_and_so_does_what_the_chosen_token_does_not_attend_to(look):
-    ink, muted = look.greys.ink, look.greys.quiet
-    plan = plan_of(np.eye(3, dtype=np.float32), labels=["[CLS]", "cat", "dog"], special=[0], look=look)
-    assert columns(lines_figure(plan, look)) == [{"[CLS]": muted, "cat": ink, "dog": ink}] * 2
-    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), look=look, token="w2")
-    assert columns(lines_figure(chosen, look)) == [
+@pytest.mark.parametrize("style", [LIGHT, DARK])
+def test_special_tokens_stand_back_and_so_does_what_the_chosen_token_does_not_attend_to(style):
+    ink, muted = style.greys.ink, style.greys.muted
+    plan = plan_of(np.eye(3, dtype=np.float32), labels=["[CLS]", "cat", "dog"], special=[0], style=style)
+    assert columns(lines_figure(plan, style)) == [{"[CLS]": muted, "cat": ink, "dog": ink}] * 2
+    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), style=style, token="w2")
+    assert columns(lines_figure(chosen, style)) == [
         {"w0": muted, "w1": muted, "w2": ink, "w3": muted},
         {"0.50 w0": ink, "0.40 w1": ink, "w2": muted, "w3": muted},
     ]
@@ -261,11 +261,11 @@ def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_t
     ],
 )
 def test_nothing_is_cut_off_or_overlaps_at_any_width_and_a_picture_fits_on_a_page(labels, count, scale, width):
-    look = Look(scale=scale, width=width)
+    style = Style(scale=scale, width=width)
     patterns = [random_pattern(len(labels), seed) for seed in range(count)]
     text = "a rather long text that needs to be broken where a column of a page is narrow, and must be"
-    plan = plan_of(*patterns, look=look, labels=labels, text=text)
-    figure = lines_figure(plan, look)
+    plan = plan_of(*patterns, style=style, labels=labels, text=text)
+    figure = lines_figure(plan, style)
     assert nothing_over_the_edge(figure)
     inches, height = figure.get_size_inches()
     assert height <= 9.01

@@ -5,14 +5,14 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.views import VIEWS
-from attnviz.figures.look import Look
+from attnviz.commands.heads.views import DRAWINGS
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 
-(MEAN,) = [view for view in VIEWS if view.name == "mean"]
-LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
+MEAN = DRAWINGS["mean"]
+STYLES = [Style(), Style("dark", "log", 3.3), Style("light", "per-head", 2.0)]
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,9 @@ def analysis():
     return hand_made()
 
 
-def plans_of(analysis, look=None, **choices):
+def plans_of(analysis, style=None, **choices):
     """The plan of all layers, and that of the mean over all heads."""
-    return list(MEAN.plans(analysis, Choices(look=look or Look(), **choices)))
+    return list(MEAN.plans(analysis, Choices(style=style or Style(), **choices)))
 
 
 def tiles_of(plan):
@@ -60,23 +60,23 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis):
 
 
 @pytest.mark.parametrize(
-    ("look", "scale"),
+    ("style", "scale"),
     [
-        (Look(), "colours from 0 to 1"),
-        (Look(scale="per-head"), "colours from 0 to the largest weight of each picture"),
-        (Look(scale="log"), "logarithmic colours from 0.0001 to 1"),
+        (Style(), "colours from 0 to 1"),
+        (Style(scale="per-head"), "colours from 0 to the largest weight of each picture"),
+        (Style(scale="log"), "logarithmic colours from 0.0001 to 1"),
     ],
 )
-def test_every_picture_says_that_it_is_a_mean_of_what_and_on_which_scale(analysis, look, scale):
-    each, alone = plans_of(analysis, look)
+def test_every_picture_says_that_it_is_a_mean_of_what_and_on_which_scale(analysis, style, scale):
+    each, alone = plans_of(analysis, style)
     assert each.title == "by-hand: mean pattern of each layer’s 2 heads"
     assert alone.title == "by-hand: mean of all 4 heads"
     honest = "(a mean: no head need look like it)"
     assert each.caption.endswith(f"the 2 heads of each layer, and of all layers {honest}; {scale}.")
     assert alone.caption.endswith(f"all 4 heads {honest}; {scale.removesuffix(' of each picture')}.")
     for plan in (each, alone):
-        assert any("no head need look like it" in written for written in texts_of(MEAN.figure(plan, look, False)))
-    (_, single) = plans_of(hand_made(patterns=by_design(6)[:1, :1]), look)
+        assert any("no head need look like it" in written for written in texts_of(MEAN.figure(plan, style, False)))
+    (_, single) = plans_of(hand_made(patterns=by_design(6)[:1, :1]), style)
     assert single.title == "by-hand: mean of 1 head"
 
 
@@ -88,7 +88,7 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
     assert each.norm.vmax == alone.norm.vmax == 0.01
     assert each.cut
     assert "colours from 0 to 0.01 (larger weights look the same)" in each.caption
-    bar = MEAN.figure(each, Look(), False).axes[-1]
+    bar = MEAN.figure(each, Style(), False).axes[-1]
     ends = [label.get_text() for label in bar.get_xticklabels()]
     assert (ends[0], ends[-1], bar.get_xlim()) == ("0", "≥ 0.01", (0, 0.01))
     other, _ = plans_of(long_one(60))
@@ -97,9 +97,9 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
 
 
 def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis):
-    each, alone = plans_of(analysis, Look(scale="per-head"))
+    each, alone = plans_of(analysis, Style(scale="per-head"))
     assert [tile.name for tile in tiles_of(each)] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
-    figure = MEAN.figure(each, Look(scale="per-head"), False)
+    figure = MEAN.figure(each, Style(scale="per-head"), False)
     limits = [ax.images[0].get_clim() for ax in figure.axes[:3]]
     assert limits == [(0, pytest.approx(tile.values.max())) for tile in tiles_of(each)]
     assert (each.bar, figure.axes[3].get_xlim()) == ("share of each picture’s largest weight (own scales)", (0, 1))
@@ -108,7 +108,7 @@ def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis):
 
 def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis):
     plan, _ = plans_of(analysis)
-    figure = MEAN.figure(plan, Look(), False)
+    figure = MEAN.figure(plan, Style(), False)
     values = tiles_of(plan)[1].values
     np.testing.assert_array_equal(figure.axes[1].images[0].get_array(), values)
     written = {text.get_position()[::-1]: text.get_text() for text in figure.axes[1].texts}
@@ -125,27 +125,27 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     assert tiles_of(plan)[0].values.shape == (234, 234)
     assert tiles_of(plan)[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
     assert plan.caption.endswith("; each cell is the largest of 3 × 3 weights (pooled for drawing only).")
-    labels = [label.get_text() for label in MEAN.figure(plan, Look(), False).axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
     every = int(labels[1][1:])
     assert f"Every {every}th token is named. Each cell is the largest of 3 × 3 weights" in plan.notes[-1]
     assert not any("named" in note for note in plans_of(long_one(9))[0].notes)
 
 
-@pytest.mark.parametrize(("n", "n_layers", "look"), [(2, 1, LOOKS[2]), (9, 12, LOOKS[1]), (40, 4, LOOKS[0])])
-def test_nothing_runs_over_the_edge_and_a_page_holds_it(n, n_layers, look):
-    for plan in plans_of(long_one(n, n_layers), look):
-        figure = MEAN.figure(plan, look, False)
+@pytest.mark.parametrize(("n", "n_layers", "style"), [(2, 1, STYLES[2]), (9, 12, STYLES[1]), (40, 4, STYLES[0])])
+def test_nothing_runs_over_the_edge_and_a_page_holds_it(n, n_layers, style):
+    for plan in plans_of(long_one(n, n_layers), style):
+        figure = MEAN.figure(plan, style, False)
         assert nothing_over_the_edge(figure)
         width, height = figure.get_size_inches()
         assert height <= 11
-        assert look.width in (None, pytest.approx(width))
+        assert style.width in (None, pytest.approx(width))
 
 
 def test_the_mean_over_all_heads_is_drawn_on_the_callers_axes(analysis):
     figure = Figure(figsize=(8, 4))
     left, right = figure.subplots(1, 2)
     plan, _ = plans_of(analysis)
-    cells = MEAN.draw(left, plan, Look())
+    cells = MEAN.draw(left, plan, Style())
     np.testing.assert_array_equal(cells.get_array(), tiles_of(plan)[-1].values)
     assert left.texts
     assert (figure.axes, right.has_data()) == ([left, right], False)

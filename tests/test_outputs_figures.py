@@ -10,7 +10,7 @@ import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.results.report import views_of
 from attnviz.results.view import Choices
 from tests.conftest import SENTENCE
@@ -20,7 +20,7 @@ from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
 from tests.test_outputs import model_of
 from tests.test_outputs_promoted import sharper_gpt2
 
-OWN, SHARED = Look(scale="per-head"), Look(scale="shared")
+OWN, SHARED = Style(scale="per-head"), Style(scale="shared")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,13 @@ def gpt2() -> HeadOutputs:
     return attnviz.head_outputs(SENTENCE, sharper_gpt2(), tokenizer=gpt2_tokenizer(), token=2)
 
 
-def plan_of(result: HeadOutputs, name: str, look: Look = OWN, select: str = ""):
+def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
-    return next(view.plans(result, Choices(look, (select,) if select else (), top=0)))
+    return next(view.drawing.plans(result, Choices(style, (select,) if select else (), top=0)))
 
 
-def head_plan(result: HeadOutputs, head: str, look: Look = OWN) -> HeadPlan:
-    return plan_of(result, "heads", look, head)
+def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:
+    return plan_of(result, "heads", style, head)
 
 
 def test_the_panels_hold_the_numbers_of_the_head_and_the_bars_stand_over_its_columns(bert):
@@ -75,7 +75,7 @@ def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
     assert "the head’s largest" in head_plan(bert, "L1H2").caption
     assert plan_of(bert, "overview", SHARED).norm.vmax == bert.largest
     with pytest.raises(UsageError, match="norms are not drawn on a logarithmic scale"):
-        bert.figure("overview", Look(scale="log"))
+        bert.figure("overview", Style(scale="log"))
 
 
 def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):
@@ -104,7 +104,7 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so():
 @pytest.mark.parametrize("width", [None, 2.0])
 @pytest.mark.parametrize("name", ["overview", "shares", "effects", "heads"])
 def test_nothing_overprints_or_runs_over_the_edge(gpt2, name, width):
-    figure = gpt2.figure(name, Look("dark", "per-head", width))
+    figure = gpt2.figure(name, Style("dark", "per-head", width))
     assert not overlapping(figure)
     assert nothing_over_the_edge(figure)
     assert width is None or figure.get_figwidth() == width
@@ -113,7 +113,7 @@ def test_nothing_overprints_or_runs_over_the_edge(gpt2, name, width):
 @pytest.mark.parametrize("width", [2.0, 5.0])
 def test_long_labels_leave_room_at_any_width(bert, width):
     labels = tuple(f"incomprehensibilities{i}" for i in range(len(bert.tokens)))
-    figure = replace(bert, tokens=replace(bert.tokens, labels=labels)).figure("heads", Look(width=width))
+    figure = replace(bert, tokens=replace(bert.tokens, labels=labels)).figure("heads", Style(width=width))
     assert figure.axes[0].get_window_extent().width > 0.5 * figure.dpi
     assert not overlapping(figure)
     assert nothing_over_the_edge(figure)
@@ -144,7 +144,7 @@ def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
 
 
 def test_both_maps_of_shares_take_the_whole_width(bert):
-    figure = bert.figure("shares", Look(width=3.3))
+    figure = bert.figure("shares", Style(width=3.3))
     figure.draw_without_rendering()
     along, biases, norms = (ax.get_window_extent() for ax in figure.axes if ax.get_label() != "<colorbar>")
     assert norms.x0 == pytest.approx(along.x0, abs=2)

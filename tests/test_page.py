@@ -129,7 +129,7 @@ def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> No
 
 
 def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
-    data = data_of(hand_made().page(attnviz.figures.Look(scale="log"), select="L1H0", drop_special=True, token="cat"))
+    data = data_of(hand_made().page(attnviz.figures.Style(scale="log"), select="L1H0", drop_special=True, token="cat"))
     assert data["start"] == {"head": "L1H0", "scale": "log", "drop": True, "token": [2]}
     for head, pattern in zip(data["heads"], by_design(6).reshape(4, 6, 6), strict=True):
         (place,) = head["patterns"]

@@ -9,14 +9,15 @@ import torch
 from matplotlib.colors import LogNorm
 
 from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
+from attnviz.results.report import layout_of
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
 LABELS = ("[CLS]", "the", "cat", "ran", "[SEP]", "it", "was", "[SEP]")
 GROUPS = ((1, 2, 3), (5, 6), (0, 4, 7))
-LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
+STYLES = [Style(), Style("dark", "log", 3.3), Style("light", "per-head", 2.0)]
 
 
 def pair_of(patterns=None, labels=LABELS, a=3, text="the cat ran", pair="it was", **changes):
@@ -43,8 +44,8 @@ def found():
     return pair_of()
 
 
-def plans_of(analysis, *select, look=None):
-    return list(PAIR.plans(analysis, Choices(look=look or Look(), select=select)))
+def plans_of(analysis, *select, style=None):
+    return list(PAIR.plans(analysis, Choices(style=style or Style(), select=select)))
 
 
 def pair_shares(pattern, groups):
@@ -98,17 +99,17 @@ def test_without_two_texts_there_is_no_picture_and_why_is_said(found):
 
 
 @pytest.mark.parametrize(
-    ("look", "limits", "bar", "colours"),
+    ("style", "limits", "bar", "colours"),
     [
-        (Look(), (0, 100), "shared scale", "colours from 0 to 100 %"),
-        (Look(scale="per-head"), (0, 100), "scale of this picture", "colours from 0 to the largest share, 100 %"),
-        (Look(scale="log"), (1, 100), "log scale", "logarithmic colours from 1 to 100 %"),
+        (Style(), (0, 100), "shared scale", "colours from 0 to 100 %"),
+        (Style(scale="per-head"), (0, 100), "scale of this picture", "colours from 0 to the largest share, 100 %"),
+        (Style(scale="log"), (1, 100), "log scale", "logarithmic colours from 1 to 100 %"),
     ],
 )
-def test_the_scales_and_the_caption_of_all_heads(found, look, limits, bar, colours):
-    (plan,) = plans_of(found, look=look)
+def test_the_scales_and_the_caption_of_all_heads(found, style, limits, bar, colours):
+    (plan,) = plans_of(found, style=style)
     assert all((each.norm.vmin, each.norm.vmax) == pytest.approx(limits) for each in plan.maps)
-    assert isinstance(plan.maps[0].norm, LogNorm) == (look.scale == "log")
+    assert isinstance(plan.maps[0].norm, LogNorm) == (style.scale == "log")
     assert plan.maps[0].bar == f"share of a text’s attention (percent; {bar})"
     assert plan.caption.startswith("by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of")
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
@@ -119,25 +120,25 @@ def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
     assert [plan.stem for plan in plans_of(found)] == ["pair"]
     stems = [plan.stem for plan in plans_of(found, "L0H1", "L1")]
     assert stems == ["pair", "pair/L00H01", "pair/L01H00", "pair/L01H01"]
-    assert all(re.fullmatch(PAIR.stems, stem) for stem in stems)
+    assert all(layout_of("heads").owns(f"{stem}.png") for stem in stems)
 
 
 @pytest.mark.parametrize(
-    ("look", "scale"),
+    ("style", "scale"),
     [
-        (Look(), "colours from 0 to 1"),
-        (Look(scale="per-head"), "colours from 0 to the head’s largest weight, 1.00"),
-        (Look(scale="log"), "logarithmic colours from 0.0001 to 1"),
+        (Style(), "colours from 0 to 1"),
+        (Style(scale="per-head"), "colours from 0 to the head’s largest weight, 1.00"),
+        (Style(scale="log"), "logarithmic colours from 0.0001 to 1"),
     ],
 )
-def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_attention(found, look, scale):
-    _, plan = plans_of(found, "L0H0", look=look)
+def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_attention(found, style, scale):
+    _, plan = plans_of(found, "L0H0", style=style)
     shares = "from A 67 % to A, 0 % to B, 33 % to special tokens; from B 0 % to A, 50 % to B, 50 % to special tokens"
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
     assert plan.title == "by-hand L0H0 (previous-token?)"
     assert plan.notes == ("A / B: “the cat ran” / “it was” (8 tokens)", f"Attention {shares}; {uniform}.")
     assert plan.caption.endswith(f"attention weights of L0H0 (previous-token?); {shares} ({uniform}); {scale}.")
-    ax = PAIR.figure(plan, look, False).axes[0]
+    ax = PAIR.figure(plan, style, False).axes[0]
     edges = sorted(line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1])
     assert edges == [0.5, 3.5, 4.5, 6.5]
     assert sorted(line.get_xdata()[0] for line in ax.lines if list(line.get_ydata()) == [0, 1]) == edges
@@ -158,18 +159,18 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
 
 
 @pytest.mark.parametrize(
-    ("n", "n_layers", "n_heads", "look"), [(5, 2, 4, LOOKS[0]), (30, 6, 4, LOOKS[1]), (30, 2, 12, LOOKS[2])]
+    ("n", "n_layers", "n_heads", "style"), [(5, 2, 4, STYLES[0]), (30, 6, 4, STYLES[1]), (30, 2, 12, STYLES[2])]
 )
-def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, look):
+def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, style):
     found = long_pair(n, n_layers, n_heads)
-    plan, head = plans_of(found, look=look)[0], plans_of(found, "L1H1", look=look)[-1]
-    every, of_head = (PAIR.figure(each, look, False) for each in (plan, head))
+    plan, head = plans_of(found, style=style)[0], plans_of(found, "L1H1", style=style)[-1]
+    every, of_head = (PAIR.figure(each, style, False) for each in (plan, head))
     for figure in (every, of_head):
         assert nothing_over_the_edge(figure)
-        assert look.width in (None, pytest.approx(figure.get_figwidth()))
+        assert style.width in (None, pytest.approx(figure.get_figwidth()))
         assert figure.get_figheight() < 9
     maps = every.axes[:6]
-    columns = 2 if look.width else 3
+    columns = 2 if style.width else 3
     assert (plan.columns, plan.maps[1].name) == (columns, "A → B" if columns == 3 else "B → A")
     assert [bool(ax.get_ylabel()) for ax in maps] == ([True] + [False] * (columns - 1)) * (6 // columns)
     assert [bool(ax.get_xlabel()) for ax in maps] == [False] * (6 - columns) + [True] * columns

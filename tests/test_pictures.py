@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.figures.look import Look, figure_bytes
+from attnviz.figures.style import Style, figure_bytes
 from tests.hand_made import hand_made
 
 STORED = Path(__file__).parent / "pictures"
@@ -28,7 +28,7 @@ VIEWS: dict[str, Callable[[Analysis], Figure]] = {
     "heatmap": lambda analysis: analysis.figure("heads", select="L0H1"),
     "overview": lambda analysis: analysis.figure("overview"),
     "lines": lambda analysis: analysis.figure("lines", select="L0H1"),
-    "dark-log": lambda analysis: analysis.figure("heads", Look("dark", "log"), select="L1H0"),
+    "dark-log": lambda analysis: analysis.figure("heads", Style("dark", "log"), select="L1H0"),
     "mean": lambda analysis: analysis.figure("mean"),
 }
 

@@ -11,9 +11,9 @@ import attnviz
 from attnviz.attention import verify
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.pooling import pooled_patterns
-from attnviz.commands.heads.views import VIEWS
-from attnviz.figures.look import Look
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.matrix import PooledPattern, max_pool
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
@@ -142,12 +142,12 @@ def numbers(plan: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["overview", "heads", "lines", "mean", "pair", "panel", "text"])
 @pytest.mark.parametrize("make", [lambda: bert(pair="i saw the dog"), gpt2], ids=["bert", "gpt2"])
 def test_no_picture_depends_on_the_blocks(make: Any, name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    analysis, (view,) = make(), [view for view in VIEWS if view.name == name]
+    analysis, view = make(), DRAWINGS[name]
     if view.missing(analysis):
         pytest.skip("GPT-2 reads no pairs")
     wanted = [
-        Choices(select=("L0H1", "L1"), look=Look(width=3.3)),
-        Choices(select=("L1",), drop_special=True, token="#4", look=Look(scale="per-head")),
+        Choices(select=("L0H1", "L1"), style=Style(width=3.3)),
+        Choices(select=("L1",), drop_special=True, token="#4", style=Style(scale="per-head")),
     ]
     expected = [plan for choices in wanted for plan in view.plans(analysis, choices)]
     in_blocks_of(size, monkeypatch)
@@ -177,7 +177,7 @@ def test_no_tensor_of_a_picture_grows_with_the_square_of_the_text(name: str, mon
         if name == "page":
             analysis.page()
         else:
-            (view,) = [view for view in VIEWS if view.name == name]
+            view = DRAWINGS[name]
             assert list(view.plans(analysis, Choices(select=("L1H1",), token="#3" if name == "lines" else None)))
     assert seen
     assert max(seen) < n

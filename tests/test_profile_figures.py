@@ -16,19 +16,19 @@ from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Role
-from attnviz.commands.profile.views import MOST_MAPS, VIEWS, file_stems, short_name
+from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.examples import Example, RoleExamples, Unit
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping
 
 LAYERS, HEADS = 2, 3
-LOOKS = {"default": Look(), "column": Look(width=3.3), "page": Look(theme="dark", width=7.0)}
+STYLES = {"default": Style(), "column": Style(width=3.3), "page": Style(theme="dark", width=7.0)}
 HOSTILE = [r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300]
-BY_NAME = {view.name: view for view in VIEWS if not view.suffix}
+BY_NAME = {name: drawing for name, drawing in DRAWINGS.items() if name != "page"}
 
 
 def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0, baselines=None):
@@ -112,10 +112,10 @@ def score_map(name, **changes):
     return next(plan for plan in plans("scores", profile(**changes)) if plan.stem == f"roles/{name}")
 
 
-def drawn(name, plan, look=LOOKS["default"]):
+def drawn(name, plan, style=STYLES["default"]):
     """The Axes of a caller's own with one picture."""
     ax = Figure(figsize=(7, 6)).add_axes((0.25, 0.2, 0.45, 0.6))
-    BY_NAME[name].draw(ax, plan, look)
+    BY_NAME[name].draw(ax, plan, style)
     return ax
 
 
@@ -153,7 +153,7 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
     (each,) = plan.maps
     np.testing.assert_allclose(each.values, [[0.1, 0.7, 0.1], [0.1, 0.1, 0.95]])
     assert each.outlined == {(0, 1), (1, 2)}
-    assert (each.mark.value, each.norm.vmax) == (0.2, 1.0)
+    assert (each.reference.value, each.norm.vmax) == (0.2, 1.0)
     assert plan.notes[0] == "Score: attention on special tokens. Baseline: uniform attention, 0.20."
     assert plan.notes[-1] == "a-model · trees.conllu (1,234 texts, 56,789 tokens) · n = 100 content tokens"
     assert "a-model · trees.conllu" in plan.caption
@@ -162,7 +162,7 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
     each_its_own = [role(i, "syntactic:nsubj", 0.9, 0.2 + i / 10) for i in range(HEADS)]
     plan = score_map("syntactic-nsubj", roles=each_its_own)
     assert plan.notes[0].endswith("largest of a head's guesses, 0.20 to 0.40.")
-    assert (plan.maps[0].mark.value, plan.maps[0].mark.name) == (0.2, "least baseline")
+    assert (plan.maps[0].reference.value, plan.maps[0].reference.name) == (0.2, "least baseline")
 
 
 @pytest.mark.parametrize(
@@ -340,9 +340,9 @@ def check(figure):
     assert overlapping(figure) == []
 
 
-@pytest.mark.parametrize("look", ["default", "column"])
+@pytest.mark.parametrize("style", ["default", "column"])
 @pytest.mark.parametrize("name", BY_NAME)
-def test_no_text_is_cut_or_covers_another(name, look):
+def test_no_text_is_cut_or_covers_another(name, style):
     names = ["sink", "previous-token", "broad", "long-range", "coreference", "semantic", "syntactic:nsubj:pass", "new"]
     heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
     roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
@@ -357,7 +357,7 @@ def test_no_text_is_cut_or_covers_another(name, look):
     found = replace(
         found, examples=examples_of(found, "the cat ran away and then it saw " + 9 * "the old house of " + "a")
     )
-    check(found.figure(name, LOOKS[look]))
+    check(found.figure(name, STYLES[style]))
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

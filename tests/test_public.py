@@ -138,7 +138,7 @@ def test_importing_attnviz_is_cheap_and_names_come_when_asked_for():
         "heavy = ('torch', 'transformers', 'matplotlib', 'numpy', 'spacy', 'rich', 'typer')\n"
         "print([name for name in heavy if name in sys.modules])\n"
         "from attnviz import HeadId, TextError\n"
-        "print(attnviz.figures.Look().theme, 'torch' in sys.modules)\n"
+        "print(attnviz.figures.Style().theme, 'torch' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\nlight False\n"

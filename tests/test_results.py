@@ -22,7 +22,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
-from attnviz.figures.look import FORMATS, Look, figure_bytes
+from attnviz.figures.style import FORMATS, Style, figure_bytes
 from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
 from attnviz.results.report import layout_of, report_of, views_of
@@ -35,7 +35,7 @@ from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
-COLUMN = Look("dark", width=3.3)
+COLUMN = Style("dark", width=3.3)
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
@@ -60,7 +60,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
 
 PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
 
-_FUNCTIONS = {(command, view.name): view.figure for command in MEASURES for view in views_of(command)}
+_FUNCTIONS = {(command, view.name): view.drawing.figure for command in MEASURES for view in views_of(command)}
 DIFFERENT = list({_FUNCTIONS[picture]: picture for picture in reversed(PICTURES)}.values())
 """The first picture of each function that draws some; the others are drawn by the same code."""
 
@@ -73,7 +73,7 @@ def result_of(command: str) -> Any:
 
 
 def drawable(command: str) -> list[str]:
-    return [view.name for view in views_of(command) if not view.missing(result_of(command))]
+    return [view.name for view in views_of(command) if not view.drawing.missing(result_of(command))]
 
 
 @pytest.mark.parametrize("command", MEASURES)
@@ -93,11 +93,11 @@ def test_a_command_is_registered_whole(command: str):
 def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, name: str):
     result = result_of(command)
     (view,) = [view for view in views_of(command) if view.name == name]
-    if view.missing(result):
+    if view.drawing.missing(result):
         with pytest.raises(UsageError, match=f"there is no figure '{name}': "):
             result.figure(name)
         return
-    plans = list(view.plans(result, Choices(top=3)))
+    plans = list(view.drawing.plans(result, Choices(top=3)))
     assert plans
     for plan in plans:
         assert layout_of(command).owns(f"{plan.stem}.png"), plan.stem
@@ -150,7 +150,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
     result, figure = result_of(command), Figure(layout="constrained")
     left, right = figure.subplots(1, 2)
     (view,) = [view for view in views_of(command) if view.name == name]
-    if view.draw is None:
+    if view.drawing.draw is None:
         with pytest.raises(UsageError, match=f"the figure '{name}' has several panels: expected one of"):
             result.draw(name, left)
         return
@@ -218,8 +218,8 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
         result.save(tmp_path / "other", figures=True)
     with pytest.raises(UsageError, match="unknown option 'colour': expected any of select, top"):
         result.figure(colour="red")
-    with pytest.raises(UsageError, match=r"expected look as attnviz\.figures\.Look"):
-        result.figure(look="dark")
+    with pytest.raises(UsageError, match=r"expected style as attnviz\.figures\.Style"):
+        result.figure(style="dark")
     with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
         result.report(top="3")
     with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):

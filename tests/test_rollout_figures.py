@@ -8,9 +8,9 @@ import pytest
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
-from attnviz.commands.rollout.views import MOST_BARS, VIEWS
-from attnviz.figures.look import Look
+from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
 from attnviz.figures.page import heading
+from attnviz.figures.style import Style
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -35,9 +35,9 @@ def long() -> Any:
     return attnviz.rollout(LONG, sharp_bert(max_position_embeddings=512), tokenizer=bert_tokenizer())
 
 
-def plan(result: Any, name: str, look: Look | None = None) -> Any:
-    (view,) = [view for view in VIEWS if view.name == name]
-    (only,) = view.plans(result, Choices(look or Look()))
+def plan(result: Any, name: str, style: Style | None = None) -> Any:
+    view = DRAWINGS[name]
+    (only,) = view.plans(result, Choices(style or Style()))
     return only
 
 
@@ -104,7 +104,7 @@ def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
 
 
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
-    of = plan(long, "layers", Look(width=3.3))
+    of = plan(long, "layers", Style(width=3.3))
     assert of.pooled > 1
     tile = of.groups[0][1][-1].values
     assert tile.max() == pytest.approx(float(long.weights[-1].max()))
@@ -114,7 +114,7 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
 
 @pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 2.4), ("layers", 6.7), ("from", 2.4)])
 def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
-    figure = long.figure(name, Look(width=width))
+    figure = long.figure(name, Style(width=width))
     assert nothing_over_the_edge(figure)
     assert figure.get_size_inches()[1] <= 13
     names = [ax.get_title("left") for ax in figure.axes]
@@ -123,10 +123,10 @@ def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
 
 @pytest.mark.parametrize("name", ["rollout", "layers", "from"])
 def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
-    of, look = plan(long, name, Look(width=3.3)), Look(width=3.3)
-    lines = heading(of.title, of.notes, look, 3.3)
+    of, style = plan(long, name, Style(width=3.3)), Style(width=3.3)
+    lines = heading(of.title, of.notes, style, 3.3)
     height = sum(size * 1.35 for _, size, _ in lines) / 72
-    assert height <= 0.2 * long.figure(name, look).get_size_inches()[1]
+    assert height <= 0.2 * long.figure(name, style).get_size_inches()[1]
     assert "; after layer 2 rows " in of.caption
     assert "mean distance between two rows" in of.caption
 

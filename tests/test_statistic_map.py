@@ -10,13 +10,13 @@ from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads.map_view import MAP
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.patterns.statistics import SCALARS
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
-LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
+STYLES = [Style(), Style("dark", "log", 3.3), Style("light", "per-head", 2.0)]
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,12 @@ def analysis():
     return hand_made()
 
 
-def plan_of(analysis, statistic, look=None):
-    return next(MAP.plans(analysis, Choices(look=look or Look(), maps=(statistic,))))
+def plan_of(analysis, statistic, style=None):
+    return next(MAP.plans(analysis, Choices(style=style or Style(), maps=(statistic,))))
 
 
-def map_of(analysis, statistic, look=None):
-    (drawn,) = plan_of(analysis, statistic, look).maps
+def map_of(analysis, statistic, style=None):
+    (drawn,) = plan_of(analysis, statistic, style).maps
     return drawn
 
 
@@ -66,7 +66,7 @@ def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
     ],
 )
 def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
-    mark = map_of(found, name).mark
+    mark = map_of(found, name).reference
     if expected is None:
         assert mark is None
         assert "uniform" not in plan_of(found, name).caption
@@ -93,7 +93,7 @@ def test_the_scales(analysis):
     assert (map_of(analysis, "local").norm.vmin, map_of(analysis, "local").norm.vmax) == (0, 1)
     assert map_of(analysis, "entropy").norm.vmax == pytest.approx(np.log(6))
     assert map_of(analysis, "distance").norm.vmax == pytest.approx(2.5)  # L1H0 looks farther than uniform attention
-    own, log = Look(scale="per-head"), Look(scale="log")
+    own, log = Style(scale="per-head"), Style(scale="log")
     assert map_of(hand_made(patterns=by_design(6)[:1]), "sink", own).norm.vmax == pytest.approx(1 / 3)
     assert isinstance(map_of(analysis, "local", log).norm, LogNorm)
     assert map_of(analysis, "local", log).norm.vmin == pytest.approx(0.01)
@@ -111,7 +111,7 @@ def test_the_scales(analysis):
     ],
 )
 def test_caption_bar_and_notes_tell_statistic_unit_and_scale(analysis, scale, bar, colours):
-    plan = plan_of(analysis, "entropy", Look(scale=scale))
+    plan = plan_of(analysis, "entropy", Style(scale=scale))
     assert plan.title == "by-hand: entropy, head by head"
     assert f"mean entropy of the rows, in nats; {colours}; uniform attention would give 1.79." in plan.caption
     assert plan.maps[0].bar == f"entropy (nats; {bar})"
@@ -120,7 +120,7 @@ def test_caption_bar_and_notes_tell_statistic_unit_and_scale(analysis, scale, ba
     assert note == "Share of the attention on content that lands on tokens at least 4 away."
     for of, sinks in ((hand_made(), "the special tokens"), (hand_made(causal=True, special=()), "the first token")):
         assert plan_of(of, "sink").notes[1] == f"Mean attention of the other tokens to {sinks}."
-    below = plan_of(with_values(analysis, "sink", [0.001, 0.5, 0.02, 0.9]), "sink", Look(scale=scale))
+    below = plan_of(with_values(analysis, "sink", [0.001, 0.5, 0.02, 0.9]), "sink", Style(scale=scale))
     said = "Logarithmic colours from 0.01; what is smaller looks the same (1 of 4 heads)." in below.notes
     assert said == (scale == "log")
 
@@ -128,7 +128,7 @@ def test_caption_bar_and_notes_tell_statistic_unit_and_scale(analysis, scale, ba
 def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis):
     found = with_values(analysis, "sink", [0.2, None, 0.4, 1.0])
     plan = plan_of(found, "sink")
-    ax, bar = MAP.figure(plan, Look(), False).axes
+    ax, bar = MAP.figure(plan, Style(), False).axes
     (box,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     assert (box.get_xy(), box.get_hatch()) == ((0.5, -0.5), "//")
     assert [(text.get_text(), *text.get_position()) for text in ax.texts] == [
@@ -151,21 +151,21 @@ def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis)
     ],
 )
 def test_a_map_without_any_value_says_why_and_has_no_colour_bar(found, name, why):
-    plan = plan_of(found, name, Look(scale="log"))
+    plan = plan_of(found, name, Style(scale="log"))
     assert plan.notes[-1] == f"Hatched: not measurable for every head, {why}."
     assert "colours" not in plan.caption
-    figure = MAP.figure(plan, Look(), False)
+    figure = MAP.figure(plan, Style(), False)
     assert len(figure.axes) == 1
     assert [text.get_text() for text in figure.axes[0].texts] == ["–"] * 4
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", ["entropy", "induction"])
-def test_nothing_runs_over_the_edge_and_the_width_is_kept(name, look):
-    figure = MAP.figure(plan_of(wide(3, 12), name, look), look, False)
+def test_nothing_runs_over_the_edge_and_the_width_is_kept(name, style):
+    figure = MAP.figure(plan_of(wide(3, 12), name, style), style, False)
     assert nothing_over_the_edge(figure)
-    assert look.width in (None, pytest.approx(figure.get_figwidth()))
+    assert style.width in (None, pytest.approx(figure.get_figwidth()))
     ax = figure.axes[0]
     cell = ax.get_window_extent().width / 12
     assert all(text.get_window_extent().width < cell for text in ax.texts)
-    assert bool(ax.texts) == (look.width != 2.0 or name == "induction")
+    assert bool(ax.texts) == (style.width != 2.0 or name == "induction")

@@ -15,9 +15,9 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.text_view import TEXT
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure, text_inches, text_lines
+from attnviz.figures.style import Style
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.wording import unisolated
 from attnviz.results.view import Choices
@@ -26,7 +26,7 @@ from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
-LIGHT, DARK = Look(), Look("dark")
+LIGHT, DARK = Style(), Style("dark")
 SENTENCE = "The cat ran away, and I saw the cat."
 
 
@@ -135,42 +135,42 @@ def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own
     (plan,) = plans(causal)
     assert (plan.norm.vmax, plan.cut) == (0.05, True)  # the first token, a sink, would leave all others white
     assert "colour from 0 to 0.05 or more, the same for all" in plan.caption
-    (own,) = plans(causal, look=Look(scale="per-head"))
+    (own,) = plans(causal, style=Style(scale="per-head"))
     assert [block.largest for block in own.blocks] == pytest.approx([0.88, 0.88])
     assert own.blocks[0].beside == "largest 0.88"
     assert (own.norm.vmax, own.cut) == (1.0, False)
-    (log,) = plans(causal, look=Look(scale="log"))
+    (log,) = plans(causal, style=Style(scale="log"))
     assert log.norm.vmin == 1e-4
     assert "colour logarithmic from 0.0001 to 1" in log.caption
 
 
 def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:
-    for look in (LIGHT, DARK):
-        (plan,) = plans(long_text(30), "L0H0,L1H1", look=look)
-        figure = text_figure(plan, look)
+    for style in (LIGHT, DARK):
+        (plan,) = plans(long_text(30), "L0H0,L1H1", style=style)
+        figure = text_figure(plan, style)
         shades = next(each for each in figure.axes[0].collections if isinstance(each, PatchCollection))
         values = np.concatenate([block.values for block in plan.blocks])
         np.testing.assert_allclose(np.asarray(shades.get_array()), values)
-        colours = look.colour_map()(plan.norm(values))
+        colours = style.colour_map()(plan.norm(values))
         words = [text for text in figure.axes[0].texts if text.get_text().startswith("word")]
         inks = [to_hex(text.get_color()) for text in words]
         assert inks == [contrasting_ink(colour) for colour in colours]
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK, Look("dark", width=3.3), Look(width=2), Look(width=7)],
+@pytest.mark.parametrize("style", [LIGHT, DARK, Style("dark", width=3.3), Style(width=2), Style(width=7)],
                          ids=["light", "dark", "column", "narrowest", "page"])  # fmt: skip
 @pytest.mark.parametrize("words", [8, 100])
-def test_nothing_is_clipped_nor_written_over(look: Look, words: int) -> None:
-    (plan,) = plans(long_text(words), "L0H0", look=look, token="word1")
-    figure = text_figure(plan, look)
+def test_nothing_is_clipped_nor_written_over(style: Style, words: int) -> None:
+    (plan,) = plans(long_text(words), "L0H0", style=style, token="word1")
+    figure = text_figure(plan, style)
     assert nothing_over_the_edge(figure)
     assert overlapping(figure, 0.7) == []
     assert [piece.text for piece in plan.pieces if piece.text not in words_on(figure)] == []
 
 
 def test_four_hundred_words_fit_a_page_and_a_column() -> None:
-    for look in (LIGHT, Look(width=3.3)):
-        _, inches = text_inches(plans(long_text(400), "L0H0", look=look)[0], look)
+    for style in (LIGHT, Style(width=3.3)):
+        _, inches = text_inches(plans(long_text(400), "L0H0", style=style)[0], style)
         assert inches < 7.5
 
 

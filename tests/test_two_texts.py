@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz import analyze
 from attnviz.cli.program import app
-from attnviz.commands.heads.views import VIEWS
+from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model import encoding
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId, LayerId, Stack, head_named, select_heads
@@ -280,8 +280,8 @@ def test_explain_refuses_encoder_decoders_in_one_line(checkpoint):
 
 
 def plans(found: Any, name: str, **choices: Any) -> list[Any]:
-    view = next(view for view in VIEWS if view.name == name)
-    return list(view.plans(found, found._choices(choices.pop("look", None), choices)))
+    view = DRAWINGS[name]
+    return list(view.plans(found, found._choices(choices.pop("style", None), choices)))
 
 
 def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
@@ -317,11 +317,11 @@ def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(f
 def test_fast_files_are_rectangular_too(found, tmp_path, file_format):
     from PIL import Image
 
-    found.save(tmp_path, figures=["heads"], formats=[file_format], select=["X0H1", "E0H0"], look=Look(width=3.3))
+    found.save(tmp_path, figures=["heads"], formats=[file_format], select=["X0H1", "E0H0"], style=Style(width=3.3))
     content = (tmp_path / f"heads/X00H01.{file_format}").read_bytes()
     if file_format == "png":
         picture = np.asarray(Image.open(tmp_path / "heads/X00H01.png").convert("RGB")).astype(int)
-        figure = found.figure("heads", Look(width=3.3), select=["X0H1"])
+        figure = found.figure("heads", Style(width=3.3), select=["X0H1"])
         assert abs(picture.shape[1] / picture.shape[0] - figure.get_figwidth() / figure.get_figheight()) < 0.02
         plt.close(figure)
         assert (np.ptp(picture, axis=2) > 60).sum() > 500  # coloured cells
@@ -374,7 +374,7 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert [each.name[0] for each in previous.maps] == ["E", "D"]
     (distance,) = plans(found, "map", maps=["distance"])
     assert [each.name[0] for each in distance.maps] == ["E", "D"]
-    assert diagonality.maps[0].mark.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
+    assert diagonality.maps[0].reference.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
 
 
 def test_every_kind_has_means_of_its_own(found):
@@ -393,7 +393,7 @@ def test_every_kind_has_means_of_its_own(found):
 
 @pytest.mark.parametrize("width", [None, 3.3])
 def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found, width):
-    figure = found.figure("panel", Look(width=width), select="X0H0,X1H2")
+    figure = found.figure("panel", Style(width=width), select="X0H0,X1H2")
     axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
     assert len(axes) == 2
     for ax in axes:

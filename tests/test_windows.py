@@ -16,7 +16,7 @@ from attnviz.commands.profile.repeats import RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally
 from attnviz.corpora.batches import SampledAttention
 from attnviz.corpora.reading import Text
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.registry import allowed_units
 from tests.corpora import count
@@ -120,10 +120,10 @@ def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):
 @pytest.mark.parametrize("statistic", ["entropy", "sink", "distance", "confidence"])
 def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statistic):
     found = analyze(TEXT, uniform, syntax=False)
-    (plan,) = MAP.plans(found, found._choices(Look(), {"maps": [statistic]}))
+    (plan,) = MAP.plans(found, found._choices(Style(), {"maps": [statistic]}))
     (drawn,) = plan.maps
-    assert drawn.mark.value == pytest.approx(drawn.values.mean(), abs=1e-6)
-    assert drawn.mark.name == "uniform attention (mean of layers)"
-    assert float(drawn.values.max()) > drawn.mark.value + 0.01
+    assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=1e-6)
+    assert drawn.reference.name == "uniform attention (mean of layers)"
+    assert float(drawn.values.max()) > drawn.reference.value + 0.01
     assert drawn.norm.vmax >= drawn.values.max() - 1e-6
     assert "(mean of layers)" in plan.caption

@@ -233,13 +233,13 @@ def _analyze_lines(
         if (
             not written
             and run.figures == _SUMMARY
-            and (why := checked_views(run.command, [_SUMMARY])[0].missing(analysis))
+            and (why := checked_views(run.command, [_SUMMARY])[0].drawing.missing(analysis))
         ):
             raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
         path = run.folder.path / one.folder
         document = read_document(path / "heads.json")
         if one.folder not in written:
-            missing = [view.name for view in checked_views("heads", names or []) if view.missing(analysis)]
+            missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
             without.update([] if names == ["all"] else missing)
             drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
@@ -282,7 +282,8 @@ def _figures_of_each(run: Run, adds: Sequence[str]) -> list[str] | None:
 
 
 def _check_statistics(names: Sequence[str]) -> None:
-    from attnviz.commands.heads.map_view import statistic_named
+    if names:
+        from attnviz.commands.heads.map_view import statistic_named
 
-    for name in names:
-        statistic_named(name)
+        for name in names:
+            statistic_named(name)

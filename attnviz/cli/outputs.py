@@ -74,7 +74,7 @@ def outputs(
     source = run.find_model()
 
     def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
-        from attnviz.commands.outputs.views import check_scale
+        from attnviz.commands.outputs.report import check_scale
 
         check_scale(scale)
         return attnviz.head_outputs(

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,6 @@ class Run(Shared):
         Raises:
             AttnvizError: see :mod:`attnviz.errors`.
         """
-        from attnviz.figures.fonts import fonts_to_install
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.report import layout_of, report_of
 
@@ -151,22 +151,24 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
+        if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
+            messages.append(fonts.fonts_to_install())
         print_results(document, lambda width: result.tables(wanted, width), self.as_json, self.quiet, path)
-        for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
+        for message in [*report.afterwards(result, wanted, document), *messages]:
             if message:
                 say(message, self.quiet)
         say_what_was_written(output, self.quiet)
 
     def choices(self, scale: str, choices: "ChoiceNames", scales: Sequence[str] = ()) -> "Choices":
         """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
-        from attnviz.figures.look import SCALES, Look
+        from attnviz.figures.style import SCALES, Style
         from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
         if scale not in (*(scales or SCALES), "log"):  # what cannot be logarithmic says why
             raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
-        look = Look(self.theme, scale, self.width, self.bare, self.panel)
-        return report_of(self.command).completed(Choices.of(look, choices))
+        style = Style(self.theme, scale, self.width, self.bare, self.panel)
+        return report_of(self.command).completed(Choices.of(style, choices))
 
     @property
     def format_names(self) -> list[str]:

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.look import MISSED_DASHES, Look, figure_style, outer_ink
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
+from attnviz.figures.style import MISSED_DASHES, Style, figure_style, outer_ink
 
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
@@ -101,39 +101,39 @@ _Spans = list[_Span]
 _Row = tuple[_Line, _Spans, _Spans]
 
 
-def arcs_inches(plan: ArcsPlan, look: Look) -> float:
+def arcs_inches(plan: ArcsPlan, style: Style) -> float:
     """Inches of all sentences with their arcs."""
-    return _height(plan, (prose_width(plan.words, look, _SPACE) - 2 * MARGIN) * 72) / 72
+    return _height(plan, (prose_width(plan.words, style, _SPACE) - 2 * MARGIN) * 72) / 72
 
 
-def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    width, legend, inches = prose_width(plan.words, look, _SPACE), _legend(plan, look), arcs_inches(plan, look)
+    width, legend, inches = prose_width(plan.words, style, _SPACE), _legend(plan, style), arcs_inches(plan, style)
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=inches + legend_height(legend, width) + 0.1)
+        page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
         ax = page.add_subplot()
         ax.set_axis_off()
-        add_legend(page, legend, look)
+        add_legend(page, legend, style)
         spread(page, ax, inches)
-        draw_arcs(ax, plan, look)
+        draw_arcs(ax, plan, style)
         return page
 
 
-def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
+def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     """Draw sentences with arcs on the caller's Axes; the result are the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
     for block in plan.blocks:
-        write_heading(ax, block.name, block.beside, top, room, look)
+        write_heading(ax, block.name, block.beside, top, room, style)
         top += _HEADING
         for row in _kept(plan, lines, block, room):
             if row is None:
-                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet)
+                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.greys.muted)
                 top += _GAP
             else:
-                arcs, top = _draw_line(ax, *row, top, room, look)
+                arcs, top = _draw_line(ax, *row, top, room, style)
         top += _BETWEEN
     return arcs
 
@@ -202,18 +202,18 @@ def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> N
 
 
 def _draw_line(
-    ax: Axes, line: _Line, above: _Spans, below: _Spans, top: float, room: float, look: Look
+    ax: Axes, line: _Line, above: _Spans, below: _Spans, top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
     """One line of words with what stands above and below it; the arcs above, and where it ends."""
     base = top + _beside(above, _FIRST)
     foot = base + _LINE
     for placed in line:
         middle = placed.x + placed.width / 2
-        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(look))
+        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(style))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     found = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
-    inks = [look.greys.frame if value is None else look.verdict(value) for value in found]
+    inks = [style.greys.frame if value is None else style.verdict(value) for value in found]
     arcs = PathCollection(
         bows, facecolors="none", edgecolors=inks, zorder=1.5,
         linewidths=[PIXEL if value is None else _BOLD for value in found],
@@ -226,12 +226,12 @@ def _draw_line(
     for collection in (
         arcs,
         PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2),
-        PathCollection(dotted, facecolors="none", edgecolors=look.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
+        PathCollection(dotted, facecolors="none", edgecolors=style.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
     ):
         ax.add_collection(collection, autolim=False)
     for span, height in zip(above, heights, strict=True):
         legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
-        _mark(ax, span, height, [0.0, *legs, room], look)
+        _mark(ax, span, height, [0.0, *legs, room], style)
     return arcs, foot + _beside(below)
 
 
@@ -248,7 +248,7 @@ def _bow(span: _Span, base: float, height: float) -> Path:
     return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
 
 
-def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], look: Look) -> None:
+def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:
     """The name of a relation on its arc, or above a short one, between what is beside it; a cross on a missed one."""
     middle, name = (span.low + span.high) / 2, span.name
     if span.is_short:
@@ -257,23 +257,23 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], look: Loo
         middle, height = min(max(middle, left), right), height - 0.6 * _STEP
         name = name if left <= right else ""
     if span.arc.found is False:
-        ax.plot([middle], [height], color=look.verdict(False), zorder=3, **_CROSS)
+        ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
     elif name and (span.is_short or span.lacking <= 0):
-        ink = look.greys.quiet if span.arc.found is None else look.verdict(True)
-        box = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.6}
+        ink = style.greys.muted if span.arc.found is None else style.verdict(True)
+        box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)
 
 
-def _legend(plan: ArcsPlan, look: Look) -> list[Line2D]:
+def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
     """What the lines are, as far as there are such."""
     arcs = [arc for block in plan.blocks for arc in block.arcs]
-    kinds, missed = {arc.found for arc in arcs}, look.verdict(False)
+    kinds, missed = {arc.found for arc in arcs}, style.verdict(False)
     others = f"{'other ' * (kinds != {None})}relations of the parse"
     instead = {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
     entries = {
-        "found": (True in kinds, {"color": look.verdict(True), "linewidth": _BOLD}),
+        "found": (True in kinds, {"color": style.verdict(True), "linewidth": _BOLD}),
         "missed": (False in kinds, {"color": missed, "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}),
         "attends to this word instead": (any(arc.instead is not None for arc in arcs), instead),
-        others: (None in kinds, {"color": look.greys.frame, "linewidth": PIXEL}),
+        others: (None in kinds, {"color": style.greys.frame, "linewidth": PIXEL}),
     }
-    return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]
+    return [Line2D([], [], label=label, **properties) for label, (there, properties) in entries.items() if there]

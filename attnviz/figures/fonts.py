@@ -1,4 +1,4 @@
-"""Which fonts draw which characters, and a visible stand-in for what no installed font has."""
+"""Fonts for the characters of a text, code points for those that no font has, and texts measured, cut and wrapped."""
 
 import unicodedata
 from bisect import bisect_right
@@ -67,7 +67,7 @@ def drawable(text: str) -> str:
 
 
 def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """A text as it stands, whatever characters it has; its middle is at this height unless ``va`` says otherwise."""
+    """Draw a text without mathematics, in fonts that have its characters, centred vertically unless ``va`` is given."""
     ours: dict[str, Any] = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
     ax.text(x, y, text, **(ours | style))
 

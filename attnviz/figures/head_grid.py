@@ -1,11 +1,12 @@
 """Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
 
-Lengths are pixels at :data:`attnviz.figures.look.DPI`, and so are the data coordinates of the Axes.
+Heads are packed, one after the other, where a grid of layers and heads would be mostly empty.
+Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
-from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
-from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink
-from attnviz.figures.matrix import Array, Labels, name_axis
+from attnviz.figures.matrix import Array, Labels, label_pixels, label_size, name_axis, named_every
 from attnviz.figures.page import (
     MARGIN,
     ColourScale,
@@ -31,8 +31,17 @@ from attnviz.figures.page import (
     page_width,
     settled,
 )
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
 from attnviz.model.head_ids import HeadId
 
+# side of a square, in a figure as wide as its content, and of a width that the user chose
+_LARGEST, _LARGEST_CHOSEN = 120, 240
+# from one square to the next: with a name and a text above; with a name; of the narrowest grid
+_ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
+_LAYER_NAMES = 34  # beside the grid
+_NUMBERS = 15  # above it, of columns
+_PACKED = 4  # heads side by side, at least, of those that are packed
+_HIGHEST = 1000  # of a grid whose layers go on in further rows
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
 
@@ -71,49 +80,95 @@ class HeadGridPlan(ColourScale, PagePlan):
         return () if self.labels is None else self.labels.texts
 
 
-def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+@dataclass(frozen=True)
+class _Layout:
+    """Where the squares of a grid go."""
+
+    places: dict[HeadId, tuple[int, int]]  # row and column of each square
+    rows: int
+    across: int  # squares side by side
+    layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
+    columns: tuple[int, ...]  # the numbers of heads, from left to right
+    pitch: float  # from one square to the next
+    square: float  # side of a square
+    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
+    named: bool  # whether an id stands above each square, and not only the number above each column
+    tokens: float = 0  # room left of each row of squares and below each column, for the names of tokens
+
+    @property
+    def size(self) -> float:
+        """Points of the letters of ids."""
+        return _id_size(self.pitch)
+
+    @property
+    def above(self) -> float:
+        """Room above each square for its texts."""
+        return 4 + 15 * self.named + 14 * self.marked
+
+    @property
+    def row(self) -> float:
+        """From one row to the next."""
+        return self.square + self.above + 6
+
+    @property
+    def first(self) -> float:
+        """Where the first row begins."""
+        return 0 if self.named else _NUMBERS
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Width and height."""
+        return self.across * self.pitch + self.tokens, self.first + self.rows * self.row + self.tokens
+
+    def corner(self, head: HeadId) -> tuple[float, float]:
+        """Left and top of a head's square."""
+        row, column = self.places[head]
+        return self.tokens + column * self.pitch + 1, self.first + row * self.row + self.above
+
+
+def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
 
     Raises:
         UsageError: the width is too small for so many heads.
     """
-    grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
+    grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
     across, down = grid.extent
-    width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
-    room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
+    width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
+    room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
     names = _families(plan.cells, grid).values()
     legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
     notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
     notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
     with figure_style():
         body = down / DPI + legend + _BAR
-        page = new_page(plan.title, notes, look, width=width, body=body)
+        page = new_page(plan.title, notes, style, width=width, body=body)
         ax = page.add_subplot()
-        _lay_out(ax, plan, grid, look, room)
-        colour_bar(page, ax, plan, look)
+        _lay_out(ax, plan, grid, style, room)
+        colour_bar(page, ax, plan, style)
         settled(page)
         page.set_layout_engine("none")
         box, (width, height) = ax.get_window_extent(), page.bbox.size
         place = round(box.x0) / width, (round(box.y1) - box.height) / height
         ax.set_box_aspect(None)
         ax.set_position((*place, box.width / width, box.height / height))
-        _fill(ax, plan, grid, look)
+        _fill(ax, plan, grid, style)
         return page
 
 
-def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
+def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     """Draw the grid on the caller's Axes, as large as it fits; the image carries the scale for ``figure.colorbar``."""
     settled(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
+        grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
-    _lay_out(ax, plan, grid, look, grid.extent[0])
+    _lay_out(ax, plan, grid, style, grid.extent[0])
     settled(ax.figure)
-    return _fill(ax, plan, grid, look)
+    return _fill(ax, plan, grid, style)
 
 
 def _most_cells(plan: HeadGridPlan) -> int:
@@ -125,20 +180,20 @@ def _marked(plan: HeadGridPlan) -> bool:
     return any(cell.family is not None for cell in plan.cells)
 
 
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: float) -> None:
-    """Limits, names of layers, marks and their legend: all that the layout must know of; so many pixels wide."""
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
+    """Add what takes room in the layout: limits, names of layers, marks, legend. ``width`` is in pixels."""
     height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=look.greys.paper)
+    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    block, layers = grid.rows * grid.row, () if grid.packed else grid.layers  # of packed heads ids name the layers
-    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(layers))]
-    full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
-    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in layers]
+    block = grid.rows * grid.row / max(1, len(grid.layers))
+    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= block - grid.above
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
+    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
     families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
     places: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
@@ -150,55 +205,57 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
             places.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": look.greys.quiet, "markeredgewidth": 0.5}
+    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
     for (family, filled), some in places.items():
-        face = family.colour if filled and family is not NO_ROLE else look.greys.paper
+        face = family.colour if filled and family is not NO_ROLE else style.greys.paper
         name = families[family] if filled else ""
         ax.plot(*np.reshape(some, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
-            labelcolor=look.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
+            labelcolor=style.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
             columnspacing=1.0,
         )  # fmt: skip
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesImage:
-    """The image, a pixel a pixel of the file, and what stands above the squares, as fully as there is room."""
+def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
+    """Add the image, one of its pixels for each of the file's, and the texts above the squares."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
-    pixels = shown * file_dpi(look) / DPI  # of the image
-    image, side = _image(plan, grid, look, pixels)
+    pixels = shown * file_dpi(style) / DPI  # of the image
+    image, side = _image(plan, grid, style, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
+    scale: dict[str, Any] = {"cmap": plan.colours or style.colour_map(), "norm": plan.norm}
     drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
-    style: dict[str, Any] = {"color": look.greys.ink, "va": "baseline", "parse_math": False}
+    properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
     beside, right = _room_beside(plan.cells, grid), _room_right(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
-            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
+            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
         if right and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
-            role, paler = _fullest(cell.right[1], small, room), style | {"color": look.greys.quiet}
+            role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
-            inked = style | {"color": look.greys.quiet if cell.muted else look.greys.ink}
+            inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if grid.tokens:
-        _name_tokens(ax, plan, grid, look, side / pixels, shown)
+        _name_tokens(ax, plan, grid, style, side / pixels, shown)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
             x = at * grid.pitch + 1 + grid.square / 2
-            ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
+            ax.text(
+                x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(properties | {"va": "top"})
+            )
     return drawn
 
 
@@ -220,13 +277,14 @@ class _ExactImage(AxesImage):
         """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
-def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, side: float, shown: float) -> None:
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, shown: float) -> None:
     """The names of tokens left of a row's first square and below a column's last, as beside any matrix.
 
     A square is ``side`` wide, in pixels of the grid, of which each takes ``shown`` of the figure.
     """
     for cell in plan.cells:
-        n, (left, top) = len(cell.values), grid.corner(cell.id)
+        n, (left, top), (row, column) = len(cell.values), grid.corner(cell.id), grid.places[cell.id]
+        sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.places.values())
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
@@ -235,21 +293,21 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, sid
         beside.spines[:].set_visible(False)
         points = side * shown * 72 / ax.figure.dpi / n
         for axis, letter in ((beside.yaxis, "l"), (beside.xaxis, "b")):
-            name_axis(axis, plan.labels if letter in grid.sides(cell.id) else None, n, points, plan.pooled, look)
+            name_axis(axis, plan.labels if letter in sides else None, n, points, plan.pooled, style)
         beside.tick_params(length=0, pad=4)
 
 
-def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
+def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
     """
-    m, colours = _most_cells(plan), plan.colours or look.colour_map()
+    m, colours = _most_cells(plan), plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
-    if (look.width is not None and side < _EVEN * room) or side > 1.1 * room:
+    if (style.width is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
-    greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
+    greys = (style.greys.paper, style.greys.frame, style.greys.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
@@ -265,29 +323,128 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
+def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
     """Whether every text stands beside its id, with some room between."""
     ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
     texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
     return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
 
 
-def _room_right(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
+def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
     """Whether a mark stands right of every id, with some room between."""
     widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
     return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
-    """The text as fully as there is room; nothing where not even a few letters would fit."""
+    """The first text that fits; else the last one cut, or '' where fewer than five characters would be left."""
     forms = [drawable(text) for text in texts]
     cut = fitted(forms[-1], size, DPI, max(room, 1))
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
-def _families(cells: Sequence[HeadCell], grid: GridLayout) -> dict[Family, str]:
+def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
     """The families that are drawn and their names, in the order of legends; heads without a role by their texts."""
     right = _room_right(cells, grid)
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
     return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}
+
+
+def grid_pooling(
+    n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Sequence[str] = ()
+) -> int:
+    """Positions per row of a small matrix, so that every cell has a pixel.
+
+    ``marked`` says whether the heads will have marks of families, ``labels`` are those of few heads, which are packed.
+
+    Raises:
+        UsageError: the width is too small for so many heads.
+    """
+    square = _planned(heads, 1, style, marked, labels).square * file_dpi(style) / DPI
+    return math.ceil(n_positions / int(square))
+
+
+def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Sequence[str] = ()) -> _Layout:
+    """The grid on a new page, of matrices [m, m]; with ``labels`` few heads are packed, and their tokens named."""
+    ids = list(heads)
+    packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
+    if style.width is None:
+        square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
+        across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
+        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        return replace(grid, square=square, tokens=_token_names(labels, square))
+    room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
+    if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
+        least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
+        raise UsageError(
+            f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
+            f"{style.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+        )
+    return _fitting(ids, room, marked, labels)
+
+
+def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[str] = ()) -> _Layout:
+    """The grid in so many pixels; few heads are packed, where they fit on a page so, and named ``labels`` with them."""
+    tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    for _ in range(3 if grid else 0):  # which tokens are named, and how large, depends on the squares
+        tokens = max(tokens, _token_names(labels, grid.square)) if grid else 0
+        grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
+    if grid and grid.pitch >= _ROOMY:
+        return replace(grid, tokens=tokens)
+    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
+    n = len({head.head for head in ids})
+    in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
+    return grid or _wrapped(ids, room, marked, packed=False) or in_rows
+
+
+def _token_names(labels: Sequence[str], square: float) -> float:
+    """Pixels that the labels of tokens take beside a square."""
+    if not labels:
+        return 0
+    cell = square / len(labels) * 72 / DPI
+    return label_pixels(labels[:: named_every(cell)], label_size(cell)) + 16
+
+
+def _wrapped(
+    ids: Sequence[HeadId], room: float, marked: bool, packed: bool, least: float = _COMFORTABLE
+) -> _Layout | None:
+    """A grid of squares large enough for names, in further rows where one has no room; None if no page has either.
+
+    One row is enough where there are so many pixels, ``least``, from one square to the next.
+    """
+    n = len(ids) if packed else len({head.head for head in ids})
+    fewest = n if room / n >= least else max(1, int(room // _ROOMY))
+    for most in range(fewest, n + 1):
+        across = math.ceil(n / math.ceil(n / most))
+        if room / across < _COMFORTABLE:
+            return None
+        pitch = min(room / across, _LARGEST_CHOSEN + 14)
+        grid = _layout(ids, across, pitch, marked, packed)
+        if across == n or grid.extent[1] <= _HIGHEST:
+            return grid
+    return None
+
+
+def _sparse(ids: Sequence[HeadId]) -> bool:
+    """Whether the heads, in their grid of layers and columns, would leave at least half of it empty."""
+    return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
+
+
+def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
+    """The grid of squares as large as there is room from one to the next."""
+    layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
+    of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
+    order = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
+    places = {
+        head: divmod(place, across) for head, place in zip(ids, range(len(ids)) if packed else order, strict=True)
+    }
+    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
+    square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
+    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
+    return _Layout(places, rows, across, layers, columns, pitch, square, marked, named)
+
+
+def _id_size(pitch: float) -> float:
+    """Points of the letters of ids."""
+    return 7.0 if pitch >= _COMFORTABLE else 5.5

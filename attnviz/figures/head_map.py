@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
 from attnviz.figures.page import (
     MARGIN,
@@ -28,6 +27,7 @@ from attnviz.figures.page import (
     settled,
     written,
 )
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 
 _CELL = (0.42, 0.25)
 _SMALL_CELL = 0.19
@@ -64,71 +64,71 @@ class HeadMapPlan(PagePlan):
     columns: int = 1  # maps in a row; where there are several, all are on the scale of the first, with one colour bar
 
 
-def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figure:
+def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
     with figure_style():
-        return (_in_columns if plan.columns > 1 else _stacked)(plan, look, vector)
+        return (_in_columns if plan.columns > 1 else _stacked)(plan, style, vector)
 
 
-def _stacked(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
+def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     """Maps one below the other, each with the columns beside it, its colour bar and its legend."""
     columns = [each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps]
     natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
-    width = page_width(look, natural + _AXES + 2 * MARGIN)
+    width = page_width(style, natural + _AXES + 2 * MARGIN)
     room = width - _AXES - 2 * MARGIN
     names = [wrapped(each.name, 8, DPI, room * DPI) if each.name else [] for each in plan.maps]
     heights = [
         len(each.values) * _cell_height(each, room / max(columns)) + _AXES + _NAME * len(lines)
-        + (_BAR + 0.15 * bool(each.mark)) * bool(each.bar)
+        + (_BAR + 0.15 * bool(each.reference)) * bool(each.bar)
         + (legend_height(each.legend, width) if each.legend else 0.0)
         for each, lines in zip(plan.maps, names, strict=True)
     ]  # fmt: skip
-    page = new_page(plan.title, plan.notes, look, width=width, body=sum(heights))
+    page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
     for part, each, lines in zip(parts, plan.maps, names, strict=True):
-        part.set_facecolor(look.greys.paper)
+        part.set_facecolor(style.greys.paper)
         ratios = [each.values.shape[1], *(1.1 for _ in each.beside)]
         first, *others = axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
-        drawn.append((first, each.values, _draw(first, each, "\n".join(lines), look, vector), each))
+        drawn.append((first, each.values, _draw(first, each, "\n".join(lines), style, vector), each))
         for ax, (name, values) in zip(others, each.beside, strict=True):
             column = np.asarray(values)[:, None]
-            cells = draw_matrix(ax, column, each.norm, look, colours=each.colours, vector=vector)
-            ax.set_xticks([0], [name], fontsize=7, color=look.greys.ink)
+            cells = draw_matrix(ax, column, each.norm, style, colours=each.colours, vector=vector)
+            ax.set_xticks([0], [name], fontsize=7, color=style.greys.ink)
             ax.tick_params(length=0, pad=3)
             drawn.append((ax, column, cells, each))
         if each.bar:
-            colour_bar(part, list(axes), each, look)
+            colour_bar(part, list(axes), each, style)
         if each.legend:
-            add_legend(part, each.legend, look)
+            add_legend(part, each.legend, style)
     settled(page)
     for ax, values, cells, each in drawn:
         _write(ax, values, cells, each)
     return page
 
 
-def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
+def _in_columns(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     """Maps in rows, with the numbers of layers at the left, of heads below, and one colour bar."""
     rows, (n_layers, n_heads) = math.ceil(len(plan.maps) / plan.columns), plan.maps[0].values.shape
-    width = page_width(look, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
+    width = page_width(style, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
     cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
     body = rows * (n_layers * min(_SMALL_CELL, max(cell, 0.1)) + _NAME + _GAP) + _AXES + _BAR
-    page = new_page(plan.title, plan.notes, look, width=width, body=body)
+    page = new_page(plan.title, plan.notes, style, width=width, body=body)
     axes = page.subplots(rows, plan.columns, squeeze=False)
-    cells = [_draw(ax, each, each.name, look, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
+    cells = [_draw(ax, each, each.name, style, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
     for ax in axes.flat:
         ax.label_outer()
-    colour_bar(page, list(axes.flat), plan.maps[0], look)
+    colour_bar(page, list(axes.flat), plan.maps[0], style)
     settled(page)
     for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):
         write_numbers(ax, each.values, drawn, each.write, air=2)
     return page
 
 
-def draw_head_map(ax: Axes, plan: HeadMapPlan, look: Look) -> Cells:
+def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
     """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
     each = plan.maps[0]
-    cells = _draw(ax, each, each.name, look, False)
+    cells = _draw(ax, each, each.name, style, False)
     settled(ax.figure)
     _write(ax, each.values, cells, each)
     return cells
@@ -176,37 +176,37 @@ def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
 
 
-def _draw(ax: Axes, each: HeadMap, name: str, look: Look, vector: bool) -> Cells:
+def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cells:
     """Cells, rules, and the numbers of layers and heads."""
     n_layers, n_heads = each.values.shape
-    cells = draw_matrix(ax, each.values, each.norm, look, colours=each.colours, vector=vector)
+    cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):
         for layer, head in np.argwhere(~np.isfinite(each.values)):
-            ax.add_patch(_box(layer, head, edgecolor=look.greys.frame, linewidth=0, hatch="//"))
+            ax.add_patch(_box(layer, head, edgecolor=style.greys.frame, linewidth=0, hatch="//"))
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for place in range(1, edges):
-            line(place - 0.5, color=look.greys.frame, linewidth=0.6 * PIXEL)
+            line(place - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
     widest = text_width(str(n_heads - 1), 7, DPI) + 5
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(look, "xtick.color"))
-    ax.set_yticks(layers, [str(layer) for layer in layers], fontsize=7, color=outer_ink(look, "ytick.color"))
+    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(style, "xtick.color"))
+    ax.set_yticks(layers, [str(layer) for layer in layers], fontsize=7, color=outer_ink(style, "ytick.color"))
     ax.tick_params(length=0, pad=3)
-    ink = outer_ink(look, "axes.labelcolor")
+    ink = outer_ink(style, "axes.labelcolor")
     ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)
     ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     if name:
-        ax.set_title(name, loc="left", fontsize=8, pad=4, color=look.greys.ink, parse_math=False)
+        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
     for layer, head in sorted(each.corners):
         x, y = head + 0.5, layer - 0.5
         ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
     for layer, head in sorted(each.outlined):
         inset = min(0.2, _INSET / width), min(0.2, _INSET / height)
-        ax.add_patch(_box(layer, head, inset, edgecolor=look.greys.ink, linewidth=0.9, zorder=3))
+        ax.add_patch(_box(layer, head, inset, edgecolor=style.greys.ink, linewidth=0.9, zorder=3))
     return cells
 
 
-def _box(layer: int, head: int, inset: tuple[float, float] = (0, 0), **style: Any) -> Rectangle:
+def _box(layer: int, head: int, inset: tuple[float, float] = (0, 0), **properties: Any) -> Rectangle:
     x, y = inset
-    return Rectangle((head - 0.5 + x, layer - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, **style)
+    return Rectangle((head - 0.5 + x, layer - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, **properties)

@@ -10,7 +10,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import drawable, font_families, text_width
-from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink, outer_size
 from attnviz.figures.matrix import (
     Array,
     Cells,
@@ -24,6 +23,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink, outer_size
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
@@ -45,41 +45,41 @@ class HeatmapPlan(ColourScale, PagePlan):
     one_text: bool = False  # whether these are of the same text
 
 
-def heatmap_pooling(labels: Sequence[str], look: Look, n_keys: int = 0) -> tuple[int, int]:
-    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
+def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tuple[int, int]:
+    """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
     ``labels`` are those of the rows; ``n_keys`` is the number of columns, where that is another one.
     """
-    n, most = max(len(labels), n_keys), _MOST_CELLS if look.width is None else min(_MOST_CELLS, _room(labels, look))
+    n, most = max(len(labels), n_keys), _MOST_CELLS if style.width is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
-    return pooled, named_every(_cell(labels, math.ceil(n / pooled), look) * 72 / file_dpi(look), pooled)
+    return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
 
 
-def heatmap_figure(plan: HeatmapPlan, look: Look, vector: bool = False) -> Figure:
+def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with one heatmap, its weights where cells have room, colour bar, title and notes."""
     with figure_style():
-        figure, ax, cells = heatmap_page(plan, look, vector)
+        figure, ax, cells = heatmap_page(plan, style, vector)
         any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)  # as fully as all of them fit
         return figure
 
 
-def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[Figure, Axes, Cells]:
+def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
     """A new page with all but the numbers in the cells; the first of its texts are the lines of title and evidence.
 
     Cells begin at whole pixels of the file, and each is a whole number of them wide.
     """
-    texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(look), plan.values.shape
-    cell = _cell(texts, max(rows, columns), look)
+    texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(style), plan.values.shape
+    cell = _cell(texts, max(rows, columns), style)
     points = cell * 72 / dpi
     size = label_size(points)
     beside, below = ((label_pixels(each.texts, size) + _TICK) / DPI for each in (plan.labels, plan.keys or plan.labels))
-    width = page_width(look, cell * columns / dpi + beside + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
+    width = page_width(style, cell * columns / dpi + beside + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
     across = min(cell * columns / dpi, width - beside - 2 * MARGIN)
     body = cell * rows / dpi + below + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
-    figure = new_page(plan.title, (plan.evidence, *plan.notes), look, width=width, body=body)
+    figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
     ax = figure.add_subplot()
-    cells = _draw(ax, plan, look, vector=vector, points=points)
-    colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), look, across=across)
+    cells = _draw(ax, plan, style, vector=vector, points=points)
+    colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
     settled(figure)
     figure.set_layout_engine("none")
     box, pixel = ax.get_window_extent(), dpi / DPI
@@ -91,24 +91,24 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[F
     return figure, ax, cells
 
 
-def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
+def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels, title on the caller's Axes, which keep their size; the cells carry the colours."""
-    cells = _draw(ax, plan, look)
-    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not look.bare)
-    style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}
-    ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **style)
+    cells = _draw(ax, plan, style)
+    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
+    properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
+    ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **properties)
     settled(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
 
-def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, points: float | None = None) -> Cells:
+def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
     """Cells, labels of positions and names of the axes."""
     cells = draw_matrix(
-        ax, plan.values, plan.norm, look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
+        ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
-    size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
+    size, ink = outer_size("axes.labelsize", 7.5), outer_ink(style, "axes.labelcolor")
     from_, to = ("query", "key") if plan.keys is None or plan.one_text else ("target", "source")
     names = (f"{from_} (attends from)", f"{to} (attended to)")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
@@ -119,15 +119,15 @@ def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, poin
     return cells
 
 
-def _cell(labels: Sequence[str], m: int, look: Look) -> int:
+def _cell(labels: Sequence[str], m: int, style: Style) -> int:
     """Pixels of a cell in the file, where m of them share a row."""
-    if look.width is None:
+    if style.width is None:
         return max(1, min(_LARGEST_CELL, round(_SIDE / m)))
-    return max(1, min(2 * _LARGEST_CELL, _room(labels, look) // m))
+    return max(1, min(2 * _LARGEST_CELL, _room(labels, style) // m))
 
 
-def _room(labels: Sequence[str], look: Look) -> int:
+def _room(labels: Sequence[str], style: Style) -> int:
     """Pixels for the cells in a file of a chosen width."""
-    assert look.width is not None
+    assert style.width is not None
     beside = label_pixels(labels, label_size(100)) + _TICK + _AXIS_NAME + 2 * MARGIN * DPI
-    return round((look.width * DPI - beside) * file_dpi(look) / DPI)
+    return round((style.width * DPI - beside) * file_dpi(style) / DPI)

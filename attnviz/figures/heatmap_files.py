@@ -1,19 +1,18 @@
 """The files of many heatmaps of one text, the same bytes on every run; PNGs and SVGs many times faster than figures.
 
-A new matplotlib figure a head takes a tenth of a second, nearly all of it for parts that never change: labels, ticks,
-colour bar. Here a page is drawn once, and each head's cells, numbers, title and evidence are put into a copy of it:
-pixels into PNGs, elements into SVGs. PNGs have a palette, which makes them small, and are compressed in threads
-meanwhile.
+A new matplotlib figure takes about a tenth of a second, nearly all of it for labels, ticks and colour bar, which are
+the same for every head. Here a page is drawn once, and each head's cells, numbers, title and evidence go into a copy of
+it: as pixels into PNGs, as elements into SVGs. Drawing the two lines of text with matplotlib alone would take ten times
+as long as all of this, so letters are kept too. PNGs have a palette and are compressed in threads.
 """
 
 import base64
 import math
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -26,14 +25,14 @@ from PIL import Image
 
 from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.look import DPI, Look, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 LEVELS = 176
 """Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
 
-_THREADS = 2
+_THREADS, _AHEAD = 2, 16
 _SVG_RECTANGLES = 64
 _MARK, _CELLS = "attnviz-text-{}-", "attnviz-cells"
 _EDGE = 4
@@ -41,66 +40,53 @@ _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
 _INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
 # where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
-_COVERAGES = 16  # how many steps of a number's ink on a colour are told apart
+_COVERAGES = 16  # steps from a colour to a number's ink on it
 _Pixels = NDArray[np.uint8]
 
 
-def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and caption of each file, in order; drawn a few pictures ahead of the reader.
 
     All plans have the same labels, notes and size; only values, title and evidence may differ. In PDFs, and with cells
     outlined, each is a figure of its own.
     """
+    vector = file_format != "png"
     for alone, some in groupby(plans, lambda plan: file_format == "pdf" or bool(plan.outlines)):
-        for plan in some if alone else ():
-            figure = heatmap_figure(plan, look, file_format != "png")
-            yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, look), plan.caption
-        if not alone:
-            yield from _copied(some, look, file_format)
+        figures = ((plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some)
+        for plan, content in figures if alone else _copies(some, style, _Svg if vector else _Raster):
+            yield f"{plan.stem}.{file_format}", content, plan.caption
 
 
-def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+def _copies(plans: Iterator[HeatmapPlan], style: Style, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
     """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
-    kind: Any = {"png": _Raster, "svg": _Svg}[file_format]
-    first = None
     pages: dict[tuple[object, ...], Any] = {}
-    waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 
-    def finished() -> tuple[str, bytes, str]:
-        plan, content = waiting.popleft()
-        return f"{plan.stem}.{file_format}", content.result(), plan.caption
+    def filled(plan: HeatmapPlan) -> tuple[Any, Any]:
+        first = next(iter(pages.values()), None) or kind(plan, style)
+        key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+        page = pages[key] = pages.get(key) or (kind(plan, style) if pages else first)
+        return page, page.filled(plan)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            for plan in plans:
-                first = first or kind(plan, look)
-                key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
-                page = pages[key] = pages.get(key) or (kind(plan, look) if pages else first)
-                waiting.append((plan, pool.submit(page.encoded, page.filled(plan))))
-                if len(waiting) > 2 * _THREADS:
-                    yield finished()
-            while waiting:
-                yield finished()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
+            yield from zip(some, pool.map(lambda made: made[0].encoded(made[1]), map(filled, some)), strict=True)
 
 
 class _Page:
     """A page drawn once; its first texts, title and evidence, change from head to head."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look, vector: bool) -> None:
-        self.look = look
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        self.style = style
         with figure_style():
-            self.figure, self.axes, self.cells = heatmap_page(plan, look, vector)
-        self.dpi = file_dpi(look)
+            self.figure, self.axes, self.cells = heatmap_page(plan, style, vector)
+        self.dpi = file_dpi(style)
         self.texts = self.figure.texts[: len(self.lines(plan))]
         box, pixel = self.axes.get_window_extent(), self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / plan.values.shape[1])
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
-        return heading(plan.title, (plan.evidence,), self.look, self.figure.get_figwidth())
+        return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
         """Points of the numbers in the cells; None where they cannot be read."""
@@ -114,8 +100,8 @@ class _Page:
 class _Raster(_Page):
     """A page as places in the palette, without what changes from head to head."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
-        super().__init__(plan, look, False)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style, False)
         for artist in (*self.texts, self.cells):
             artist.set_visible(False)
         self.figure.set_dpi(self.dpi)
@@ -125,12 +111,11 @@ class _Raster(_Page):
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
         line, (down, across) = round(self.dpi / DPI), (self.cell * n for n in plan.values.shape)
         box = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
-        box[:] = np.round(np.array(to_rgb(look.greys.frame)) * 255)  # the frame is around the cells, not on them
+        box[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
-        self._paper: _Pixels = _nearest(colours, look.theme)[back].reshape(pixels.shape[:2])
-        self._tiles: dict[tuple[int, float], _Pixels] = {}
+        self._paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
 
     def filled(self, plan: HeatmapPlan) -> _Pixels:
         """The picture of one head."""
@@ -150,7 +135,7 @@ class _Raster(_Page):
         return picture
 
     def encoded(self, picture: _Pixels) -> bytes:
-        return _png(picture, self.dpi, self.look.theme)
+        return _png(picture, self.dpi, self.style.theme)
 
     def _cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; there are few different ones, each of which is made once."""
@@ -158,37 +143,21 @@ class _Raster(_Page):
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
-        tiles = np.stack([self._tile(int(kind), size) for kind in kinds])[places.reshape(rows, columns)]
-        cells: _Pixels = tiles.transpose(0, 2, 1, 3).reshape(rows * cell, columns * cell)
-        return cells
-
-    def _tile(self, kind: int, size: float) -> _Pixels:
-        if (kind, size) not in self._tiles:
-            level, number = divmod(kind, 101)
-            cell, text = self.cell, hundredths(number / 100)
-            tile = np.full((cell, cell), level, dtype=np.uint8)
-            if text:
-                ink, baseline = _letters(text, size, "normal", self.dpi)
-                left = round((cell - text_width(text, size, self.dpi)) / 2) - _EDGE
-                top = round((cell + _DIGITS * size * self.dpi / 72) / 2) - baseline
-                rows, columns = (slice(max(0, -begin), cell - begin) for begin in (top, left))
-                ink = ink[rows, columns]
-                place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-                place[:] = _inked(self.look.theme)[level][ink]
-            self._tiles[kind, size] = tile
-        return self._tiles[kind, size]
+        made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.style.theme) for kind in kinds]
+        cells: _Pixels = np.stack(made)[places.reshape(rows, columns)].transpose(0, 2, 1, 3)
+        return cells.reshape(rows * cell, columns * cell)
 
 
 class _Svg(_Page):
     """An SVG with marks where the texts of a head belong, parted where its cells do."""
 
-    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
-        super().__init__(plan, look, True)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style, True)
         self.axes.patch.set_gid(_CELLS)
         self.cells.remove()
         for number, text in enumerate(self.texts):
             text.set_text(_MARK.format(number))
-        content = figure_bytes(self.figure, "svg", look).decode()
+        content = figure_bytes(self.figure, "svg", style).decode()
         begin, patch, after = content.partition(f'<g id="{_CELLS}">')
         inside, end, self._after = after.partition("</g>")
         self._before = begin + patch + inside + end + "\n"
@@ -208,7 +177,7 @@ class _Svg(_Page):
         (rows, columns), levels, size = plan.values.shape, _levels(plan), self.number_size(plan)
         left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
         if max(rows, columns) > _SVG_RECTANGLES:
-            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.look.theme)).decode("ascii")
+            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.style.theme)).decode("ascii")
             yield (
                 f'<image x="{left:.6g}" y="{top:.6g}" width="{columns * cell:.6g}" height="{rows * cell:.6g}" '
                 'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
@@ -218,15 +187,15 @@ class _Svg(_Page):
         xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in ((left, columns), (top, rows)))
         around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
         for level in np.unique(levels[levels > 0]):
-            colour = to_hex(palette(self.look.theme)[level] / 255)
+            colour = to_hex(palette(self.style.theme)[level] / 255)
             path = "".join(f"M{xs[x]} {ys[y]}{around}" for y, x in np.argwhere(levels == level))
             yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
         if size is None:
             return
-        numbers, style = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
-        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.look.theme)[:LEVELS]])[levels]
+        numbers, properties = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
+        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.style.theme)[:LEVELS]])[levels]
         for ink in np.unique(inks[numbers > 0]):
-            yield f'<g style="{style}" fill="{ink}">\n'
+            yield f'<g style="{properties}" fill="{ink}">\n'
             for row, column in np.argwhere((numbers > 0) & (inks == ink)):
                 x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
                 yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
@@ -261,9 +230,9 @@ def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
 @cache
 def palette(theme: str) -> _Pixels:
     """The colours of a PNG, [256, 3]: the scale of the weights from the paper on, then from paper to ink."""
-    greys = Look(theme).greys
+    greys = Style(theme).greys
     paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
-    scale = Look(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
+    scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
     ramp = paper + np.linspace(0, 1, 256 - LEVELS)[:, None] * (ink - paper)
     colours: _Pixels = (np.concatenate([scale, ramp]) * 255).round().astype(np.uint8)
     return colours
@@ -276,16 +245,28 @@ def _nearest(colours: Array, theme: str) -> _Pixels:
     return places
 
 
+@lru_cache(4096)
+def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: str) -> _Pixels:
+    """A cell of this colour with a number of hundredths in its middle, [cell, cell]."""
+    tile = np.full((cell, cell), level, dtype=np.uint8)
+    if text := hundredths(number / 100):
+        ink, baseline = _letters(text, size, "normal", dpi)
+        left = round((cell - text_width(text, size, dpi)) / 2) - _EDGE
+        top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
+        ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
+        place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
+        place[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
+    return tile
+
+
 @cache
-def _inked(theme: str) -> _Pixels:
-    """The place in the palette of a step of the scale that a number covers so far, [LEVELS, 256]."""
-    table = palette(theme)[:LEVELS].astype(np.float32)
-    inks = np.array([to_rgb(contrasting_ink(colour / 255)) for colour in table], dtype=np.float32) * 255
-    covered = np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None]
-    blended = table[:, None] + covered * (inks - table)[:, None]  # [LEVELS, 16, 3]
-    places = _nearest(blended.reshape(-1, 3), theme).reshape(LEVELS, _COVERAGES)
-    places[:, 0] = np.arange(LEVELS)
-    return places[:, np.arange(256) * _COVERAGES // 256]
+def _inked(level: int, theme: str) -> _Pixels:
+    """The places in the palette from a step of the scale to the ink of a number on it, [_COVERAGES]."""
+    colour = palette(theme)[level].astype(np.float32)
+    ink = np.array(to_rgb(contrasting_ink(colour / 255)), dtype=np.float32) * 255
+    places = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
+    places[0] = level  # also where another step has the same colour
+    return places
 
 
 def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:

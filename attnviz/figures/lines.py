@@ -14,10 +14,10 @@ from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from attnviz.figures.fonts import drawable, fitted, font_families, put_text, wrapped
-from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 
 HEAD_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
@@ -48,7 +48,7 @@ class LinesPlan(PagePlan):
     query: NDArray[np.intp]
     key: NDArray[np.intp]
     weights: Array  # [n_lines], the attention weights, from weak to strong: the order of drawing
-    strengths: Array  # [n_lines], 0-1, the weights under the scale of the look
+    strengths: Array  # [n_lines], 0-1, the weights under the scale of the style
     scale: str  # what width and opacity are
     samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
     written: dict[int, str]  # by row, a weight to write before the label attended to
@@ -79,30 +79,30 @@ class LinesPlan(PagePlan):
         return max(float(rows[-1]) for rows in self.sides) + 1
 
 
-def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def lines_figure(plan: LinesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
     pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / max(len(plan.labels), len(plan.keys or ()))))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
-    width = page_width(look, max(_NARROWEST, natural))
+    width = page_width(style, max(_NARROWEST, natural))
     room = (width - 2 * MARGIN) * 72
     rows = ((math.ceil(len(names) / columns) + bool(title)) for names, title, columns in _legends(plan, room))
     legends = sum(_ENTRY * n + 4 for n in rows) / 72 + 0.1
     first = "those that give (left) or get (right) more attention come first"
     with figure_style():
         for notes in (plan.notes, (*plan.notes, f"Not every {plan.unit} is named; {first}.")):
-            head = new_page(plan.title, notes, look, width=width, body=1).get_figheight() - 1
+            head = new_page(plan.title, notes, style, width=width, body=1).get_figheight() - 1
             room = (_HIGHEST - head - legends) * 72 - _HEADING
             if plan.extent * _LEAST_PITCH <= room:
                 break
         body = legends + (min(plan.extent * pitch, room) + _HEADING) / 72
-        page = new_page(plan.title, notes, look, width=width, body=body)
-        draw_lines(page.add_subplot(), plan, look)
+        page = new_page(plan.title, notes, style, width=width, body=body)
+        draw_lines(page.add_subplot(), plan, style)
         return page
 
 
-def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
+def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     """Draw lines, which are the result, on the caller's Axes, between labels, with legends above and below."""
-    _add_legends(ax, plan, look, *in_points(ax))
+    _add_legends(ax, plan, style, *in_points(ax))
     width, height = in_points(ax)
     pitch = _pitch(height, plan)
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
@@ -112,7 +112,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
     starts, ends = rows[plan.query] + shifts, key_rows[plan.key] + shifts
     opacities, widths = _strokes(plan, pitch, plan.strengths)
-    colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])[plan.head]
+    colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[style.theme]])[plan.head]
     bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
     curves = [  # level at both ends
         Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
@@ -123,9 +123,9 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     ax.add_collection(lines, autolim=False)
     for row in plan.breaks:
         middle = (rows[row] + rows[row - 1]) / 2
-        ax.axhline(middle, color=look.greys.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
-    _write_column(ax, plan, look, 0, left - _PAD, pitch)
-    _write_column(ax, plan, look, 1, right + _PAD, pitch)
+        ax.axhline(middle, color=style.greys.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
+    _write_column(ax, plan, style, 0, left - _PAD, pitch)
+    _write_column(ax, plan, style, 1, right + _PAD, pitch)
     return lines
 
 
@@ -170,17 +170,17 @@ def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Ar
     return np.round(_FAINTEST + (1 - _FAINTEST) * strong, 2), widths
 
 
-def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pitch: float) -> None:
+def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
     """The labels of one side, as many as have room, and above them what the column is."""
     labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
-    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, ha=aligned)
+    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
     for row in _named(plan, side, pitch):
-        text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
-        colour = ink if row in plan.bright[side] else look.greys.quiet
+        text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(style)
+        colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
@@ -203,11 +203,11 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
     return [(names, title, legend_columns(map(drawable, names), pixels, handle)) for names, title in legends]
 
 
-def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: float) -> None:
+def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
     """The heads by colour above Axes of so many points, where there are several; examples of weights below."""
-    colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
+    colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
     strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
-    key = look.greys.ink if several else colours[0]
+    key = style.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
@@ -220,6 +220,6 @@ def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: flo
             columnspacing=1.0, labelspacing=0.3, loc="lower left" if above else "upper left", bbox_to_anchor=(0, above),
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
-            text.set(color=outer_ink(look), family=font_families([text.get_text()]), parse_math=False)
+            text.set(color=outer_ink(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)
         legend.set_clip_on(False)  # else the layout leaves no room for it

@@ -20,8 +20,8 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import DPI, MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ def draw_matrix(
     ax: Axes,
     values: Array,
     norm: Normalize,
-    look: Look,
+    style: Style,
     *,
     labels: Labels | None = None,
     keys: Labels | None = None,
@@ -84,36 +84,36 @@ def draw_matrix(
     rectangle, sharp at any size, while they are few.
     """
     rows, n_columns = values.shape
-    style: dict[str, Any] = {"cmap": colours or look.colour_map(), "norm": norm}
+    properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
     cells: Cells
     if vector and values.size <= _MESH_CELLS:
         edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
-        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **style)
+        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **properties)
     else:
-        cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **style)
-    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=look.greys.paper)
+        cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **properties)
+    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
     ax.grid(visible=False)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     for place in rules:
         for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
-            line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
+            line(place / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
-        _draw_outline(ax, outline, look, width, height)
-    name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
-    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, look)
+        _draw_outline(ax, outline, style, width, height)
+    name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
+    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
     return cells
 
 
-def _draw_outline(ax: Axes, outline: Outline, look: Look, width: float, height: float) -> None:
+def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height: float) -> None:
     """One frame around cells of so many points."""
     (left, right), (top, bottom) = outline.columns, outline.rows
     across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
     corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-    stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
+    stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     if outline.found is not None:
-        halo = withStroke(linewidth=2.6, foreground=look.greys.paper)  # so that it shows on cells of its own colour
-        stroke |= {"edgecolor": look.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
+        halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it shows on cells of its own colour
+        stroke |= {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
         stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
     ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
 
@@ -142,11 +142,13 @@ def write_numbers(
     return size is not None
 
 
-def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **style: Any) -> None:
+def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
     """Write texts into cells of a matrix, by row and column, in letters that can be read on their colours."""
     painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
     for (row, column), text in texts.items():
-        ax.text(column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **style)
+        ax.text(
+            column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **properties
+        )
 
 
 def hundredths(value: float) -> str:
@@ -182,7 +184,7 @@ def contrasting_ink(colour: Sequence[float] | Array) -> str:
 
 
 def pooled_for(n: int, inches: float) -> int:
-    """Positions that share a cell, so that a matrix of n of them has at least a pixel a cell in so many inches."""
+    """Positions per cell, so that each cell of a matrix of n positions, so many inches wide, has a pixel."""
     return max(1, math.ceil(n / (inches * DPI)))
 
 
@@ -203,7 +205,7 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
 
 def _furthest(smallest: Array, largest: Array) -> Array:
-    """Of the smallest and the largest of some values that which is furthest from 0."""
+    """Element by element the value of larger magnitude."""
     return np.where(-smallest > largest, smallest, largest)
 
 
@@ -235,7 +237,7 @@ def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: i
 
 
 def named_every(cell: float, pooled: int = 1) -> int:
-    """Label every k-th position beside cells of so many points, so that labels do not overlap."""
+    """Interval of labels, in positions, so that they do not overlap beside cells of so many points."""
     return math.ceil(13 * PIXEL / cell) * pooled
 
 
@@ -249,19 +251,19 @@ def label_pixels(labels: Iterable[str], size: float) -> float:
     return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
 
 
-def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, look: Look) -> None:
+def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
     """Ticks and labels of one side, as many as fit beside n cells of so many points; none without labels."""
     if labels is None:
         axis.set_ticks([], [])
         return
-    size, ink = label_size(cell), outer_ink(look, f"{axis.axis_name}tick.color")
+    size, ink = label_size(cell), outer_ink(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
     texts = [fitted(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
-    axis.set_tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
+    axis.set_tick_params(length=2, width=PIXEL, color=style.greys.frame, pad=2)
     for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):
-        label.set_color(look.greys.quiet if labels.muted[tick * pooled] else ink)
+        label.set_color(style.greys.muted if labels.muted[tick * pooled] else ink)
         if labels.bold and labels.bold[tick * pooled]:
             label.set_fontweight("bold")

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import DPI, Look, outer_ink
+from attnviz.figures.style import DPI, Style, outer_ink
 from attnviz.model.wording import rounded
 
 MARGIN = 0.12
@@ -46,7 +46,7 @@ class PagePlan:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ReferenceValue:
     """A value to point out on a colour bar, such as what uniform attention would give, and what it is."""
 
     value: float
@@ -59,54 +59,54 @@ class ColourScale:
 
     norm: Normalize  # from values to places on the scale
     bar: str  # what is shown, and on which scale
-    colours: Colormap | None = None  # others than those of the look
-    mark: Mark | None = None  # a value to point out above the bar, with an arrow where it lies outside
+    colours: Colormap | None = None  # others than those of the style
+    reference: ReferenceValue | None = None  # a value to point out above the bar, with an arrow where it lies outside
     cut: bool = False  # there are values above the scale, which look like its end
     signed: bool = False  # numbers of the bar above 0 have a plus
 
 
-def page_width(look: Look, natural: float) -> float:
+def page_width(style: Style, natural: float) -> float:
     """Inches: the width that the user chose, or what the content takes, but enough for a title."""
-    return max(natural, 0 if look.bare else _LEAST_WIDTH) if look.width is None else look.width
+    return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.width is None else style.width
 
 
-def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body: float) -> Figure:
+def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, body: float) -> Figure:
     """A new figure with a wrapped title and notes, each on a line of its own; what is added to it stands below them.
 
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
     labels and colour bars, both in inches. Constrained layout makes panels as large as they fit into it.
     """
-    lines = heading(title, notes, look, width)
+    lines = heading(title, notes, style, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
     height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
     rect = (0, MARGIN / 3 / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
         place = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
-        style: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
-        figure.text(*place, line, va="baseline", color=look.greys.ink, parse_math=False, **style)
+        properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
+        figure.text(*place, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
         down += size * _LINE / 72
     return figure
 
 
-def heading(title: str, notes: Sequence[str], look: Look, width: float) -> list[tuple[str, float, str]]:
+def heading(title: str, notes: Sequence[str], style: Style, width: float) -> list[tuple[str, float, str]]:
     """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out.
 
     The letter of a panel stands before the title; of a bare figure it is all there is.
     """
     room = (width - 2 * MARGIN) * DPI
-    title, notes = ("", ()) if look.bare else (title, notes)
-    headline = "  ".join(filter(None, (look.panel, title)))
+    title, notes = ("", ()) if style.bare else (title, notes)
+    headline = "  ".join(filter(None, (style.panel, title)))
     texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
     lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
     return [(line, size, weight) for some, size, weight in lines for line in some]
 
 
 def settled(figure: Figure | SubFigure | None) -> None:
-    """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
+    """Run the layout, so that the sizes of Axes are final; also on a caller's figure."""
     if figure is None:
         return
     page = figure.get_figure(root=True)
@@ -119,7 +119,7 @@ def settled(figure: Figure | SubFigure | None) -> None:
 
 
 def spread(figure: Figure, ax: Axes, inches: float) -> None:
-    """End the layout, with these Axes so high and all else beginning at the left margin, as title and notes do.
+    """Run the layout, then make these Axes so many inches high and align everything with the left margin.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend.
     """
@@ -136,7 +136,7 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
 
 
 def frozen(figure: Figure) -> None:
-    """End the layout: places stay as they are, for what is drawn between them, rounded.
+    """Run the layout once and fix all positions, rounded, so that more can be drawn between them.
 
     The last digits of what the solver finds differ from run to run, and with them the ids in an SVG.
     """
@@ -150,7 +150,7 @@ def frozen(figure: Figure) -> None:
 
 
 def colour_bar(
-    figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, look: Look, across: float | None = None
+    figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, style: Style, across: float | None = None
 ) -> None:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
@@ -159,17 +159,17 @@ def colour_bar(
     width = across or figure.get_figure(root=True).get_figwidth()
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
-    shown = ScalarMappable(scale.norm, scale.colours or look.colour_map())
+    shown = ScalarMappable(scale.norm, scale.colours or style.colour_map())
     shape: dict[str, Any] = {"shrink": share, "aspect": share * width * free / _BAR, "anchor": (0, 1), "pad": 0.03}
     bar = figure.colorbar(shown, ax=axes, location="bottom", **shape)
-    bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
-    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
+    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
-    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
-    if scale.mark is not None:
-        _point_out(bar.ax, scale.norm, scale.mark, look, room)
+    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
+    if scale.reference is not None:
+        _point_out(bar.ax, scale.norm, scale.reference, style, room)
 
 
 def bar_inches(name: str, across: float) -> float:
@@ -177,35 +177,35 @@ def bar_inches(name: str, across: float) -> float:
     return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, DPI, max(min(across, _BAR_WIDTH) * DPI, 140)))
 
 
-def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -> None:
+def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
-    text = f"{mark.name} {written(mark.value)}"
-    if low <= mark.value <= high:
-        ax.plot([mark.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
+    text = f"{reference.name} {written(reference.value)}"
+    if low <= reference.value <= high:
+        ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
     else:
-        text = f"{text} →" if mark.value > high else f"← {text}"
+        text = f"{text} →" if reference.value > high else f"← {text}"
     text = fitted(text, _BAR_TEXT, DPI, room + 20)
-    place = float(np.clip(norm(np.clip(mark.value, low, high)), 0, 1))
+    place = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
     side = "left" if place < 0.3 else "right" if place > 0.7 else "center"
     ax.annotate(text, (place, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
-                fontsize=_BAR_TEXT, color=look.greys.ink, annotation_clip=False)  # fmt: skip
+                fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False)  # fmt: skip
 
 
-def dress_chart(ax: Axes, look: Look, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
+def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
     """Give the Axes of a chart faint guides, small numbers, and frames on these sides only."""
     ax.set_axisbelow(True)
-    ax.grid(axis=grid, color=look.greys.frame, alpha=0.3, lw=PIXEL)
-    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(look, "xtick.color"))
+    ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
+    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(style, "xtick.color"))
     for side, spine in ax.spines.items():
-        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=look.greys.frame)
+        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
 
 
-def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], look: Look) -> None:
+def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
     """Put matplotlib's legend below everything else, in as many columns as the width has room for."""
     width = figure.get_figure(root=True).get_figwidth()
     figure.legend(
         handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
-        fontsize=_NOTE, labelcolor=look.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
+        fontsize=_NOTE, labelcolor=style.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import drawable, fitted, put_text, text_width
-from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.model.wording import right_to_left
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
@@ -140,10 +140,10 @@ def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
 
 
-def prose_width(pieces: Sequence[Piece], look: Look, space: float = _SPACE) -> float:
+def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:
     """Inches of a page for a text: what its one line takes, or as wide as a page of a journal."""
-    if look.width is not None:
-        return look.width
+    if style.width is not None:
+        return style.width
     whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
 
@@ -154,29 +154,29 @@ def _height(plan: TextPlan, size: float, room: float) -> float:
     return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
 
 
-def text_inches(plan: TextPlan, look: Look) -> tuple[float, float]:
+def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
     """The size of the letters, and the inches of all blocks in it."""
-    room = (prose_width(plan.pieces, look) - 2 * MARGIN) * 72
+    room = (prose_width(plan.pieces, style) - 2 * MARGIN) * 72
     ways = ((size, _height(plan, size, room) / 72) for size in LETTERS)
     return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
 
 
-def text_figure(plan: TextPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of a shaded text, a block after the other, with title, notes and colour bar."""
-    width = prose_width(plan.pieces, look)
-    _, inches = text_inches(plan, look)
+    width = prose_width(plan.pieces, style)
+    _, inches = text_inches(plan, style)
     with figure_style():
         bar = bar_inches(plan.bar, width - 2 * MARGIN) + 0.05
-        page = new_page(plan.title, plan.notes, look, width=width, body=inches + bar)
+        page = new_page(plan.title, plan.notes, style, width=width, body=inches + bar)
         ax = page.add_subplot()
         ax.set_axis_off()
-        colour_bar(page, ax, plan, look)
+        colour_bar(page, ax, plan, style)
         spread(page, ax, inches)
-        draw_text(ax, plan, look)
+        draw_text(ax, plan, style)
         return page
 
 
-def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
+def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     """Draw a shaded text on the caller's Axes, in the largest letters with which it fits; the result are its shades."""
     room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
@@ -184,7 +184,7 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     lines, top = text_lines(plan.pieces, size, room), 0.0
     boxes: list[Rectangle] = []
     for block in plan.blocks:
-        write_heading(ax, block.name, block.beside, top, room, look)
+        write_heading(ax, block.name, block.beside, top, room, style)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
             boxes += [Rectangle((each.x, middle - _BOX * size / 2), each.width, _BOX * size) for each in line]
@@ -192,13 +192,13 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     order = [placed for line in lines for placed in line]
     numbers = [placed.number for placed in order]
     shades = np.concatenate([block.values[numbers] / block.largest for block in plan.blocks])
-    colours = plan.colours or look.colour_map()
+    colours = plan.colours or style.colour_map()
     # a hairline of paper tells the pieces of a word apart
-    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=look.greys.paper, linewidths=PIXEL)
+    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.greys.paper, linewidths=PIXEL)
     shaded.set(array=shades, zorder=0.5)
     ax.add_collection(shaded, autolim=False)
     framed = [box for box, placed in zip(boxes, order * len(plan.blocks), strict=True) if placed.number in plan.framed]
-    frames = PatchCollection(framed, facecolors="none", edgecolors=look.greys.ink, linewidths=1.1, zorder=2)
+    frames = PatchCollection(framed, facecolors="none", edgecolors=style.greys.ink, linewidths=1.1, zorder=2)
     ax.add_collection(frames, autolim=False)
     for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
         (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
@@ -207,12 +207,12 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     return shaded
 
 
-def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, look: Look) -> None:
+def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:
     """The name of a block, and after it what else is to be said, as far as there is room."""
     name = fitted(name, 8, DPI, room / PIXEL)
     wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
     after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
-    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(look)}
-    for x, text, style in ((0.0, name, bold), (wide, after, {"size": 7, "color": look.greys.quiet})):
+    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(style)}
+    for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
         if text.strip("…"):
-            put_text(ax, x, top + _HEADING / 2, text, **style)
+            put_text(ax, x, top + _HEADING / 2, text, **properties)

@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
     Array,
     Cells,
@@ -26,6 +25,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
+from attnviz.figures.style import DPI, Style, figure_style
 
 _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
@@ -60,20 +60,20 @@ class TilesPlan(ColourScale, PagePlan):
     target: float = 1.6  # inches of a tile's longer side, where there is room
 
 
-def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
+def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every tile of the plan, group by group, one colour bar, title and notes."""
     counts = [len(tiles) for _, tiles in plan.groups]
     keys = plan.keys or plan.labels
-    columns, tile, side, below = _geometry(plan.labels.texts, counts, plan.target, look, keys.texts)
+    columns, tile, side, below = _geometry(plan.labels.texts, counts, plan.target, style, keys.texts)
     high = tile * len(plan.labels.texts) / len(keys.texts)
-    width = page_width(look, side + columns * (tile + _GAP) + 2 * MARGIN)
+    width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = [math.ceil(count / columns) for count in counts]
     headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
     own = [tiles[0].labels for _, tiles in plan.groups]
     labels = sum(below if each is None else _beside(each.texts, tile / len(each.texts)) for each in own)
     body = headings + 0.8 * labels + sum(rows) * (high + _NAME + _GAP) + _BAR
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
         drawn: list[tuple[Axes, Tile, Cells]] = []
         for group, (heading, tiles) in enumerate(plan.groups):
@@ -82,26 +82,26 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
                 sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
                 first = heading if place == 0 else ""
-                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile, heading=first)
+                cells = _draw(ax, plan, each, style, sides=sides, vector=vector, inches=tile, heading=first)
                 if first:  # above the name of its first tile; it may be wider than this
                     text = fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI)
                     ax.annotate(
                         text, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * _NAME_SIZES[0]),
                         textcoords="offset points", size=_NAME_SIZES[0], family=font_families([text]),
-                        color=look.greys.ink, annotation_clip=False, in_layout=False, parse_math=False,
+                        color=style.greys.ink, annotation_clip=False, in_layout=False, parse_math=False,
                     )  # fmt: skip
                 drawn.append((ax, each, cells))
-        colour_bar(page, [ax for ax, *_ in drawn], plan, look, across=columns * (tile + _GAP))
+        colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
         settled(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, hundredths)
         return page
 
 
-def draw_last_tile(ax: Axes, plan: TilesPlan, look: Look) -> Cells:
+def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     """Draw the last matrix on the caller's Axes, with its numbers where cells have room; these carry the colours."""
     tile = plan.groups[-1][1][-1]
-    cells = _draw(ax, plan, tile, look)
+    cells = _draw(ax, plan, tile, style)
     settled(ax.figure)
     write_numbers(ax, tile.values, cells, hundredths)
     return cells
@@ -111,7 +111,7 @@ def _draw(
     ax: Axes,
     plan: TilesPlan,
     tile: Tile,
-    look: Look,
+    style: Style,
     *,
     sides: str = "lb",
     vector: bool = False,
@@ -121,7 +121,7 @@ def _draw(
     """One matrix, named above, and below a ``heading``; ``inches`` is its width until the Axes have their size."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, look, labels=tile.labels or plan.labels, keys=plan.keys,
+        ax, tile.values, tile.norm or plan.norm, style, labels=tile.labels or plan.labels, keys=plan.keys,
         sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
@@ -131,38 +131,38 @@ def _draw(
     ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
     name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
     name = f" \n{name}" if heading else name  # which leaves a line free
-    ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink, parse_math=False)
+    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
     return cells
 
 
 def tile_pooling(
-    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = (), n: int = 0
+    labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = (), n: int = 0
 ) -> tuple[int, int]:
-    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
+    """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
     ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
     these are other positions, ``n`` are the positions of a tile that has fewer.
     """
-    _, inches, *_ = _geometry(labels, counts, target, look, keys)
+    _, inches, *_ = _geometry(labels, counts, target, style, keys)
     n = n or len(keys or labels)
     pooled = pooled_for(n, inches)
     return pooled, named_every(inches * 72 / n * pooled, pooled)
 
 
 def _geometry(
-    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
+    labels: Sequence[str], counts: Sequence[int], target: float, style: Style, keys: Sequence[str] = ()
 ) -> tuple[int, float, float, float]:
-    """Tiles in a row, inches that each is wide, and inches that the labels take beside and below it."""
+    """Tiles per row, width of a tile, and width of the labels beside and below it, in inches."""
     n, most = len(keys or labels), max(counts)
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
     wanted, side = cell * n, _beside(labels, cell)
-    room = (look.width or _PAGE) - side - 2 * MARGIN
+    room = (style.width or _PAGE) - side - 2 * MARGIN
     columns = most
     if most * (_SHRUNK * wanted + _GAP) > room:
         columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
         columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
-    largest = wanted if look.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
+    largest = wanted if style.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
     while columns < most:
         rows = sum(math.ceil(count / columns) for count in counts)

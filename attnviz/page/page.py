@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.figures.look import THEMES, Look
+from attnviz.figures.style import THEMES, Style
 from attnviz.model.tokens import Units
 from attnviz.model.wording import right_to_left
 
@@ -136,8 +136,8 @@ def colours_entry() -> dict[str, dict[str, str]]:
     steps = np.arange(256)
     return {
         theme: {
-            "weights": _hexadecimal(Look(theme).colour_map()(steps)),
-            "differences": _hexadecimal(Look(theme).diverging_map()(steps)),
+            "weights": _hexadecimal(Style(theme).colour_map()(steps)),
+            "differences": _hexadecimal(Style(theme).diverging_map()(steps)),
         }
         for theme in THEMES
     }

@@ -103,7 +103,7 @@ class PatternSpec:
             rows are those of :attr:`MaskInput.distances`.
         target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
             for the two distances.
-        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.look.FAMILIES`).
+        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.style.FAMILIES`).
         column: head of its column in the table of heads; empty for none.
         source: who defined or named it.
         specific: whether it is told before broader patterns, which may include it.

@@ -1,7 +1,8 @@
 """What a command registers beside its measurement: how it says what it measured, its figures, and its files.
 
-The modules ``report`` and ``views`` of a command have its ``REPORT`` and its ``VIEWS``; both are found by the name of
-the command when they are first needed, so that a measurement imports neither matplotlib nor rich.
+The module ``report`` of a command has its ``REPORT``, with its views; how these are drawn is in its module ``views``.
+Both are found by the name of the command when they are first needed: a measurement imports no rich, and a run without
+figures no matplotlib.
 """
 
 import re
@@ -16,7 +17,7 @@ from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.look import Look
+    from attnviz.figures.style import Style
     from attnviz.results.view import Choices, View
 
 R = TypeVar("R")
@@ -37,10 +38,11 @@ class Report(Generic[R]):
         more_columns: of the CSV file for some documents only, after the others.
         rows: of the CSV file, from the document; values of other names are left out.
         tables: what the terminal shows, for a width in columns.
+        views: its figures, in the order of its documentation.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
         all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
-        look: of figures, unless another is given.
+        style: of figures, unless another is given.
         extra: names of further files that a run may write itself.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
@@ -50,10 +52,11 @@ class Report(Generic[R]):
     columns: tuple[str, ...]
     rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
     tables: "Callable[[R, Choices, int], Iterable[RenderableType]]"
+    views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
     all_selected: bool = False
-    look: "Look | None" = None
+    style: "Style | None" = None
     extra: tuple[str, ...] = ()
     tensors: "tuple[str, Callable[[R, Choices], bytes]] | None" = None
     afterwards: "Callable[[R, Choices, dict[str, Any]], Iterable[str]]" = _none
@@ -91,10 +94,9 @@ class Layout:
         return name == self.table or bool(self.others.fullmatch(name))
 
 
-def views_of(command: str) -> "tuple[View[Any, Any], ...]":
+def views_of(command: str) -> "tuple[View, ...]":
     """The views of a command, in the order of its documentation."""
-    views: tuple[View[Any, Any], ...] = import_module(f"attnviz.commands.{command}.views").VIEWS
-    return views
+    return tuple(replace(view, command=command) for view in report_of(command).views)
 
 
 def report_of(command: str) -> "Report[Any]":
@@ -103,15 +105,13 @@ def report_of(command: str) -> "Report[Any]":
     return report
 
 
-def checked_views(
-    command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)
-) -> "list[View[Any, Any]]":
-    """The views of these names, in the order of the command's ``VIEWS``; without names those that are drawn by default.
+def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
+    """The views of these names, in the order of the command's report; without names those that are drawn by default.
 
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.
     """
-    from attnviz.figures.look import FORMATS
+    from attnviz.figures.style import FORMATS
 
     views = views_of(command)
     known = [view.name for view in views]
@@ -135,7 +135,7 @@ def checked_views(
 
 def layout_of(command: str) -> Layout:
     """The files of a command, by its views and its report."""
-    from attnviz.figures.look import FORMATS
+    from attnviz.figures.style import FORMATS
 
     report, views, name = report_of(command), views_of(command), command.replace(".", "-")
     tensors = [] if report.tensors is None else report.tensors[:1]

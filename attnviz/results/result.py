@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from attnviz.figures.look import Look
+    from attnviz.figures.style import Style
     from attnviz.model.checkpoint import Checkpoint
     from attnviz.model.tokens import Tokens
     from attnviz.results.output_folder import OutputFolder
@@ -63,27 +63,27 @@ class Result:
         """How a pair of texts reached the model, where that needs saying; else empty."""
         return ""
 
-    def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
+    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
 
         Args:
             name: of a view, as for ``--figures``; by default :attr:`first_view`.
-            look: theme, scale and width.
+            style: theme, scale and width.
             choices: what to draw; see :class:`attnviz.results.view.Choices`.
 
         Raises:
             UsageError: no such figure, option or head.
         """
-        view, wanted = self._view(name), self._choices(look, choices)
-        return view.figure(next(iter(view.plans(self, wanted))), wanted.look, False)
+        view, wanted = self._view(name), self._choices(style, choices)
+        return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.style, False)
 
-    def draw(self, name: str, ax: "Axes", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
+    def draw(self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
         """Draw one picture on matplotlib Axes of your own; only these are changed.
 
         Args:
             name: of a view that is one panel.
             ax: any Axes.
-            look: theme and scale.
+            style: theme and scale.
             choices: what to draw; see :class:`attnviz.results.view.Choices`.
 
         Returns:
@@ -94,13 +94,13 @@ class Result:
         """
         from matplotlib.axes import Axes
 
-        view, wanted = self._view(name), self._choices(look, choices)
+        view, wanted = self._view(name), self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
-        if view.draw is None:
-            single = [each.name for each in views_of(self.command) if each.draw is not None]
+        if view.drawing.draw is None:
+            single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        return view.draw(ax, next(iter(view.plans(self, wanted))), wanted.look)
+        return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
 
     def document(self, figures: Sequence[str] = (), **choices: "Unpack[ChoiceNames]") -> dict[str, Any]:
         """The document of the command's JSON file, as plain Python values.
@@ -141,7 +141,7 @@ class Result:
         *,
         figures: Sequence[str] | None = None,
         formats: Sequence[str] = ("png",),
-        look: "Look | None" = None,
+        style: "Style | None" = None,
         overwrite: bool = False,
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
@@ -153,7 +153,7 @@ class Result:
                 the same model, text and options; all other files that this command wrote there before are removed.
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
-            look: theme, scale and width.
+            style: theme, scale and width.
             overwrite: remove pictures of another text that are there.
             progress: told of every figure drawn.
             choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
@@ -169,7 +169,7 @@ class Result:
         from attnviz.results.output_folder import OutputFolder, folder_named
 
         path = folder_named(folder)
-        wanted = self._choices(look, choices)
+        wanted = self._choices(style, choices)
         self.wanted_views(figures, formats)
         check_switch("overwrite", overwrite)
         check_callback("progress", progress)
@@ -199,7 +199,7 @@ class Result:
                 tell(progress, "drawing", len(captions), 0)
         return output.commit(self._document(list(captions), choices), captions)
 
-    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
         """The views that are asked for and that this result has; of named ones, all must be there.
 
         Args:
@@ -211,9 +211,9 @@ class Result:
         """
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:
-            return [view for view in views if not view.missing(self)]
+            return [view for view in views if not view.drawing.missing(self)]
         for view in views:
-            if why := view.missing(self):
+            if why := view.drawing.missing(self):
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
@@ -228,11 +228,11 @@ class Result:
             picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
-    def page(self, look: "Look | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
+    def page(self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
         """The interactive page as one HTML document, as ``--figures page`` writes it.
 
         Args:
-            look: theme, and the scale that it begins with.
+            style: theme, and the scale that it begins with.
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
                 :data:`attnviz.page.page.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
@@ -242,14 +242,14 @@ class Result:
             UsageError: the command has no page; no such option or head.
         """
         (view,) = self.wanted_views(["page"])
-        wanted = self._choices(look, choices)
+        wanted = self._choices(style, choices)
         if budget is not None:
             check_whole("budget", budget)
             wanted = replace(wanted, budget=budget)
         ((_, content, _),) = view.written(self, wanted, ("html",))
         return content.decode()
 
-    def _view(self, name: str) -> "View[Any, Any]":
+    def _view(self, name: str) -> "View":
         if not isinstance(name, str):
             raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
@@ -257,11 +257,11 @@ class Result:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view
 
-    def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
+    def _choices(self, style: "Style | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
 
         report = report_of(self.command)
-        return report.completed(Choices.of(report.look if look is None else look, choices))
+        return report.completed(Choices.of(report.style if style is None else style, choices))
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)

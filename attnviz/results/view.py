@@ -1,22 +1,24 @@
-"""A view: one kind of figure that a command draws, registered once in the command's ``views.py``.
+"""A view: one kind of figure that a command draws, registered in the command's report; and how it is drawn.
 
 Everything that speaks of figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
-their captions, and the table of views in the guide.
+their captions, and the table of views in the guide. Only what draws imports matplotlib: the command's ``views.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar
-
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypedDict, TypeVar
 
 from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
-from attnviz.figures.look import PLAIN, Look, figure_bytes
+from attnviz.figures.style import PLAIN, Style, figure_bytes
 from attnviz.model.head_ids import HeadId, selection_texts
 from attnviz.page.page import BUDGET, page_html
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
@@ -43,7 +45,7 @@ class Choices:
     """What a caller chose to see of a result; a command reads those that have a meaning for it.
 
     Attributes:
-        look: theme, scale and width of figures.
+        style: theme, scale and width of figures.
         select: heads to draw and list, as for ``--select``; empty for all.
         top: rows of a table, and heads of a figure that ranks them; 0 for all, None for the command's own number.
         drop_special: draw patterns without special tokens, rows renormalised.
@@ -55,7 +57,7 @@ class Choices:
         budget: bytes that the patterns of a page may take.
     """
 
-    look: Look = PLAIN
+    style: Style = PLAIN
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
@@ -67,7 +69,7 @@ class Choices:
     budget: int = BUDGET
 
     @classmethod
-    def of(cls, look: Look | None, choices: ChoiceNames) -> "Choices":
+    def of(cls, style: Style | None, choices: ChoiceNames) -> "Choices":
         """Check what a caller passed from Python.
 
         Raises:
@@ -78,8 +80,8 @@ class Choices:
             raise UsageError(
                 f"unknown option {unknown[0]!r}: expected any of {', '.join(ChoiceNames.__annotations__)}."
             )
-        if look is not None and not isinstance(look, Look):
-            raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width, …), found {look!r}.")
+        if style is not None and not isinstance(style, Style):
+            raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
         if (top := choices.get("top")) is not None:
             check_whole("top", top)
         for name in ("drop_special", "tensors", "relations"):
@@ -93,7 +95,7 @@ class Choices:
         given: dict[str, Any] = {**choices, "maps": tuple(maps)}
         given |= {"select": tuple(selection_texts(choices.get("select", ())))}
         given |= {"relations": choices.get("relations", False) or relation is not None}
-        return cls(look=look or PLAIN, **given)
+        return cls(style=style or PLAIN, **given)
 
 
 class Plan(Protocol):
@@ -114,64 +116,81 @@ def _nothing_missing(_: Any) -> str:
 
 
 @dataclass(frozen=True)
-class View(Generic[R, P]):
-    """One kind of figure of a command.
+class Drawing(Generic[R, P]):
+    """How the pictures of a view are made; see ``DRAWINGS`` in a command's ``views.py``.
+
+    Attributes:
+        plans: from a result to the plans of its pictures; the first is what ``result.figure(name)`` draws.
+        figure: a plan as a new figure; told whether it is for a vector file.
+        draw: a plan onto a caller's Axes; None where a picture has several panels.
+        missing: reason why a result has no such picture, or ''.
+        files: all pictures of a view in one format, where that is faster than one figure after another.
+    """
+
+    plans: Callable[[R, Choices], Iterator[P]]
+    figure: "Callable[[P, Style, bool], Figure]"
+    draw: "Callable[[Axes, P, Style], Artist] | None" = None
+    missing: Callable[[R], str] = _nothing_missing
+    files: Callable[[R, Choices, str], Iterator[File]] | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """One kind of figure of a command, as its report registers it.
 
     Attributes:
         name: as ``--figures`` takes it.
         shows: what it shows, in a line, for help and documentation.
-        plans: from a result to the plans of its pictures; the first is what ``result.figure(name)`` draws.
-        figure: a plan as a new figure; told whether it is for a vector file.
-        draw: a plan onto a caller's Axes; None where a picture has several panels.
         stems: what the names of its files match, without suffix; default the name.
         default: whether it is drawn unless others are asked for.
-        missing: why a result has no such picture; empty where it has one.
-        files: all pictures of a view in one format, where that is faster than one figure after another.
         suffix: the only format of its files, whatever is asked for: ``html`` of a page, which is no figure.
+        command: that draws it; :func:`attnviz.results.report.views_of` fills it in.
     """
 
     name: str
     shows: str
-    plans: Callable[[R, Choices], Iterator[P]]
-    figure: Callable[[P, Look, bool], Figure]
-    draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = _nothing_missing
-    files: Callable[[R, Choices, str], Iterator[File]] | None = None
     suffix: str = ""
+    command: str = ""
 
-    def written(self, result: R, choices: Choices, formats: Sequence[str]) -> Iterator[File]:
+    @property
+    def drawing(self) -> Drawing[Any, Any]:
+        """How it is drawn; imports matplotlib."""
+        drawings: dict[str, Drawing[Any, Any]] = import_module(f"attnviz.commands.{self.command}.views").DRAWINGS
+        return drawings[self.name]
+
+    def written(self, result: Any, choices: Choices, formats: Sequence[str]) -> Iterator[File]:
         """Every file of the view, drawn one after another."""
-        if self.files is not None:
+        drawing = self.drawing
+        if drawing.files is not None:
             for file_format in [self.suffix] if self.suffix else formats:
-                yield from self.files(result, choices, file_format)
+                yield from drawing.files(result, choices, file_format)
             return
-        for plan in self.plans(result, choices):
+        for plan in drawing.plans(result, choices):
             for file_format in formats:
-                figure = self.figure(plan, choices.look, file_format != "png")
-                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.look), plan.caption
+                figure = drawing.figure(plan, choices.style, file_format != "png")
+                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
 
-def page_view(
-    stem: str,
-    shows: str,
-    content: Callable[[R, Choices], dict[str, Any]],
-    missing: Callable[[R], str] = _nothing_missing,
-) -> View[R, Any]:
-    """The view ``page`` of a command, in a file of this stem; ``shows`` and ``missing`` are as for :class:`View`.
+def page_view(stem: str, shows: str) -> View:
+    """The view ``page`` of a command, in a file of this stem."""
+    return View("page", shows, stems=stem, default=False, suffix="html")
+
+
+def page_drawing(
+    stem: str, content: Callable[[R, Choices], dict[str, Any]], missing: Callable[[R], str] = _nothing_missing
+) -> Drawing[R, Any]:
+    """That view's drawing, of the same stem.
 
     ``content`` makes of a result what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
     """
 
     def written(result: R, choices: Choices, _: str) -> Iterator[File]:
         data = content(result, choices)
-        yield f"{stem}.html", page_html(data, choices.look.theme).encode(), str(data["caption"])
+        yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 
-    return View(
-        "page", shows, lambda *_: iter(()), _no_figure, stems=stem, default=False, missing=missing, files=written,
-        suffix="html",
-    )  # fmt: skip
+    return Drawing(lambda *_: iter(()), _no_figure, missing=missing, files=written)
 
 
 def _no_figure(*_: object) -> NoReturn:

@@ -29,8 +29,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
 from attnviz.figures.heatmap import HeatmapPlan
-from attnviz.figures.look import PLAIN
 from attnviz.figures.matrix import Labels
+from attnviz.figures.style import PLAIN
 from tests.benchmarks.in_browser import MISSING, paint_and_switch
 from tests.benchmarks.lengths import growth, long_text, longest_text, peers
 from tests.benchmarks.measure import RUNS, Row, functions, processes

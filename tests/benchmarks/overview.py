@@ -12,10 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from attnviz.figures.families import family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
-from attnviz.figures.look import PLAIN, figure_bytes
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
 from attnviz.figures.matrix import max_pool
+from attnviz.figures.style import PLAIN, figure_bytes
 from attnviz.model.head_ids import all_heads
 from tests.benchmarks.measure import peak_memory
 

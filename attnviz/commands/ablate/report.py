@@ -28,7 +28,7 @@ from attnviz.results.documents import model_entry, stack_entry, verification_ent
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""
@@ -249,5 +249,11 @@ REPORT = Report[Ablation](
     ),
     rows=_rows,
     tables=_tables,
+    views=(
+        View("heads", "the most important heads, with intervals", stems="ablate-heads"),
+        View("map", "every head's effect", stems="ablate-map"),
+        View("curve", "ever more heads removed", stems="ablate-curve"),
+        View("gradient", "effects by gradients", stems="ablate-gradient"),
+    ),
     same=("attnviz", "model", "corpora", "texts", "options", "measured"),
 )  # fmt: skip

@@ -17,12 +17,12 @@ from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.wording import GIVES, first_order, loss_words, source_line, what_is_measured
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
+from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.model.wording import counted, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
@@ -83,7 +83,7 @@ def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
             name=name,
             norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
             bar=f"{metric.title} ({unit}; root scale)" if values is kinds[-1][1] else "",
-            colours=choices.look.diverging_map() if signed else None,
+            colours=choices.style.diverging_map() if signed else None,
             write=lambda value: written(value) if np.isfinite(value) else "",
             bracketed=unsure,
             signed=signed,
@@ -136,85 +136,87 @@ def _intervals(result: Ablation, drawn: str) -> str:
     return f"{drawn}: 95 % intervals, bootstrap over texts" if result.has_intervals else few
 
 
-def _heads_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
     """Each metric of the heads with its intervals, the most important at the top."""
-    rows, width = range(len(plan.heads)), page_width(look, 4.8)
+    rows, width = range(len(plan.heads)), page_width(style, 4.8)
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=0.6 + 0.15 * max(2, len(rows)))
+        page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics, strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
             for row in rows[::2]:
-                ax.axhspan(row - 0.5, row + 0.5, color=look.greys.ink, alpha=0.05, linewidth=0)
+                ax.axhspan(row - 0.5, row + 0.5, color=style.greys.ink, alpha=0.05, linewidth=0)
             median = np.median([head.damage[metric.name].value for head in plan.result.heads])
-            ax.axvline(float(median), color=look.greys.frame, lw=0.9, ls=":")
-            ax.axvline(0, color=look.greys.frame, lw=PIXEL)
-            ends, blue = (values - low, high - values), _BLUE[look.theme]
+            ax.axvline(float(median), color=style.greys.frame, lw=0.9, ls=":")
+            ax.axvline(0, color=style.greys.frame, lw=PIXEL)
+            ends, blue = (values - low, high - values), _BLUE[style.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
             ax.set_ylim(len(rows) - 0.5, -0.5)
             ax.set_xlabel(f"{metric.title}\n({metric.unit})", loc="center" if width > 4 else "right")
             ax.set_yticks(rows, [str(head.id) for head in plan.heads])
-            _dress(ax, look)
+            _dress(ax, style)
             ax.tick_params(axis="y", length=0)
             ax.locator_params(axis="x", nbins=5 if width > 4 else 2)
         return page
 
 
-def _curve_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+def _curve_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=page_width(look, 4.8), body=2.9)
-        draw_curve(page.subplots(), plan, look)
+        page = new_page(plan.title, plan.notes, style, width=page_width(style, 4.8), body=2.9)
+        draw_curve(page.subplots(), plan, style)
         return page
 
 
-def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
+def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
     """Draw the three lines, intervals as bands; returns the line of the least important heads first."""
     assert plan.result.curve is not None
     metric, points = plan.result.metrics[0], plan.result.curve.points
     removed = [point.removed for point in points]
     lines: list[Line2D] = []
-    for name, effects, colour, style, marker in (
+    for name, effects, colour, properties, marker in (
         ("least important first", [point.least.damage for point in points], _BLUE, "-", "o"),
         ("sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
         ("random order", [point.random.damage for point in points], _ORANGE, ":", "s"),
     ):
         values, low, high = _ends([effect[metric.name] for effect in effects])
-        if style != "--" and (low < high).any():
-            ax.fill_between(removed, low, high, color=colour[look.theme], alpha=0.18, linewidth=0)
-        lines += ax.plot(removed, values, style, color=colour[look.theme], marker=marker, lw=1.4, ms=3, label=name)
-    ax.axhline(0, color=look.greys.frame, lw=PIXEL)
+        if properties != "--" and (low < high).any():
+            ax.fill_between(removed, low, high, color=colour[style.theme], alpha=0.18, linewidth=0)
+        lines += ax.plot(
+            removed, values, properties, color=colour[style.theme], marker=marker, lw=1.4, ms=3, label=name
+        )
+    ax.axhline(0, color=style.greys.frame, lw=PIXEL)
     ax.set(xlim=(0, None), xlabel="heads removed", ylabel=f"{metric.title} ({metric.unit})")
     ax.locator_params(axis="x", integer=True)
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + _HEADROOM * (high - low))
     room = {"fontsize": 6.5, "handlelength": 1.6, "borderaxespad": 0.2}
-    ax.legend(loc="upper left", labelcolor=outer_ink(look), frameon=False, **room)
-    _dress(ax, look)
+    ax.legend(loc="upper left", labelcolor=outer_ink(style), frameon=False, **room)
+    _dress(ax, style)
     return lines[0]
 
 
-def _gradient_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
-    width = page_width(look, 5.8)
+def _gradient_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
+    width = page_width(style, 5.8)
     rows, columns = (1, 2) if width > 4.5 else (2, 1)
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=2.9 * rows)
+        page = new_page(plan.title, plan.notes, style, width=width, body=2.9 * rows)
         panels = list(zip(page.subplots(rows, columns), plan.result.metrics, strict=True))
         for ax, metric in panels:
-            _draw_gradient(ax, plan, metric, look)
+            _draw_gradient(ax, plan, metric, style)
         settled(page)
         for ax, metric in panels:
-            _name_dots(ax, plan, metric, look)
+            _name_dots(ax, plan, metric, style)
         return page
 
 
-def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
     """Draw what removing each head does over its importance by gradients; logarithmic where all are above zero."""
     dots, correlation = _dots(plan.result.heads, metric), plan.result.rank_correlations[metric.name]
-    ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[look.theme], linewidths=0)
+    ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[style.theme], linewidths=0)
     ax.margins(0.12)
     ax.set(xlabel="importance by gradients", ylabel=metric.unit)
     known = "–" if correlation is None else written(correlation)
-    ax.set_title(f"{metric.title}:\nrank correlation {known}", loc="left", fontsize=7.5, color=outer_ink(look))
+    ax.set_title(f"{metric.title}:\nrank correlation {known}", loc="left", fontsize=7.5, color=outer_ink(style))
     if dots.min() > 0:
         ax.set(xscale="log", yscale="log")
         for axis in (ax.xaxis, ax.yaxis):
@@ -223,19 +225,25 @@ def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> N
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(NullFormatter())
     elif dots[:, 1].min() < 0:
-        ax.axhline(0, color=look.greys.frame, lw=PIXEL)
-    _dress(ax, look)
+        ax.axhline(0, color=style.greys.frame, lw=PIXEL)
+    _dress(ax, style)
 
 
-def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
     """Name dots on a side where the name covers neither a dot nor another name; dots without such a side stay bare."""
     dots = ax.transData.transform(_dots(plan.result.heads, metric))
     taken: list[Bbox] = []
     for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
         for x, y, ha, va in _SIDES:
-            box_style = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.5}
-            style: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(look), "bbox": box_style}
-            name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **style)
+            box_style = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.5}
+            properties: dict[str, Any] = {
+                "ha": ha,
+                "va": va,
+                "fontsize": 6,
+                "color": outer_ink(style),
+                "bbox": box_style,
+            }
+            name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **properties)
             box = name.get_window_extent()
             inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
             if inside and not box.padded(4).count_contains(dots) and not any(map(box.overlaps, taken)):
@@ -255,15 +263,15 @@ def _ends(estimates: Sequence[Estimate]) -> Array:
     return np.array(known).T
 
 
-def _dress(ax: Axes, look: Look) -> None:
+def _dress(ax: Axes, style: Style) -> None:
     """Small letters and thin lines, in the colours of the theme."""
     ax.set_facecolor("none")
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
-    ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=look.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.greys.frame)
     ax.tick_params(which="minor", length=0)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_tick_params(labelcolor=outer_ink(look, "xtick.color"))
-        axis.label.set(size=7.5, color=outer_ink(look, "axes.labelcolor"))
+        axis.set_tick_params(labelcolor=outer_ink(style, "xtick.color"))
+        axis.label.set(size=7.5, color=outer_ink(style, "axes.labelcolor"))
 
 
 def _one_head(result: Ablation) -> str:
@@ -279,12 +287,9 @@ def _no_gradient(result: Ablation) -> str:
     return _one_head(result) or ("" if result.options.gradient else "no gradients were asked for")
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("heads", "the most important heads, with intervals", _plan_heads, _heads_figure, stems="ablate-heads"),
-    View("map", "every head's effect", _plan_map, head_map_figure, draw_head_map, "ablate-map", missing=_one_head),
-    View("curve", "ever more heads removed", _plan_curve, _curve_figure, draw_curve, "ablate-curve", missing=_no_curve),
-    View(
-        "gradient", "effects by gradients", _plan_gradient, _gradient_figure, stems="ablate-gradient",
-        missing=_no_gradient,
-    ),
-)  # fmt: skip
+DRAWINGS = {
+    "heads": Drawing(_plan_heads, _heads_figure),
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head),
+    "curve": Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve),
+    "gradient": Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient),
+}

@@ -38,7 +38,7 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
     axes = _axes(sides)
     place = {head: 2 * at for at, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget)
-    scale = choices.look.scale
+    scale = choices.style.scale
     return {
         "command": "compare",
         "title": " · ".join(side_lines(result)),

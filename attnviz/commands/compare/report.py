@@ -16,7 +16,7 @@ from attnviz.model.wording import signed, visible
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View, page_view
 
 _NARROWEST = 16
 """Columns of the terminal that labels and differences are never less than."""
@@ -135,6 +135,15 @@ REPORT = Report(
     ),
     rows=_rows,
     tables=_tables,
+    views=(
+        View("overview", "the differences of all heads", stems="compare"),
+        View("map", "layers × heads by distance", stems="compare-map"),
+        View(
+            "differences", "the differences of one head, for those that differ most",
+            stems=r"differences/[LEDX]\d+H\d+",
+        ),
+        page_view("compare", "every head on A, on B, and their difference, in one HTML file"),
+    ),
     same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,

@@ -12,15 +12,14 @@ from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadD
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
+from attnviz.figures.style import Style
 from attnviz.model.wording import counted, shortened, signed
 from attnviz.results.facts import Facts, sentence
-from attnviz.results.view import Choices, View, page_view
+from attnviz.results.view import Choices, Drawing, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
@@ -52,9 +51,9 @@ def rounded_up(largest: float) -> float:
 
 def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPlan]:
     """The differences of all selected heads, on one scale."""
-    look, heads, end = choices.look, result.select(choices.select), _end(result, choices.look)
+    style, heads, end = choices.style, result.select(choices.select), _end(result, choices.style)
     n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
-    pooled = grid_pooling(n, [head.id for head in heads], look)
+    pooled = grid_pooling(n, [head.id for head in heads], style)
     model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
     if model.stacks:
@@ -80,7 +79,7 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
         bar=_BAR.format("same for all heads"),
-        colours=look.diverging_map(),
+        colours=style.diverging_map(),
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
     )
@@ -140,17 +139,17 @@ def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap
 
 def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapPlan]:
     """One head after the other: those selected, or those that differ most."""
-    look, own = choices.look, choices.look.scale == "per-head"
+    style, own = choices.style, choices.style.scale == "per-head"
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
     heads = result.select(choices.select)[: choices.top or None]
-    for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, look)[0]):
+    for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, style)[0]):
         part = result.part_of(head)
         labels, keys = Labels(part.labels, part.muted, part.differing), None
         if part.first.context.source is not None:
             keys = Labels(part.key_labels, part.key_muted, part.key_differing)
-        pooled, every = _pooling(part, look)
+        pooled, every = _pooling(part, style)
         named = Facts("", (), len(labels.texts), result.unit).named(every)
-        end, largest = _end(result, look, head if own else None), head.largest
+        end, largest = _end(result, style, head if own else None), head.largest
         ends = part.labels[largest.query], part.key_labels[largest.key]
         query, key = (shortened(label, LONGEST_LABEL) for label in ends)
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
@@ -176,16 +175,16 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
             bar_norm=root_norm(end),
             bar=_BAR.format("of this head alone" if own else "same for all heads"),
             pooled=pooled,
-            colours=look.diverging_map(),
+            colours=style.diverging_map(),
             outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
             forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
             signed=True,
         )
 
 
-def _pooling(part: Comparison, look: Look) -> tuple[int, int]:
+def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
     """How many positions share a cell, and every which of them is named."""
-    return heatmap_pooling(part.labels, look, len(part.key_labels))
+    return heatmap_pooling(part.labels, style, len(part.key_labels))
 
 
 def _pooled_differences(
@@ -211,9 +210,9 @@ def _in_cell(value: float) -> str:
     return signed(value) if abs(value) >= 0.005 else ""
 
 
-def _end(result: Comparison, look: Look, head: HeadDifference | None = None) -> float:
+def _end(result: Comparison, style: Style, head: HeadDifference | None = None) -> float:
     """Where the colours end: at the largest difference of this head, or of all heads; no scale is logarithmic."""
-    if look.scale == "log":
+    if style.scale == "log":
         raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
     if head is None:
         return _end_of_all(result)
@@ -230,17 +229,13 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("overview", "the differences of all heads", _plan_overview, head_grid_figure, draw_head_grid, stems="compare"),
-    View("map", "layers × heads by distance", _plan_map, head_map_figure, draw_head_map, stems="compare-map"),
-    View(
-        "differences", "the differences of one head, for those that differ most", _plan_differences,
-        heatmap_figure, draw_heatmap, stems=r"differences/[LEDX]\d+H\d+",
-    ),
-    page_view(
-        "compare", "every head on A, on B, and their difference, in one HTML file",
+DRAWINGS = {
+    "overview": Drawing(_plan_overview, head_grid_figure, draw_head_grid),
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
+    "differences": Drawing(_plan_differences, heatmap_figure, draw_heatmap),
+    "page": page_drawing(
+        "compare",
         lambda result, choices: page_data(result, choices, _end_of_all(result)),
         lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
     ),
-)  # fmt: skip
-"""What ``attnviz compare`` draws."""
+}

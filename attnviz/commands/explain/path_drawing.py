@@ -22,9 +22,9 @@ from matplotlib.transforms import Bbox
 
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width, wrapped
-from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.model.wording import ordinal
 
 SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens too
@@ -41,7 +41,7 @@ STACKS = {
 _GAP, _STRIP = 0.13, 0.35
 """Inches between neighbours in a row, and of the free strip above a row."""
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
-"""Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
+"""Heights of lines in the strip between rows, as shares of it: residual stream, turns to the next row, values."""
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _LEAD, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.12, 0.12, 0.5
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
@@ -85,7 +85,7 @@ class PathPlan(PagePlan):
 
 
 class _Block(NamedTuple):
-    """Panels or an operation with their words; counted from the left end and the middle of the row until placed."""
+    """Panels or an operation with their words; until placed, relative to its left end and the row's middle."""
 
     name: str
     boxes: list[Bbox]  # of the panels, from the top, or of the operation
@@ -109,15 +109,15 @@ class _Sizes(NamedTuple):
     side: float
 
 
-def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
+def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure of a layer with title, notes and colour bars; UsageError where the width has no room for it."""
-    sizes, rows = _rows(plan, look)
+    sizes, rows = _rows(plan, style)
     reach = [(max(block.above for block in row), max(block.below for block in row)) for row in rows]
     body = sum(_STRIP + above + below for above, below in reach) + _FOOT - _TOP
     every, _ = _names(plan, sizes)
     named = f"Every {ordinal(every)} token is named." if every > 1 else ""
     with figure_style():
-        page = new_page(plan.title, [*plan.notes, named], look, width=look.width or max(map(_width, rows)), body=body)
+        page = new_page(plan.title, [*plan.notes, named], style, width=style.width or max(map(_width, rows)), body=body)
         page.set_layout_engine("none")
         blocks, strip = list[_Block](), MARGIN / 3 + body + _TOP - _STRIP
         for row, (above, below) in zip(rows, reach, strict=True):
@@ -129,20 +129,20 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
             strip -= above + below + _STRIP
         for block in blocks:
             for panel, box in zip(block.panels, block.boxes, strict=False):
-                _draw_panel(_axes(page, *box.bounds), panel, plan, look, sizes, vector)
+                _draw_panel(_axes(page, *box.bounds), panel, plan, style, sizes, vector)
             if not block.panels:
-                _draw_operation(page, block, look, sizes)
-        _colour_bars(page, look, sizes)
-        _draw_lines(page, plan, blocks, look, sizes)
+                _draw_operation(page, block, style, sizes)
+        _colour_bars(page, style, sizes)
+        _draw_lines(page, plan, blocks, style, sizes)
         return page
 
 
-def _rows(plan: PathPlan, look: Look) -> tuple[_Sizes, list[list[_Block]]]:
-    """The nodes row by row: a row a band, or in as few rows as fit, and then as large as fit."""
+def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
+    """Sizes and rows of blocks: as few rows as fit into the width, then the largest panels."""
     sizes = [_Sizes(7.5, 6.5, _LARGEST)]
-    if look.width is not None:
+    if style.width is not None:
         sizes = [_Sizes(6.0, 5.5, side) for side in np.arange(_LARGEST, _LEAST - _STEP / 2, -_STEP)]
-    room = look.width or math.inf
+    room = style.width or math.inf
     tried = [(each, [row for band in plan.bands.values() for row in _filled(band, plan, each, room)]) for each in sizes]
     fitting = [(each, rows) for each, rows in tried if max(map(_width, rows)) <= room]
     if not fitting:
@@ -171,7 +171,7 @@ def _width(row: Sequence[_Block]) -> float:
 
 
 def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
-    """Every which token is named beside the first panel, and inches of the longest name."""
+    """Interval of labels beside the first panel, in tokens, and inches of the longest label."""
     cell = 72 * sizes.side / len(plan.panels["input"].values)
     every, size = named_every(cell, plan.pooled), label_size(cell)
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
@@ -209,30 +209,30 @@ def _axes(page: Figure, left: float, bottom: float, width: float, height: float)
     return page.add_axes((left / across, bottom / down, width / across, height / down))
 
 
-def _draw_operation(page: Figure, block: _Block, look: Look, sizes: _Sizes) -> None:
+def _draw_operation(page: Figure, block: _Block, style: Style, sizes: _Sizes) -> None:
     box, on_page = block.box, page.dpi_scale_trans
     frame, size, turn = "round,pad=0,rounding_size=0.04", sizes.text, 90
     if block.name == "+":
         frame, size, turn = "circle,pad=0", sizes.title + 2, 0
     page.add_artist(FancyBboxPatch(box.p0, box.width, box.height, frame, transform=on_page, lw=0.9,
-                                   fc=look.greys.paper, ec=look.greys.ink))  # fmt: skip
+                                   fc=style.greys.paper, ec=style.greys.ink))  # fmt: skip
     page.text((box.x0 + box.x1) / 2, _middle(box), block.name, transform=on_page, size=size, rotation=turn, ha="center",
-              va="center", color=look.greys.ink)  # fmt: skip
+              va="center", color=style.greys.ink)  # fmt: skip
 
 
-def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, look: Look, sizes: _Sizes, vector: bool) -> None:
+def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, style: Style, sizes: _Sizes, vector: bool) -> None:
     """The numbers; title and formula above, shape and scale below; the letters of Q, K and V beside them."""
-    mask = ListedColormap([look.greys.paper, to_hex(look.colour_map()(0.25))])
-    colours: dict[str, Colormap] = {"mask": mask, "pattern": look.colour_map()}
+    mask = ListedColormap([style.greys.paper, to_hex(style.colour_map()(0.25))])
+    colours: dict[str, Colormap] = {"mask": mask, "pattern": style.colour_map()}
     norm = Normalize(0.0 if panel.name in colours else -panel.limit, panel.limit, clip=True)
     cells = draw_matrix(
-        ax, panel.values, norm, look, colours=colours.get(panel.name, look.diverging_map()),
+        ax, panel.values, norm, style, colours=colours.get(panel.name, style.diverging_map()),
         labels=plan.labels if panel.name == "input" else None, sides="l", pooled=plan.pooled,
         vector=vector and panel.name in SQUARE, cell=sizes.side * 72 / len(panel.values),
     )  # fmt: skip
     if isinstance(cells, AxesImage):
         cells.set_interpolation("nearest")  # narrow columns would be mixed
-    ink, (n_rows, columns) = look.greys.ink, panel.values.shape
+    ink, (n_rows, columns) = style.greys.ink, panel.values.shape
     tall = max(1.0, _LEAST_ROW * n_rows / (72 * sizes.side * panel.height))
     outlined = [(-0.5, plan.followed // panel.pooling[0] - tall / 2, columns, tall, 0.7)]
     if panel.marked is not None:
@@ -240,35 +240,35 @@ def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, look: Look, sizes: _Size
         outlined.append((first - 0.5, -0.5, last - first, n_rows, 1.0))
     for x, y, width, height, line in outlined:
         ax.add_patch(Rectangle((x, y), width, height, fill=False, lw=line, ec=ink, clip_on=False, zorder=4))
-    style: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": ink}
-    ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=look.greys.quiet, labelpad=2)
-    ax.annotate(panel.brief, (0.5, 1), xytext=(0, 3), ha="center", size=sizes.text, parse_math=False, **style)
+    properties: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": ink}
+    ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=style.greys.muted, labelpad=2)
+    ax.annotate(panel.brief, (0.5, 1), xytext=(0, 3), ha="center", size=sizes.text, parse_math=False, **properties)
     place: Any = {"xy": (0.5, 1), "xytext": (0, 3 + 1.3 * sizes.text * bool(panel.brief)), "ha": "center"}
     if panel.beside:
         place = {"xy": (1, 0.5), "xytext": (2, 4 if panel.label.islower() else 2), "ha": "left"}
-    ax.annotate(panel.label, size=sizes.title, weight="bold", parse_math=False, **place, **style)
+    ax.annotate(panel.label, size=sizes.title, weight="bold", parse_math=False, **place, **properties)
 
 
-def _colour_bars(page: Figure, look: Look, sizes: _Sizes) -> None:
+def _colour_bars(page: Figure, style: Style, sizes: _Sizes) -> None:
     """The two scales; their numbers stand below each panel."""
     scales: tuple[tuple[Colormap, dict[float, str], str], ...] = (
-        (look.diverging_map(), {0: "−", 0.5: "0", 1: "+"}, "up to ± below each panel"),
-        (look.colour_map(), {0: "0", 1: "largest"}, "attention weight"),
+        (style.diverging_map(), {0: "−", 0.5: "0", 1: "+"}, "up to ± below each panel"),
+        (style.colour_map(), {0: "0", 1: "largest"}, "attention weight"),
     )
     across = min(1.2, page.get_figwidth() / 2 - 0.4)
     for number, (colours, ticks, name) in enumerate(scales):
         ax = _axes(page, MARGIN + number * (across + 0.3), MARGIN / 3 + 0.28, across, 0.08)
         bar = page.colorbar(ScalarMappable(Normalize(0, 1), colours), cax=ax, orientation="horizontal")
-        bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
-        ax.set_xticks([*ticks], [*ticks.values()], fontsize=sizes.text, color=look.greys.ink)
-        ax.tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
-        ax.set_xlabel(name, fontsize=sizes.text, color=look.greys.ink, labelpad=1)
+        bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
+        ax.set_xticks([*ticks], [*ticks.values()], fontsize=sizes.text, color=style.greys.ink)
+        ax.tick_params(length=2, width=PIXEL, color=style.greys.frame, pad=2)
+        ax.set_xlabel(name, fontsize=sizes.text, color=style.greys.ink, labelpad=1)
 
 
-def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], look: Look, sizes: _Sizes) -> None:
+def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], style: Style, sizes: _Sizes) -> None:
     """All arrows, the residual stream and the names of the halves; the strips above the rows are free for them."""
-    muted, colour = look.greys.quiet, _RESIDUAL[look.theme]
-    style: dict[str, Any] = {"transform": page.dpi_scale_trans, "parse_math": False}
+    muted, colour = style.greys.muted, _RESIDUAL[style.theme]
+    properties: dict[str, Any] = {"transform": page.dpi_scale_trans, "parse_math": False}
     for path in _arrows(blocks):
         _draw_arrow(page, path, muted, 0.9)
     for name, band in plan.bands.items():
@@ -278,8 +278,10 @@ def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], look: Lo
         (left, middle), (_, level), (right, _) = path[:3]
         _draw_arrow(page, path, colour, 1.4)
         page.add_artist(Line2D([left], [middle], marker="o", ms=4, color=colour, transform=page.dpi_scale_trans))
-        page.text(half[0].box.x0, level + 0.03, name, size=0.92 * sizes.title, weight="bold", color=muted, **style)
-        page.text((left + right) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **style)
+        page.text(half[0].box.x0, level + 0.03, name, size=0.92 * sizes.title, weight="bold", color=muted, **properties)
+        page.text(
+            (left + right) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **properties
+        )
 
 
 def _draw_arrow(page: Figure, points: Sequence[_Point], colour: str, width: float) -> None:

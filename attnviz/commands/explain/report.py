@@ -20,7 +20,7 @@ from attnviz.model.wording import counted, unisolated, visible
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 _COLUMNS = (
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
@@ -178,4 +178,16 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     )
 
 
-REPORT: Report[Explanation] = Report(_content, _COLUMNS, _rows, _tables, tensors=("stages.safetensors", _tensors))
+_PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
+_POSITIONS = (
+    "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
+)
+
+REPORT: Report[Explanation] = Report(
+    content=_content,
+    columns=_COLUMNS,
+    rows=_rows,
+    tables=_tables,
+    views=(View("path", _PATH, stems="explain"), View("positions", _POSITIONS)),
+    tensors=("stages.safetensors", _tensors),
+)

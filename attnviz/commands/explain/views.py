@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,13 +16,13 @@ from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Pa
 from attnviz.commands.explain.position_share import GROUPS, embeds_positions
 from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look, figure_style
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
+from attnviz.figures.style import Style, figure_style
 from attnviz.model.wording import quoted, rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
@@ -204,9 +203,9 @@ def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
     )
 
 
-def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> Figure:
+def _positions_figure(plan: PositionsPlan, style: Style, vector: bool = False) -> Figure:
     rows, columns = plan.values.shape
-    width = page_width(look, _SIDE + _COLUMN * columns + 2 * MARGIN)
+    width = page_width(style, _SIDE + _COLUMN * columns + 2 * MARGIN)
     least = _SIDE + _NARROWEST * columns + 2 * MARGIN
     if width < least:
         raise UsageError(
@@ -214,32 +213,32 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
             f"{math.ceil(10 * least) / 10:g}in."
         )
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=rows * _ROW + _AXES + _BAR)
+        page = new_page(plan.title, plan.notes, style, width=width, body=rows * _ROW + _AXES + _BAR)
         ax = page.add_subplot()
-        _draw_positions(ax, plan, look, vector)
-        bar, colours = "share of the variance of scores", look.diverging_map()
-        colour_bar(page, ax, ColourScale(norm=_NORM, bar=bar, colours=colours, signed=True), look)
+        _draw_positions(ax, plan, style, vector)
+        bar, colours = "share of the variance of scores", style.diverging_map()
+        colour_bar(page, ax, ColourScale(norm=_NORM, bar=bar, colours=colours, signed=True), style)
         frozen(page)
         return page
 
 
-def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = False) -> AxesImage | QuadMesh:
+def _draw_positions(ax: Axes, plan: PositionsPlan, style: Style, vector: bool = False) -> AxesImage | QuadMesh:
     """A row a head, a column a part, and a column for the spread; the last row, of all heads, in bold."""
     rows, columns = plan.values.shape
-    colours, ink = look.diverging_map(), look.greys.ink
+    colours, ink = style.diverging_map(), style.greys.ink
     shares = np.where(np.arange(columns) < columns - 1, plan.values, np.nan)
-    cells = draw_matrix(ax, shares, _NORM, look, colours=colours, vector=vector)
+    cells = draw_matrix(ax, shares, _NORM, style, colours=colours, vector=vector)
     size = 7 if cell_points(ax, columns + 1, 1)[0] >= 28 else 6
     for (row, column), value in np.ndenumerate(plan.values):
         text, colour = f"{value:.2f}", ink
         if column < columns - 1:
             known = bool(np.isfinite(value))
             text = rounded(value) if known else "–"
-            colour = contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet
+            colour = contrasting_ink(colours(_NORM(value))) if known else style.greys.muted
         ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
                 ha="center", va="center_baseline", parse_math=False)  # fmt: skip
     ax.axhline(rows - 1.5, color=ink, lw=0.8)
-    ax.axvline(columns - 1.5, color=look.greys.frame, lw=0.8)
+    ax.axvline(columns - 1.5, color=style.greys.frame, lw=0.8)
     ax.set_yticks(range(rows), plan.rows, fontsize=size, color=ink)
     ax.set_xticks(range(columns), plan.columns, fontsize=size, color=ink)
     ax.tick_params(length=0, pad=3, labeltop=True, labelbottom=False)
@@ -253,11 +252,7 @@ def _no_positions(result: Explanation) -> str:
     return why if result.positions is None else ""
 
 
-_PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
-_POSITIONS = (
-    "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
-)
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("path", _PATH, _plan_path, path_figure, stems="explain"),
-    View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
-)
+DRAWINGS = {
+    "path": Drawing(_plan_path, path_figure),
+    "positions": Drawing(_plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
+}

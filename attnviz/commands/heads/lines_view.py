@@ -22,7 +22,7 @@ from attnviz.figures.matrix import Array
 from attnviz.model.tokens import find_positions, text_at
 from attnviz.model.wording import shortened, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -179,8 +179,8 @@ def _plan(
 ) -> LinesPlan:
     """One picture of up to eight heads with their weights, of at most so many lines."""
     shown = analysis.drawn(choices.drop_special)
-    look = choices.look.scaled_for()  # what would be faint has no line
-    facts, scale, units, heads = shown.facts, look.scale, shown.units, [head for head, _ in found]
+    style = choices.style.scaled_for()  # what would be faint has no line
+    facts, scale, units, heads = shown.facts, style.scale, shown.units, [head for head, _ in found]
     largest = np.array([each.largest for _, each in found], np.float32)
     start, chosen = start_of(shown, choices.token)
     n_keys, between = len(shown.keys), analysis.between
@@ -229,7 +229,7 @@ def _plan(
         key=row_of_key[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=f"attention weight{f' ({look.scale_of(whose)})' * (scale != 'shared')}",
+        scale=f"attention weight{f' ({style.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
@@ -356,5 +356,4 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     )
 
 
-LINES = View("lines", "one line per weight, from the token that attends to the token attended to", _plans,
-             lines_figure, draw_lines, stems=r"lines/[LEDX]\d+H\d+|lines(-[a-z-]+)?", default=False)  # fmt: skip
+LINES = Drawing(_plans, lines_figure, draw_lines)

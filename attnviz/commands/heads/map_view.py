@@ -9,14 +9,14 @@ from matplotlib.colors import LogNorm, Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import Mark, written
+from attnviz.figures.page import ReferenceValue, written
+from attnviz.figures.style import Style
 from attnviz.model.tokens import sinks_in_words
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
@@ -56,13 +56,13 @@ def statistic_named(name: str) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
     for name in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
-        yield _plan(analysis, name, choices.look)
+        yield _plan(analysis, name, choices.style)
 
 
-def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
+def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
     """A map of all heads; of an encoder-decoder one below the other, of the kinds of attention that have it."""
     parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
-    maps, captions, notes = zip(*(_map(part, statistic, look) for part in parts), strict=True)
+    maps, captions, notes = zip(*(_map(part, statistic, style) for part in parts), strict=True)
     facts, (name, meaning, unit) = analysis.facts, statistic_meaning(parts[0], statistic)
     sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
@@ -88,7 +88,7 @@ def _name_of(part: Analysis) -> str:
     return f"{part.stack.letter}: {part.stack.name}" if part.stack else ""
 
 
-def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
+def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
     """The map of one kind of attention, and what the caption and the notes say of it."""
     values, uniform = _values(analysis, statistic), uniform_value(analysis, statistic)
     measured = values[np.isfinite(values)]
@@ -96,20 +96,20 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> tuple[HeadMap, Seque
     largest = float(measured.max(initial=0.0))
     unbounded = statistic.removesuffix("_content") in ("entropy", "distance")
     top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
-    norm, colours, log_note = _scale(measured, top, look)
+    norm, colours, log_note = _scale(measured, top, style)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
     mean, whose = " (mean of layers)" * several, f" ({analysis.stack.name})" if analysis.stack else ""
-    bar = f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else ""
-    mark = None if uniform is None else Mark(uniform, f"uniform attention{mean}")
+    bar = f"{name} ({unit or '0–1'}; {style.scale_of('this map')})" if len(measured) else ""
+    reference = None if uniform is None else ReferenceValue(uniform, f"uniform attention{mean}")
     caption = (
         f"{colours}{whose}" if len(measured) else "",
         "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}",
         f"hatched where not measurable, {why}" if why else "",
     )
     hatched = f"Hatched: not measurable for {which}, {why}." if why else ""
-    drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, mark=mark)
+    drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference)
     return drawn, caption, (hatched, log_note if len(measured) else "")
 
 
@@ -126,16 +126,16 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
     return name, reading, of
 
 
-def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str]:
+def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str, str]:
     """From values to colours, the same in words, and a note on what a logarithmic scale cuts off."""
     largest = float(measured.max(initial=0.0))
-    if look.scale == "log":
+    if style.scale == "log":
         low = top / 10**_DECADES
         below = int((measured < low).sum())
         same = f"; what is smaller looks the same ({below} of {len(measured)} heads)" if below else ""
         words = f"logarithmic colours from {low:.2g} to {written(top)}"
         return LogNorm(low, top, clip=True), words, f"Logarithmic colours from {low:.2g}{same}."
-    if look.scale == "per-head" and largest > 0:  # one number a head has no scale of its own; the map has
+    if style.scale == "per-head" and largest > 0:  # one number a head has no scale of its own; the map has
         return Normalize(0, largest, clip=True), f"colours from 0 to the largest head, {largest:.2g}", ""
     return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}", ""
 
@@ -168,5 +168,4 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 
-MAP = View("map", "layers × heads, coloured by a statistic", _plans, head_map_figure, draw_head_map,
-           stems="map-[a-z-]+", default=False)  # fmt: skip
+MAP = Drawing(_plans, head_map_figure, draw_head_map)

@@ -12,7 +12,7 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text
 from attnviz.figures.families import family_of_label
-from attnviz.figures.look import PLAIN
+from attnviz.figures.style import PLAIN
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
@@ -189,7 +189,7 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
 
 def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]:
     """What the page begins with."""
-    scale = choices.look.scaled_for(analysis.longest).scale
+    scale = choices.style.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
     token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

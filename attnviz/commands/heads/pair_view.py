@@ -25,12 +25,12 @@ from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
-from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels
+from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
@@ -104,14 +104,14 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | Tiles
         raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
                          "choose others with --select, such as E or X.")  # fmt: skip
     for part in parts:
-        yield _map_plan(part, groups, choices.look.scaled_for())
+        yield _map_plan(part, groups, choices.style.scaled_for())
     if len(analysis.select(choices.select)) == len(analysis.heads):
         return
     for part in parts:
-        yield from _head_plans(part, part.select(choices.select), groups, choices.look)
+        yield from _head_plans(part, part.select(choices.select), groups, choices.style)
 
 
-def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
+def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
     facts, queries = analysis.facts, _queries(analysis, groups)
     found = np.stack(list(_shares(analysis, analysis.heads, groups)))
     shares = 100 * found.reshape(*analysis.shape, len(queries), 3)
@@ -121,9 +121,9 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
             Normalize(0, float(shares.max()), clip=True), f"colours from 0 to the largest share, {shares.max():.0f} %"
         ),
         "log": (LogNorm(1, 100, clip=True), "logarithmic colours from 1 to 100 %"),
-    }[look.scale]  # fmt: skip
-    wide = look.width is None or look.width >= _WIDE
-    bar = f"share of a text’s attention (percent; {look.scale_of('this picture')})"
+    }[style.scale]  # fmt: skip
+    wide = style.width is None or style.width >= _WIDE
+    bar = f"share of a text’s attention (percent; {style.scale_of('this picture')})"
     maps = [
         HeadMap(shares[..., source, target], f"{text} → {name}", norm=norm, bar=bar, write="{:.0f}".format)
         for source, text in enumerate(queries)
@@ -151,29 +151,29 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     )
 
 
-def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, look: Look) -> Iterator[TilesPlan]:
+def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, style: Style) -> Iterator[TilesPlan]:
     """The pattern of each head, with rules around the blocks, and the shares of these."""
-    pooled, _ = _head_pooling(*labels_of(analysis), look)
+    pooled, _ = _head_pooling(*labels_of(analysis), style)
     patterns, shares_of_heads = pooled_patterns(analysis, heads, pooled), _shares(analysis, heads, groups)
     for (head, values), shares in zip(patterns, shares_of_heads, strict=True):
-        yield _head_plan(analysis, head, values, shares, groups, look)
+        yield _head_plan(analysis, head, values, shares, groups, style)
 
 
-def _head_pooling(labels: Labels, keys: Labels | None, look: Look) -> tuple[int, int]:
+def _head_pooling(labels: Labels, keys: Labels | None, style: Style) -> tuple[int, int]:
     """As :func:`attnviz.figures.tiles.tile_pooling`, for one head."""
-    return tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
+    return tile_pooling(labels.texts, [1], _SIDE, style, keys.texts if keys else ())
 
 
 def _head_plan(
-    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, asked: Look
+    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, asked: Style
 ) -> TilesPlan:
     facts, name, queries = analysis.facts, f"{head.id} ({head.shown})", _queries(analysis, groups)
-    look, why_log, (labels, keys) = (
+    style, why_log, (labels, keys) = (
         asked.scaled_for(analysis.longest),
         asked.why_log(analysis.longest),
         labels_of(analysis),
     )
-    pooled, every = _head_pooling(labels, keys, look)
+    pooled, every = _head_pooling(labels, keys, style)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
         for text, (a, b, special) in zip(queries, 100 * shares, strict=True)
@@ -182,7 +182,7 @@ def _head_plan(
         "shared": "colours from 0 to 1",
         "per-head": f"colours from 0 to the head’s largest weight, {values.max():.2f}",
         "log": f"logarithmic colours from {FAINTEST:g} to 1",
-    }[look.scale]
+    }[style.scale]
     edges = {edge for group in groups[:2] for edge in (group[0], group[-1] + 1)}
     return TilesPlan(
         stem=f"pair/{head.id.file_stem}",
@@ -207,8 +207,8 @@ def _head_plan(
         groups=(("", (Tile("", values),)),),
         labels=labels,
         keys=keys,
-        norm=look.norm(largest(values)),
-        bar=f"attention weight ({look.scale_of('this head')})",
+        norm=style.norm(largest(values)),
+        bar=f"attention weight ({style.scale_of('this head')})",
         pooled=pooled,
         rules=tuple(sorted(edges)),
         target=_SIDE,
@@ -233,9 +233,8 @@ def _uniform(groups: Groups) -> str:
     return f"uniform attention: {a} % on A, {b} % on B, {special} % on special tokens"
 
 
-def _figure(plan: HeadMapPlan | TilesPlan, look: Look, vector: bool) -> Figure:
-    return head_map_figure(plan, look, vector) if isinstance(plan, HeadMapPlan) else tiles_figure(plan, look, vector)
+def _figure(plan: HeadMapPlan | TilesPlan, style: Style, vector: bool) -> Figure:
+    return head_map_figure(plan, style, vector) if isinstance(plan, HeadMapPlan) else tiles_figure(plan, style, vector)
 
 
-PAIR = View("pair", "how much each text attends to itself, to the other and to special tokens", _plans, _figure,
-            stems=r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False, missing=_missing)  # fmt: skip
+PAIR = Drawing(_plans, _figure, missing=_missing)

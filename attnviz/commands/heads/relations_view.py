@@ -13,7 +13,7 @@ from attnviz.model.head_ids import is_of_source
 from attnviz.model.wording import visible
 from attnviz.patterns import syntax
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
@@ -58,7 +58,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[ArcsPlan]:
     most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
     relations = [each for each in relations if each in most]
     plan = _plan(analysis, relations, "relations")
-    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.look) <= HIGHEST - 1):
+    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.style) <= HIGHEST - 1):
         yield plan
         return
     for relation in relations:
@@ -138,6 +138,4 @@ def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)
 
 
-RELATIONS = View("relations", "the parse as arcs over the text, with what each head finds of its relation", _plans,
-                 arcs_figure, draw_arcs, stems=r"relations/[LEDX]\d+H\d+|relations", default=False,
-                 missing=without_relations)  # fmt: skip
+RELATIONS = Drawing(_plans, arcs_figure, draw_arcs, missing=without_relations)

@@ -10,12 +10,9 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.lines_view import lines_left_out
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
-from attnviz.commands.heads.relations_view import relations_left_out
 from attnviz.commands.heads.summary import label_entry, summary_entry
 from attnviz.commands.heads.tables import head_tables
-from attnviz.commands.heads.text_view import LONG_TEXT
 from attnviz.model.head_ids import LayerId
 from attnviz.model.wording import quoted
 from attnviz.patterns.published import published_entries
@@ -25,7 +22,7 @@ from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import Verdict
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View, page_view
 
 _MEASURED = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
 _SCALARS = (
@@ -200,22 +197,56 @@ def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Ite
     if analysis.continuation is not None:
         yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
     drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}
-    if "lines" in drawn and (message := lines_left_out(analysis, choices)):
-        yield message
-    if "lines" in drawn and n > LONG_TEXT:
+    if "lines" in drawn:
+        from attnviz.commands.heads.lines_view import lines_left_out
+
+        if message := lines_left_out(analysis, choices):
+            yield message
+    if "lines" in drawn and n > _LONG_TEXT:
         yield f"lines of {n} {unit}s are a tangle: --figures text shows the text, shaded by what each {unit} receives."
     if choices.relations:
+        from attnviz.commands.heads.relations_view import relations_left_out
+
         yield from relations_left_out(analysis, choices)
 
+
+_LONG_TEXT = 100
+"""Tokens from which on lines are a tangle, and running text is the view to choose."""
+
+_HEAD = r"[LEDX]\d+H\d+"  # the name of a head's file
 
 REPORT = Report(
     content=_content,
     columns=_SCALARS,
     rows=_rows,
     tables=head_tables,
+    views=(
+        View("overview", "every head of every layer in one picture"),
+        View("heads", "one heatmap per head: row = query (attends from), column = key (attended to)", f"heads/{_HEAD}"),
+        View(
+            "lines", "one line per weight, from the token that attends to the token attended to",
+            rf"lines/{_HEAD}|lines(-[a-z-]+)?", default=False,
+        ),
+        View("map", "layers × heads, coloured by a statistic", "map-[a-z-]+", default=False),
+        View("mean", "mean pattern of each layer's heads and of all", "mean(-[a-z-]+)?", default=False),
+        View(
+            "pair", "how much each text attends to itself, to the other and to special tokens",
+            r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False,
+        ),
+        View("panel", "up to 12 chosen heads side by side, tokens named", "panel(-[a-z-]+)?", default=False),
+        View(
+            "relations", "the parse as arcs over the text, with what each head finds of its relation",
+            f"relations/{_HEAD}|relations", default=False,
+        ),
+        View(
+            "text", "the text as prose, shaded by the attention that each token receives",
+            rf"text/{_HEAD}|text(-[a-z-]+)?", default=False,
+        ),
+        page_view("heads", "every head to hover over, click and compare, in one HTML file"),
+    ),
     same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
-)
+)  # fmt: skip
 """How the command tells its results."""

@@ -14,17 +14,14 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
+from attnviz.figures.style import FAINTEST
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
 from attnviz.model.words import CONTINUES
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
-
-LONG_TEXT = 100
-"""Tokens from which on lines are a tangle, and running text is the view to choose."""
+from attnviz.results.view import Choices, Drawing
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
@@ -39,7 +36,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
             continue
         heads = part.select(choices.select)
         plan = _plan(part, heads, choices, part.stem("text"))
-        if len(plan.blocks) == 1 or text_inches(plan, choices.look)[1] <= HIGHEST - 1.5:
+        if len(plan.blocks) == 1 or text_inches(plan, choices.style)[1] <= HIGHEST - 1.5:
             yield plan
             continue
         for head in heads:
@@ -48,8 +45,8 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
-    shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where shares do
-    facts, scale, between = shown.facts, look.scale, shown.between
+    shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where shares do
+    facts, scale, between = shown.facts, style.scale, shown.between
     start, chosen = start_of(shown, choices.token)
     content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = content if start is None else list(start)
@@ -88,7 +85,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem:
         pieces=pieces,
         blocks=tuple(blocks),
         framed=frozenset(at for at, units in enumerate(places) if start and not between and {*units} & {*start}),
-        norm=Normalize(0.0, top, clip=True) if scale == "shared" else look.norm(),  # per-head: shares of the largest
+        norm=Normalize(0.0, top, clip=True) if scale == "shared" else style.norm(),  # per-head: shares of the largest
         bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
         cut=cut and scale == "shared",
     )
@@ -208,5 +205,4 @@ def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool)
     return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)
 
 
-TEXT = View("text", "the text as prose, shaded by the attention that each token receives", _plans, text_figure,
-            draw_text, stems=r"text/[LEDX]\d+H\d+|text(-[a-z-]+)?", default=False)  # fmt: skip
+TEXT = Drawing(_plans, text_figure, draw_text)

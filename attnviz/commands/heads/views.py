@@ -17,12 +17,11 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
 from attnviz.commands.heads.text_view import TEXT, scale_end
 from attnviz.figures.families import family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
+from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import sinks_in_words
@@ -31,7 +30,7 @@ from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.results.facts import capital, sentence
 from attnviz.results.published import role_name
-from attnviz.results.view import Choices, File, View, page_view
+from attnviz.results.view import Choices, Drawing, File, page_drawing
 
 MOST_HEADS = 12
 """Heads side by side in a panel; of more, those furthest above their baselines."""
@@ -50,16 +49,16 @@ _BARS = {
 
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
-    look, heads = choices.look.scaled_for(analysis.longest), analysis.select(choices.select)
-    why_log = choices.look.why_log(analysis.longest)
+    style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
+    why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
-    facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
+    facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, style.scale == "per-head"
     # a small selection, whose tokens are named
     few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
     labels = labels_of(shown[0])[0] if few else None
     named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], look, marked=True, labels=named)
+    pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
     for part in shown:
         sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
@@ -81,7 +80,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
-            _scale(look, "the largest weight of each head"),
+            _scale(style, "the largest weight of each head"),
             why_log,
             ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
@@ -104,8 +103,8 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         sinks=sinks,
         labels=labels,
         pooled=pooled,
-        norm=Normalize(0, 1, clip=True) if own else look.norm(),
-        bar=_BARS[look.scale],
+        norm=Normalize(0, 1, clip=True) if own else style.norm(),
+        bar=_BARS[style.scale],
     )
 
 
@@ -128,13 +127,13 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
-    shown, look = analysis.drawn(choices.drop_special), choices.look.scaled_for(analysis.longest)
-    why_log = choices.look.why_log(analysis.longest)
+    shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
+    why_log = choices.style.why_log(analysis.longest)
     asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
     relations = {each.head.id: each for each in asked}
-    facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
+    facts, own, between = shown.facts, style.scale == "per-head", analysis.context.source is not None
     labels, keys = labels_of(shown)
-    pooled, every = heatmap_pooling(labels.texts, look, len(shown.keys))
+    pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which = f"row = {facts.unit} that attends, column = {facts.unit} attended to"
     if between:
         which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
@@ -157,7 +156,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
                 f"Attention of head {head.id} of {facts.subject}: {which}",
-                _scale(look, f"the head's largest weight, {most:.2g}"),
+                _scale(style, f"the head's largest weight, {most:.2g}"),
                 why_log,
                 "weights of at least 0.005 written into the cells where they have room"
                 if max(values.shape) <= 24
@@ -177,26 +176,26 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             keys=keys,
             one_text=not between,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
-            norm=look.norm(most),
-            bar_norm=look.norm(),
-            bar=_BARS[look.scale],
+            norm=style.norm(most),
+            bar_norm=style.norm(),
+            bar=_BARS[style.scale],
             pooled=pooled,
         )
 
 
 def _heatmap_files(analysis: Analysis, choices: Choices, file_format: str) -> Iterator[File]:
     for part in analysis.parts:
-        yield from heatmap_files(_heatmaps(part, choices), choices.look, file_format)
+        yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
 
 
-def _scale(look: Look, own: str) -> str:
+def _scale(style: Style, own: str) -> str:
     """The scale of the colours, for a caption; ``own`` is where it ends if each head has its own."""
     colours = {
         "shared": "from 0 to 1, the same for every head",
         "per-head": f"from 0 to {own}",
         "log": f"logarithmic from {FAINTEST:g} or less to 1, the same for every head",
     }
-    return f"colour = attention weight, {colours[look.scale]}"
+    return f"colour = attention weight, {colours[style.scale]}"
 
 
 def _over_corpus(role: StoredRole) -> str:
@@ -214,17 +213,17 @@ def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     So every picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown, look = part.drawn(choices.drop_special), choices.look.scaled_for()  # its scale ends where means do
+        shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
         labels, keys = labels_of(shown)
         layers = dict.fromkeys(head.id.layer for head in shown.heads)
         names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
-        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, look, keys.texts if keys else ())
+        pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
         means, of_all = _mean_patterns(shown, list(layers), pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, look)
-        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, look, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, look)
+        yield _mean(shown, names, means, top, style)
+        pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
+        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style)
 
 
 def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
@@ -246,15 +245,15 @@ def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple
     return means, total
 
 
-def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, look: Look) -> TilesPlan:
+def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, style: Style) -> TilesPlan:
     """Pooled means, a tile each."""
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
-    pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
+    pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
-    own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and most > top
+    own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
     of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
     whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
@@ -270,7 +269,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
             f"{facts.model} on {facts.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
             "it)",
             f"{facts.dropped} in every head before the mean" if facts.dropped else "",
-            colours[look.scale],
+            colours[style.scale],
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
@@ -282,10 +281,10 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
         groups=(("", tiles),),
         labels=labels,
         keys=keys,
-        norm=Normalize(0, 1 if own else top, clip=True) if own or look.scale == "shared" else look.norm(most),
+        norm=Normalize(0, 1 if own else top, clip=True) if own or style.scale == "shared" else style.norm(most),
         bar="share of each picture’s largest weight (own scales)"
         if own
-        else f"mean attention weight ({look.scale_of('this picture')})",
+        else f"mean attention weight ({style.scale_of('this picture')})",
         pooled=pooled,
         cut=cut,
         target=target,
@@ -314,12 +313,12 @@ def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
 
 def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
     shown, asked = analysis.drawn(choices.drop_special), analysis.select(choices.select)
-    look, why_log = choices.look.scaled_for(analysis.longest), choices.look.why_log(analysis.longest)
+    style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
     clearest = clearest_first(asked)[:MOST_HEADS]
     heads = [head for head in asked if head in clearest]
-    target = _PANEL_TILE if look.width is None else max(_LEAST_TILE, look.width / min(len(heads), _ACROSS) - 0.3)
-    facts, (labels, keys), own = shown.facts, labels_of(shown), look.scale == "per-head"
-    pooled, every = tile_pooling(labels.texts, [len(heads)], target, look, keys.texts if keys else ())
+    target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
+    facts, (labels, keys), own = shown.facts, labels_of(shown), style.scale == "per-head"
+    pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
         Tile(f"{head.id}  {head.shown}", values, (str(head.id),))
         for head, values in pooled_patterns(shown, heads, pooled, own)
@@ -333,7 +332,7 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
         stem=analysis.stem("panel"),
         caption=sentence(
             f"Attention of {facts.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
-            f"colour = attention weight ({look.scale_of('each head')})",
+            f"colour = attention weight ({style.scale_of('each head')})",
             why_log,
             facts.dropped,
             facts.pooled(pooled),
@@ -347,32 +346,22 @@ def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
         groups=(("", tiles),),
         labels=labels,
         keys=keys,
-        norm=look.norm(),
-        bar="share of each head’s largest weight" if own else f"attention weight ({look.scale_of('each head')})",
+        norm=style.norm(),
+        bar="share of each head’s largest weight" if own else f"attention weight ({style.scale_of('each head')})",
         pooled=pooled,
         target=target,
     )
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
-    View(
-        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
-        heatmap_figure, draw_heatmap, stems=r"heads/[LEDX]\d+H\d+", files=_heatmap_files,
-    ),
-    LINES,
-    MAP,
-    View(
-        "mean", "mean pattern of each layer's heads and of all", _means, tiles_figure, draw_last_tile,
-        stems="mean(-[a-z-]+)?", default=False,
-    ),
-    PAIR,
-    View(
-        "panel", "up to 12 chosen heads side by side, tokens named", _panels, tiles_figure, draw_last_tile,
-        stems="panel(-[a-z-]+)?", default=False,
-    ),
-    RELATIONS,
-    TEXT,
-    page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data, _no_page),
-)  # fmt: skip
-"""Every figure of the command, in the order of its documentation."""
+DRAWINGS: dict[str, Drawing[Any, Any]] = {
+    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
+    "heads": Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files),
+    "lines": LINES,
+    "map": MAP,
+    "mean": Drawing(_means, tiles_figure, draw_last_tile),
+    "pair": PAIR,
+    "panel": Drawing(_panels, tiles_figure, draw_last_tile),
+    "relations": RELATIONS,
+    "text": TEXT,
+    "page": page_drawing("heads", page_data, _no_page),
+}

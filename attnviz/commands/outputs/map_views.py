@@ -12,8 +12,8 @@ from attnviz.commands.outputs.measure import HeadOutputs, Numbers
 from attnviz.commands.outputs.promoted_tokens import Attribution
 from attnviz.commands.outputs.report import how_it_is_read, versus
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
-from attnviz.figures.look import Look
-from attnviz.figures.page import Mark
+from attnviz.figures.page import ReferenceValue
+from attnviz.figures.style import Style
 from attnviz.model.wording import percent, quoted, rounded, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
@@ -37,26 +37,26 @@ def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
         ),
         title=f"{facts.model}: share of each head in its layer’s attention output",
         notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
-        maps=tuple(draw(part, choices.look) for draw in (_along, _length) for part in result.parts),
+        maps=tuple(draw(part, choices.style) for draw in (_along, _length) for part in result.parts),
     )
 
 
-def _along(part: HeadOutputs, look: Look) -> HeadMap:
+def _along(part: HeadOutputs, style: Style) -> HeadMap:
     """Shares of one kind of attention, or of a model of one kind: along the output."""
     biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
     return _map(
-        100 * part.table("projection_share"), look, "% of ‖o‖; below 0: against the others",
+        100 * part.table("projection_share"), style, "% of ‖o‖; below 0: against the others",
         name=f"{_letter(part)}Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
         diverging=True, write=_whole,
     )  # fmt: skip
 
 
-def _length(part: HeadOutputs, look: Look) -> HeadMap:
+def _length(part: HeadOutputs, style: Style) -> HeadMap:
     """Likewise, in any direction."""
     values = part.table("norm_share")
     return _map(
-        100 * values, look, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
-        mark=Mark(100 / values.shape[1], "equal shares"), write=_whole,
+        100 * values, style, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
+        reference=ReferenceValue(100 / values.shape[1], "equal shares"), write=_whole,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]
     """What each head adds to the logit of the predicted token, or to a classifier's decision."""
     facts, attribution = result.facts, result.attribution
     if result.decision is not None:
-        yield _decision(result, result.decision, choices.look)
+        yield _decision(result, result.decision, choices.style)
         return
     assert attribution is not None
     target = f"“{attribution.predicted.text}”"
@@ -87,20 +87,20 @@ def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]
         title=f"{facts.model}: direct effect of each head on the predicted token {target}",
         notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
         maps=tuple(
-            _effect(part, attribution, choices.look, f"logits added to {target}")
+            _effect(part, attribution, choices.style, f"logits added to {target}")
             for part in result.parts
             if part.stack is None or part.stack.letter != "E"
         ),
     )
 
 
-def _effect(part: HeadOutputs, attribution: Attribution, look: Look, bar: str) -> HeadMap:
+def _effect(part: HeadOutputs, attribution: Attribution, style: Style, bar: str) -> HeadMap:
     """The effects of one kind of attention, or of a model of one kind, beside those of its layers' other parts."""
     layers = [layer.layer for layer in part.layers]
     values = np.array([head.predicted for head in attribution.heads if head.id.layer in layers])
     beside = _beside(((each.name, each.layer, each.predicted) for each in attribution.parts), layers)
     name = _letter(part).removesuffix(". ")
-    return _map(values.reshape(len(layers), -1), look, bar, name=name, beside=beside, diverging=True)
+    return _map(values.reshape(len(layers), -1), style, bar, name=name, beside=beside, diverging=True)
 
 
 def _beside(parts: Iterable[tuple[str, int | None, float]], layers: Sequence[int]) -> _Columns:
@@ -110,7 +110,7 @@ def _beside(parts: Iterable[tuple[str, int | None, float]], layers: Sequence[int
     return tuple((short, np.array(column)) for short, column in columns if column)
 
 
-def _decision(result: HeadOutputs, decision: Decision, look: Look) -> HeadMapPlan:
+def _decision(result: HeadOutputs, decision: Decision, style: Style) -> HeadMapPlan:
     facts, both = result.facts, versus(decision)
     values = np.array([decision.heads[head] for head in sorted(decision.heads)]).reshape(result.table("norm").shape)
     layers = [layer.layer for layer in result.layers]
@@ -130,18 +130,18 @@ def _decision(result: HeadOutputs, decision: Decision, look: Look) -> HeadMapPla
         notes=facts.notes(
             f"At {at}. {reading}", f"All parts sum to the difference of the logits, {total}; the rest: {rest}."
         ),
-        maps=(_map(values, look, f"logits for {quoted(decision.label.name)}", beside=beside, diverging=True),),
+        maps=(_map(values, style, f"logits for {quoted(decision.label.name)}", beside=beside, diverging=True),),
     )
 
 
 def _map(
-    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
+    values: Numbers, style: Style, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
 ) -> HeadMap:
     """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
     top = float(math.ceil(top)) if more.get("write") is _whole else top
     norm = Normalize(-top if diverging else 0.0, top, clip=True)
-    colours = look.diverging_map() if diverging else None
+    colours = style.diverging_map() if diverging else None
     return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
 
 

@@ -49,7 +49,7 @@ Numbers = NDArray[np.float64]
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
 
-    Where no look is given, every head's colours end at its own largest norm (``Look(scale="per-head")``). Views:
+    Where no style is given, every head's colours end at its own largest norm (``Style(scale="per-head")``). Views:
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:

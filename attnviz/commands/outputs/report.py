@@ -16,13 +16,13 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.style import Style
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 MOST_BYTES = 4 * 2**30
 """Of outputs.safetensors, which is made in memory."""
@@ -40,6 +40,12 @@ _OF_LAYERS = {
     "classifier bias": "biases of the classifier",
     NOT_LINEAR: "what is not linear in the classifier",
 }
+
+
+def check_scale(scale: str) -> None:
+    """Raise UsageError for a scale that norms are not drawn on."""
+    if scale == "log":
+        raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
 
 
 def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
@@ -311,8 +317,18 @@ REPORT = Report(
     columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
     rows=lambda document: ({**head, **(head["promotion"] or {})} for head in document["heads"]),
     tables=_tables,
+    views=(
+        View("overview", "norm-weighted attention of all heads", stems="outputs"),
+        View("shares", "each head's share of its layer's attention output", stems="outputs-shares"),
+        View(
+            "effects",
+            "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
+            stems="outputs-effects",
+        ),
+        View("heads", "one head by weight and by norm", stems=r"outputs/[LEDX]\d+H\d+"),
+    ),
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
-    look=Look(scale="per-head"),
+    style=Style(scale="per-head"),
     tensors=("outputs.safetensors", _tensors),
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,14 +13,11 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.report import chosen
+from attnviz.commands.outputs.report import check_scale, chosen
 from attnviz.commands.outputs.residual_stream import HeadContribution
-from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
-from attnviz.figures.head_grid_layout import grid_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import draw_head_map, head_map_figure
-from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
     Array,
     Labels,
@@ -44,9 +40,10 @@ from attnviz.figures.page import (
     settled,
     written,
 )
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
@@ -69,17 +66,11 @@ class HeadPlan(PagePlan):
     bars: tuple[str, str]  # and what the colours are
 
 
-def check_scale(scale: str) -> None:
-    """Raise UsageError for a scale that norms are not drawn on."""
-    if scale == "log":
-        raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
-
-
 def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
-    check_scale(choices.look.scale)
-    heads, own = result.select(choices.select), choices.look.scale == "per-head"
+    check_scale(choices.style.scale)
+    heads, own = result.select(choices.select), choices.style.scale == "per-head"
     n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], choices.look)
+    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
     cells = [
         HeadCell(head.id, norms / ((own and head.largest) or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
@@ -110,17 +101,17 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
 
 
 def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
-    check_scale(choices.look.scale)
+    check_scale(choices.style.scale)
     for head, norms, panels in _pooled(
-        result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.look)
+        result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.style)
     ):
-        yield _head(result, head, norms, panels, choices.look)
+        yield _head(result, head, norms, panels, choices.style)
 
 
-def _pooling(part: HeadOutputs, look: Look) -> int:
+def _pooling(part: HeadOutputs, style: Style) -> int:
     """How many tokens share a cell."""
     most = max(part.queries.labels, part.keys.labels, key=len)
-    return pooled_for(len(most), _geometry(most, look)[0])
+    return pooled_for(len(most), _geometry(most, style)[0])
 
 
 def _pooled(
@@ -143,10 +134,10 @@ def _pooled(
 
 
 def _head(
-    result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], look: Look
+    result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], style: Style
 ) -> HeadPlan:
-    part, own = result.part_of(head), look.scale == "per-head"
-    facts, pooled, (pattern, weighted) = part.facts, _pooling(part, look), panels
+    part, own = result.part_of(head), style.scale == "per-head"
+    facts, pooled, (pattern, weighted) = part.facts, _pooling(part, style), panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
@@ -190,16 +181,16 @@ def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
     )
 
 
-def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
+def _head_figure(plan: HeadPlan, style: Style, vector: bool = False) -> Figure:
     keys = plan.keys or plan.labels
-    side, beside, stacked = _geometry(max(plan.labels.texts, keys.texts, key=len), look)
+    side, beside, stacked = _geometry(max(plan.labels.texts, keys.texts, key=len), style)
     rows, columns = plan.pattern.shape
     wide, tall = side * columns / max(rows, columns), side * rows / max(rows, columns)
-    width = page_width(look, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
+    width = page_width(style, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
     panel = tall + _BAR + 0.3 * (wide < 2)  # where the names of colour bars take several lines
     body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
         drawn: list[tuple[Axes, Array, AxesImage | QuadMesh]] = []
         panels = page.subplots(1 + stacked, 2 - stacked)
         all_sides, names = ("l", "lb") if stacked else ("lb", "b"), ("by weight: A[q, k]", "by norm: ‖A[q, k] f(x)‖")
@@ -207,16 +198,16 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
             panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
         ):
             cells = draw_matrix(
-                ax, values, norm, look, labels=plan.labels, keys=plan.keys, sides=sides, pooled=plan.pooled,
+                ax, values, norm, style, labels=plan.labels, keys=plan.keys, sides=sides, pooled=plan.pooled,
                 vector=vector, cell=side * 72 / max(values.shape),
             )  # fmt: skip
             ax.set_box_aspect(rows / columns)
-            _name(ax, name, wide, look)
-            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=wide)
+            _name(ax, name, wide, style)
+            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), style, across=wide)
             drawn.append((ax, values, cells))
         strip = panels[1].inset_axes((0, 1 + _NAME / tall, 1, _STRIP / tall))
-        _draw_value_norms(strip, plan, look)
-        _name(strip, "‖f(x)‖ of each key", wide, look)
+        _draw_value_norms(strip, plan, style)
+        _name(strip, "‖f(x)‖ of each key", wide, style)
         for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
             settled(page)
         page.set_layout_engine("none")  # or it would all be laid out again when it is written
@@ -225,43 +216,43 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
         return page
 
 
-def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
-    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled)
+def _draw_head(ax: Axes, plan: HeadPlan, style: Style) -> AxesImage | QuadMesh:
+    cells = draw_matrix(ax, plan.weighted, plan.norms[1], style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled)
     settled(ax.figure)
     write_numbers(ax, plan.weighted, cells, _norm, air=4)
     return cells
 
 
-def _draw_value_norms(ax: Axes, plan: HeadPlan, look: Look) -> None:
+def _draw_value_norms(ax: Axes, plan: HeadPlan, style: Style) -> None:
     """||f(x)|| of every key as bars over the columns of the matrix below; grey where a cell holds sinks only."""
     edges = np.arange(len(plan.value_norms) + 1) - 0.5
     of_keys = (plan.keys or plan.labels).muted
     muted = np.minimum.reduceat(of_keys, np.arange(0, len(of_keys), plan.pooled))
-    for which, colour in ((~muted, look.colour_map()(0.75)), (muted, look.greys.quiet)):
+    for which, colour in ((~muted, style.colour_map()(0.75)), (muted, style.greys.muted)):
         ax.stairs(plan.value_norms * which, edges, fill=True, facecolor=colour, edgecolor="none")
     top = 1.08 * float(plan.value_norms.max()) or 1.0
-    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xticks=[], facecolor=look.greys.paper)
+    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xticks=[], facecolor=style.greys.paper)
     ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.tick_params(labelsize=6.5, length=2, width=PIXEL, pad=2, color=look.greys.frame, labelcolor=look.greys.ink)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.tick_params(labelsize=6.5, length=2, width=PIXEL, pad=2, color=style.greys.frame, labelcolor=style.greys.ink)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _name(ax: Axes, name: str, inches: float, look: Look) -> None:
+def _name(ax: Axes, name: str, inches: float, style: Style) -> None:
     text = fitted(name, 7.5, DPI, inches * DPI)
-    ax.set_title(text, loc="left", y=1.0, fontsize=7.5, pad=3, color=look.greys.ink, parse_math=False)
+    ax.set_title(text, loc="left", y=1.0, fontsize=7.5, pad=3, color=style.greys.ink, parse_math=False)
 
 
-def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
+def _geometry(labels: Sequence[str], style: Style) -> tuple[float, float, bool]:
     """Inches of a square and of the labels beside it, and whether the squares stand above each other."""
     size = label_size(72 * _LARGEST_CELL)
     beside = label_pixels(labels, size) / DPI + 0.1
     largest = max(_LEAST_SIDE, len(labels) * _LARGEST_CELL)
-    if look.width is None:
+    if style.width is None:
         return min(_LARGEST_SIDE, largest), beside, False
-    stacked = look.width < _SIDE_BY_SIDE
-    room = look.width - beside - 2 * MARGIN
+    stacked = style.width < _SIDE_BY_SIDE
+    room = style.width - beside - 2 * MARGIN
     return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
 
 
@@ -269,20 +260,12 @@ def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View(
-        "overview", "norm-weighted attention of all heads", _overview, head_grid_figure, draw_head_grid, stems="outputs"
-    ),
-    View(
-        "shares", "each head's share of its layer's attention output", plan_shares, head_map_figure, draw_head_map,
-        stems="outputs-shares",
-    ),
-    View(
-        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
-        plan_effects, head_map_figure, draw_head_map, stems="outputs-effects",
+DRAWINGS = {
+    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
+    "shares": Drawing(plan_shares, head_map_figure, draw_head_map),
+    "effects": Drawing(
+        plan_effects, head_map_figure, draw_head_map,
         missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
     ),
-    View(
-        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/[LEDX]\d+H\d+"
-    ),
-)  # fmt: skip
+    "heads": Drawing(_heads, _head_figure, _draw_head),
+}  # fmt: skip

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.model.wording import counted, signed, visible
 from attnviz.patterns.relations import RelationCount
 from attnviz.patterns.rules import MARGIN as PASS_MARGIN
@@ -79,9 +79,9 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
-def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection:
+def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
     """Draw accuracies by relation, with words on both sides of the Axes; returns the dots of the best heads."""
-    greys, (strong, pale) = look.greys, _blues(look)
+    greys, (strong, pale) = style.greys, _blues(style)
     y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
     scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
     lows, highs = zip(*(head.interval for head in heads), strict=True)
@@ -92,17 +92,17 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection
     shades = [strong if head.passed else pale for head in heads]
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
-    stacked = look.width is not None and look.width < _STACKED_BELOW
-    _write_beside(ax, plan.rows, look, stacked)
+    stacked = style.width is not None and style.width < _STACKED_BELOW
+    _write_beside(ax, plan.rows, style, stacked)
     ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
     ax.set_xticks(np.linspace(0, 1, 3 if stacked else 6))
     ax.set_yticks(range(len(plan.rows)), [])
-    ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
-    dress_chart(ax, look, "both", ("bottom",))
+    ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
+    dress_chart(ax, style, "both", ("bottom",))
     return dots
 
 
-def _write_beside(ax: Axes, rows: Sequence[_Row], look: Look, stacked: bool) -> None:
+def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, stacked: bool) -> None:
     """Relation and n on the left, head, direction, baseline and gain on the right; stacked in pairs of lines."""
     arrows = [(row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep") for row in rows]
     columns = [
@@ -121,28 +121,28 @@ def _write_beside(ax: Axes, rows: Sequence[_Row], look: Look, stacked: bool) -> 
         pixels = _GAP / 2
         for side, texts in of_side:
             width = max(text_width(line, 7, DPI) for text in texts for line in text.split("\n"))
-            _write_column(ax, texts, edge, pixels + width * (side == "right") if edge else -pixels, side, look)
+            _write_column(ax, texts, edge, pixels + width * (side == "right") if edge else -pixels, side, style)
             pixels += width + _GAP
 
 
-def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: str, look: Look) -> None:
+def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: str, style: Style) -> None:
     """A heading and a text beside each row, so many pixels from an edge of the Axes."""
-    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
-    style |= {"parse_math": False, "linespacing": 1.05}
+    properties: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
+    properties |= {"parse_math": False, "linespacing": 1.05}
     ax.annotate(
         texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 5), va="baseline",
-        color=look.greys.quiet, **style,
+        color=style.greys.muted, **properties,
     )  # fmt: skip
     for y, text in enumerate(texts[1:]):
         ax.annotate(
-            text, (edge, y), xycoords=("axes fraction", "data"), xytext=(pixels * PIXEL, 0), color=outer_ink(look),
-            va="center" if "\n" in text else "center_baseline", family=font_families([text]), **style,
+            text, (edge, y), xycoords=("axes fraction", "data"), xytext=(pixels * PIXEL, 0), color=outer_ink(style),
+            va="center" if "\n" in text else "center_baseline", family=font_families([text]), **properties,
         )  # fmt: skip
 
 
-def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Accuracy against baseline by relation, with a legend."""
-    greys, (strong, pale) = look.greys, _blues(look)
+    greys, (strong, pale) = style.greys, _blues(style)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
@@ -151,13 +151,13 @@ def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> 
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
-    width = page_width(look, 7.6)
+    width = page_width(style, 7.6)
     row = 0.26 if width < _STACKED_BELOW else 0.16
     with figure_style():
         body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
-        draw_relations(page.subplots(), plan, look)
-        add_legend(page, handles, look)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
+        draw_relations(page.subplots(), plan, style)
+        add_legend(page, handles, style)
         return page
 
 
@@ -180,39 +180,39 @@ def plan_layers(profile: Profile, _: Choices) -> Iterator[_LayersPlan]:
     yield _LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
 
 
-def layers_figure(plan: _LayersPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def layers_figure(plan: _LayersPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Entropy and distance by layer, side by side, or one below the other on a narrow page."""
-    width = page_width(look, 2 * max(3.0, 0.27 * len(plan.entropy)) + 1)
+    width = page_width(style, 2 * max(3.0, 0.27 * len(plan.entropy)) + 1)
     across = 2 if width > 5 else 1
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=2.6 * 2 / across)
+        page = new_page(plan.title, plan.notes, style, width=width, body=2.6 * 2 / across)
         entropy, distance = page.subplots(2 // across, across, squeeze=False).flat
         uniform = plan.uniform_entropy
-        _draw_by_layer(entropy, plan.entropy, "entropy (nats)", look, uniform)
-        _draw_by_layer(distance, plan.distance, "distance (tokens)", look)
+        _draw_by_layer(entropy, plan.entropy, "entropy (nats)", style, uniform)
+        _draw_by_layer(distance, plan.distance, "distance (tokens)", style)
         entropy.axhline(uniform, color=_NEEDED, lw=1, ls=(0, (4, 3)), zorder=2)
         entropy.annotate(
             f"uniform attention {uniform:.2f}", (1, uniform), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-            textcoords="offset points", ha="right", fontsize=7, color=look.greys.ink,
+            textcoords="offset points", ha="right", fontsize=7, color=style.greys.ink,
         )  # fmt: skip
         return page
 
 
-def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, look: Look, above: float = 0.0) -> None:
+def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, style: Style, above: float = 0.0) -> None:
     """A dot a head, and a line through the means; the Axes reach beyond the largest value, and that ``above``."""
     n_layers, n_heads = values.shape
     spread = (np.arange(n_heads) - (n_heads - 1) / 2) * 0.6 / n_heads
     x = np.broadcast_to(np.arange(n_layers)[:, None] + spread, values.shape)
-    ax.scatter(x, values, s=11, color=_blues(look)[0], alpha=0.7, lw=0, zorder=3, clip_on=False)
-    ax.plot(range(n_layers), values.mean(1), color=look.greys.ink, lw=1.1, marker="_", ms=7, mew=1.6, zorder=4)
+    ax.scatter(x, values, s=11, color=_blues(style)[0], alpha=0.7, lw=0, zorder=3, clip_on=False)
+    ax.plot(range(n_layers), values.mean(1), color=style.greys.ink, lw=1.1, marker="_", ms=7, mew=1.6, zorder=4)
     top = max(float(np.nanmax(values)), above) or 1.0
-    ax.set(xlim=(-0.6, n_layers - 0.4), ylim=(0, top * 1.12), facecolor=look.greys.paper)
+    ax.set(xlim=(-0.6, n_layers - 0.4), ylim=(0, top * 1.12), facecolor=style.greys.paper)
     ax.set_xticks(range(0, n_layers, 1 + n_layers // 16))
-    ax.set_xlabel("layer", fontsize=8, color=look.greys.ink)
-    ax.set_ylabel(name, fontsize=8, color=look.greys.ink)
-    dress_chart(ax, look, "y", ("left", "bottom"))
+    ax.set_xlabel("layer", fontsize=8, color=style.greys.ink)
+    ax.set_ylabel(name, fontsize=8, color=style.greys.ink)
+    dress_chart(ax, style, "y", ("left", "bottom"))
 
 
-def _blues(look: Look) -> tuple[str, str]:
+def _blues(style: Style) -> tuple[str, str]:
     """What passes and what does not: a strong and a pale colour of the scale."""
-    return to_hex(look.colour_map()(0.75)), to_hex(look.colour_map()(0.4))
+    return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))

@@ -15,8 +15,8 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted, put_text, text_width
-from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.model.head_ids import HeadId, select_heads
 from attnviz.model.wording import right_to_left, rounded, visible
 from attnviz.patterns.examples import Example, Part, RoleExamples, parts_of_text
@@ -106,51 +106,51 @@ def _strips(of: RoleExamples) -> list[NamedExample]:
     return [NamedExample(_DECILES.get(name, name), each) for name, each in named_examples(of) if name in _DRAWN]
 
 
-def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Sentences in one column or two, role below role."""
-    width = page_width(look, 7.0)
+    width = page_width(style, 7.0)
     columns = 1 if width < _STACKED_BELOW else 2
-    handles = _handles(look)
+    handles = _handles(style)
     heights = [_HEADING + _STRIP * -(-len(strips) // columns) for _, strips in plan.roles]
     with figure_style():
         body = sum(heights) + legend_height(handles, width) + MARGIN
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
         ax = page.subplots()
-        ax.set(xlim=(0, width - MARGIN), ylim=(sum(heights), 0), facecolor=look.greys.paper)
+        ax.set(xlim=(0, width - MARGIN), ylim=(sum(heights), 0), facecolor=style.greys.paper)
         ax.axis("off")
         room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
         top = 0.0
         for (heading, strips), height in zip(plan.roles, heights, strict=True):
             shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
-            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, _TITLE, weight="bold")
+            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
                 place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
-                _draw_strip(ax, strip, place, room, look)
+                _draw_strip(ax, strip, place, room, style)
             top += height
-        add_legend(page, handles, look)
+        add_legend(page, handles, style)
         page.legends[-1].borderaxespad = _FROM_EDGE
         return page
 
 
-def _handles(look: Look) -> list[Artist]:
-    colours = _COLOURS[look.theme]
+def _handles(style: Style) -> list[Artist]:
+    colours = _COLOURS[style.theme]
     line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
     return [
         Line2D([], [], **line, color=colours["hit"], marker="o", label="hit: attends most to the right one"),
         Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (4, 1)), label="miss: to another"),
-        Line2D([], [], color=look.greys.quiet, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right one"),
+        Line2D([], [], color=style.greys.muted, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right one"),
     ]
 
 
-def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room: float, look: Look) -> None:
+def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room: float, style: Style) -> None:
     """One sentence below its arcs, all in inches from the top left of the Axes."""
-    (left, top), example, greys = place, strip.example, look.greys
+    (left, top), example, greys = place, strip.example, style.greys
     kind = "hit" if example.hit else "miss"
-    colour = _COLOURS[look.theme][kind]
+    colour = _COLOURS[style.theme][kind]
     weight = rounded(example.weight)
     right = "" if example.hit or example.gold_weight is None else f", the right one {rounded(example.gold_weight)}"
-    _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.quiet, _SMALL)
+    _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.muted, _SMALL)
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}
     for part, shown, wide in _fitting(example, room):
@@ -165,8 +165,8 @@ def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room:
         start, end = centres["query"], centres["gold"]
         if example.gold is not None and example.gold[0] != example.query:  # it is the right name that attends
             start, end = centres["gold"], centres["key"]
-        _arc(ax, start, end, foot, ec=greys.quiet, lw=1, ls=":")
-        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.quiet, ms=3, mew=0.8, **apart)
+        _arc(ax, start, end, foot, ec=greys.muted, lw=1, ls=":")
+        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **apart)
     start, end = centres["query"], centres["key"]
     width, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
     _arc(ax, start, end, foot, ec=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
@@ -194,14 +194,14 @@ def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
 
 
-def _arc(ax: Axes, start: float, end: float, foot: float, **style: Any) -> None:
+def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> None:
     """An arc above the words from one to another; above a word that attends to itself a loop."""
     if abs(end - start) < 0.02:
         start -= 0.09
     height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3
     curve = [(start, foot), (start, foot - height), (end, foot - height), (end, foot)]
     codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    ax.add_patch(PathPatch(Path(curve, codes), fc="none", clip_on=False, in_layout=False, **style))
+    ax.add_patch(PathPatch(Path(curve, codes), fc="none", clip_on=False, in_layout=False, **properties))
 
 
 def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:

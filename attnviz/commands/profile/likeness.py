@@ -15,8 +15,8 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import NO_ROLE, Family, counted_families, family_of_label
 from attnviz.figures.fonts import text_width
-from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
+from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
@@ -115,64 +115,64 @@ def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
     yield _LikenessPlan("likeness", caption, title, (note, source), points, families, names)
 
 
-def draw_likeness(ax: Axes, plan: _LikenessPlan, look: Look) -> PathCollection:
+def draw_likeness(ax: Axes, plan: _LikenessPlan, style: Style) -> PathCollection:
     """Draw the arrangement, with ids where they cover nothing; returns the dots of the first family."""
     points = plan.points
     middle, half = _extent(points)
     xlim, ylim = zip(middle - half, middle + half, strict=True)
-    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=xlim, ylim=ylim)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.set(xticks=(), yticks=(), facecolor=style.greys.paper, aspect="equal", xlim=xlim, ylim=ylim)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     drawn: list[PathCollection] = []
     for family in dict.fromkeys(plan.families):
         of_family = [point for point, other in zip(points, plan.families, strict=True) if other is family]
         x, y = np.array(of_family).T
-        size, fill, edge = _dot(family, look)
+        size, fill, edge = _dot(family, style)
         drawn.append(ax.scatter(x, y, s=size**2, c=fill, marker=family.marker, lw=0.6, edgecolors=edge))
     settled(ax.figure)
     field = ax.get_window_extent()
     scale = DPI / ax.figure.dpi  # labels are measured in pixels of this resolution
     pixels = (ax.transData.transform(points) - (field.x0, field.y0)) * scale
-    letters = _LETTERS[_is_narrow(look)]
+    letters = _LETTERS[_is_narrow(style)]
     labels = place_labels(pixels, (field.width * scale, field.height * scale), plan.names, letters)
     for point, pixel, label, name in zip(points, pixels, labels, plan.names, strict=True):
         if label is not None:
             shift = (np.array(label) - pixel) * PIXEL
             ax.annotate(
                 name, point, xytext=tuple(shift), textcoords="offset points", size=letters, ha="center",
-                va="center_baseline", color=outer_ink(look), in_layout=False,
+                va="center_baseline", color=outer_ink(style), in_layout=False,
             )  # fmt: skip
             if line := _line(pixel, label, name, letters):
                 end = np.array(line[-1][:2]) + 1
                 to = ax.transData.inverted().transform(end / scale + (field.x0, field.y0))
-                ax.plot(*zip(point, to, strict=True), color=look.greys.frame, lw=PIXEL, zorder=0.5)
+                ax.plot(*zip(point, to, strict=True), color=style.greys.frame, lw=PIXEL, zorder=0.5)
     return drawn[0]
 
 
-def likeness_figure(plan: _LikenessPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def likeness_figure(plan: _LikenessPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """The arrangement of heads with a legend; the more heads, the larger."""
     handles = []
     for family, label in counted_families(plan.families):
-        size, fill, edge = _dot(family, look)
+        size, fill, edge = _dot(family, style)
         handles.append(Line2D([], [], marker=family.marker, ls="", ms=size, mfc=fill, mec=edge, mew=0.6, label=label))
-    width = page_width(look, _WIDEST * min(1.0, math.sqrt(max(len(plan.points), 24) / 72)))
+    width = page_width(style, _WIDEST * min(1.0, math.sqrt(max(len(plan.points), 24) / 72)))
     _, (across, down) = _extent(plan.points)
     with figure_style():
         body = (width - MARGIN) * down / across + MARGIN + legend_height(handles, width)
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
-        add_legend(page, handles, look)
-        draw_likeness(page.subplots(), plan, look)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
+        add_legend(page, handles, style)
+        draw_likeness(page.subplots(), plan, style)
         return page
 
 
-def _dot(family: Family, look: Look) -> tuple[float, str, str]:
+def _dot(family: Family, style: Style) -> tuple[float, str, str]:
     """Points across (a diamond, which stands on its corner, has fewer), colour and edge."""
     size = 5.0 if family.marker == "D" else 3.5 if family is NO_ROLE else 6.0
-    fill, edge = (look.greys.paper, look.greys.quiet) if family is NO_ROLE else (family.colour, look.greys.ink)
-    return 0.75 * size if _is_narrow(look) else size, fill, edge
+    fill, edge = (style.greys.paper, style.greys.muted) if family is NO_ROLE else (family.colour, style.greys.ink)
+    return 0.75 * size if _is_narrow(style) else size, fill, edge
 
 
-def _is_narrow(look: Look) -> bool:
-    return look.width is not None and look.width < _NARROW
+def _is_narrow(style: Style) -> bool:
+    return style.width is not None and style.width < _NARROW
 
 
 def _extent(points: _Numbers) -> tuple[_Numbers, _Numbers]:

@@ -26,7 +26,7 @@ from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View, page_view
 
 _ROLES = 4
 """Roles of one head that are listed."""
@@ -304,6 +304,20 @@ REPORT = Report[Profile](
         {**role, "low": role["interval"][0], "high": role["interval"][1]} for role in document["roles"]
     ),
     tables=_tables,
+    views=(
+        View("roles", "the clearest role of every head"),
+        View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),
+        View("relations", "the best head of each relation beside its largest baseline"),
+        View("layers", "entropy and distance by layer"),
+        View("likeness", "heads with similar patterns, close together"),
+        View(
+            "examples",
+            "sentences in which a head shows its roles, and in which it fails, with arcs",
+            stems=r"examples/L\d{2,}H\d{2,}",
+            default=False,
+        ),
+        page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
+    ),
     same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
 )

@@ -157,10 +157,10 @@ class StatisticsTally(_TextTally):
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         sums, positions = self._counts[name], self._counts["positions"][:, :, None, None]
         total = sums[..., len(_MEANS)]
-        values = {name: sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
+        values = {mean: sums[..., i] / positions[:, 0] for i, mean in enumerate(_MEANS)}
         values["sink"] = 1 - total / positions[:, 1]
-        for i, (name, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
-            values[name] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
+        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
+            values[share] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
         return values
 
     def _baselines(self) -> dict[str, Tensor | None]:

@@ -19,11 +19,11 @@ from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import DPI
-from attnviz.figures.page import PIXEL, Mark
+from attnviz.figures.page import PIXEL, ReferenceValue
+from attnviz.figures.style import DPI
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View, page_view
+from attnviz.results.view import Choices, Drawing, page_drawing
 
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
@@ -59,7 +59,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = np.array([math.nan if family is NO_ROLE else drawn.index(family) for family in families]).reshape(shape)
     texts = [_names(of_head) for of_head in passed]
-    frame = choices.look.greys.frame
+    frame = choices.style.greys.frame
     handles = [
         Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
         for family, label in counted_families(families)
@@ -121,7 +121,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
         values, norm=Normalize(0, largest, clip=True), outlined=passed,
-        mark=Mark(low, "baseline" if alike else "least baseline"),
+        reference=ReferenceValue(low, "baseline" if alike else "least baseline"),
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
@@ -137,30 +137,22 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-VIEWS: tuple[View[Profile, Any], ...] = (
-    View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
-    View(
-        "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
-        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+",
+DRAWINGS: dict[str, Drawing[Profile, Any]] = {
+    "roles": Drawing(_plan_roles, head_map_figure, draw_head_map),
+    "scores": Drawing(
+        _plan_scores, head_map_figure, draw_head_map,
         missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
     ),
-    View(
-        "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,
-        draw_relations,
+    "relations": Drawing(
+        plan_relations, relations_figure, draw_relations,
         missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
         else "no relation is frequent enough in these corpora",
     ),
-    View(
-        "layers", "entropy and distance by layer", plan_layers, layers_figure,
+    "layers": Drawing(
+        plan_layers, layers_figure,
         missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
     ),
-    View(
-        "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
-        missing=likeness_missing,
-    ),
-    View(
-        "examples", "sentences in which a head shows its roles, and in which it fails, with arcs", plan_examples,
-        examples_figure, stems=r"examples/L\d{2,}H\d{2,}", default=False, missing=no_examples,
-    ),
-    page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file", page_data),
-)  # fmt: skip
+    "likeness": Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing),
+    "examples": Drawing(plan_examples, examples_figure, missing=no_examples),
+    "page": page_drawing("profile", page_data),
+}  # fmt: skip

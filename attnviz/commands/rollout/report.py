@@ -15,7 +15,7 @@ from attnviz.model.wording import shortened
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, titled, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """By method, its name for people."""
@@ -197,5 +197,10 @@ REPORT = Report[Rollout](
     ),
     rows=lambda document: document["inputs"],
     tables=_tables,
+    views=(
+        View("rollout", "the last matrix by each method"),
+        View("layers", "the rollouts up to every layer", stems="rollout-layers"),
+        View("from", "the inputs of one token, as bars", stems="rollout-from"),
+    ),
     tensors=("rollout.safetensors", _tensors),
 )  # fmt: skip

@@ -21,13 +21,13 @@ from attnviz.commands.rollout.report import (
     spread_sentence,
 )
 from attnviz.figures.fonts import fitted, font_families
-from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""
@@ -50,7 +50,7 @@ def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     ]
     flow = "" if result.flows is None else ", and the maximum flow, rows divided by their sum"
     yield _tiles(
-        result, choices.look, "rollout", [("", tiles)], 2.0,
+        result, choices.style, "rollout", [("", tiles)], 2.0,
         title=f"rollout to layer {result.layer}",
         said=flow_sentence(result.flows, "over all rows"),
         subject=f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
@@ -65,7 +65,7 @@ def _plan_layers(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
         for heading, matrices in (("Rollout up to each layer", result.weights), ("Norm rollout", result.norms))
     ]
     yield _tiles(
-        result, choices.look, "rollout-layers", groups, 1.0,
+        result, choices.style, "rollout-layers", groups, 1.0,
         title="rollout, layer by layer",
         said=sink_sentence(result),
         subject="Attention rollout up to each layer, from mean attention weights and from norms",
@@ -77,12 +77,12 @@ def _tile(name: str, matrix: Tensor, *shorter: str) -> Tile:
 
 
 def _tiles(
-    result: Rollout, look: Look, stem: str, groups: Sequence[tuple[str, Sequence[Tile]]], target: float, *,
+    result: Rollout, style: Style, stem: str, groups: Sequence[tuple[str, Sequence[Tile]]], target: float, *,
     title: str, said: str, subject: str,
 ) -> TilesPlan:  # fmt: skip
     """All on one scale, which ends where nearly all shares are below; each tile pooled as its size asks for."""
     of, units = result.facts, result.units
-    pooled, _ = tile_pooling(units.labels, [len(group) for _, group in groups], target, look)
+    pooled, _ = tile_pooling(units.labels, [len(group) for _, group in groups], target, style)
     tiles = tuple(
         (heading, tuple(replace(tile, values=max_pool(tile.values, pooled)) for tile in group))
         for heading, group in groups
@@ -126,7 +126,7 @@ def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
     """The shares of the input tokens in the chosen output token, a panel a method."""
     inputs, units, of = result.inputs, result.units, result.facts
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}
-    most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.look)[0]))
+    most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.style)[0]))
     rows = _most_telling([row for name, row in measured.items() if name != "flow"], most)
     baselines = {"attention": inputs.uniform, "rollout": inputs.uniform_rollout, "norm_rollout": inputs.uniform_rollout}
     values, uniform = (
@@ -171,36 +171,36 @@ def _most_telling(rows: Sequence[Tensor], most: int) -> list[int]:
     return sorted(list(ranked)[:most])
 
 
-def _panel_rows(panels: int, look: Look) -> tuple[int, int]:
+def _panel_rows(panels: int, style: Style) -> tuple[int, int]:
     """Rows of panels, and panels in a row."""
-    columns = panels if look.width is None else max(1, min(panels, int((look.width - 0.7) / 1.05)))
+    columns = panels if style.width is None else max(1, min(panels, int((style.width - 0.7) / 1.05)))
     return -(-panels // columns), columns
 
 
-def _bars_figure(plan: BarsPlan, look: Look, _: bool = False) -> Figure:
+def _bars_figure(plan: BarsPlan, style: Style, _: bool = False) -> Figure:
     """A new figure with the panels of the plan side by side, in rows where the page is narrow."""
-    width = page_width(look, (len(plan.panels) + 0.5) * _PANEL + 2 * MARGIN)
-    rows, columns = _panel_rows(len(plan.panels), look)
+    width = page_width(style, (len(plan.panels) + 0.5) * _PANEL + 2 * MARGIN)
+    rows, columns = _panel_rows(len(plan.panels), style)
     with figure_style():
         body = rows * (len(plan.labels) * _ROW + _ABOVE)
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        page = new_page(plan.title, plan.notes, style, width=width, body=body)
         axes = page.subplots(rows, columns, squeeze=False, sharey=False)
         for number, ax in enumerate(axes.flat):
             if number < len(plan.panels):
-                _draw_bars(ax, plan, number, look, labelled=number % columns == 0)
+                _draw_bars(ax, plan, number, style, labelled=number % columns == 0)
             else:
                 ax.set_axis_off()
         return page
 
 
-def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: bool) -> None:
+def _draw_bars(ax: Axes, plan: BarsPlan, number: int, style: Style, *, labelled: bool) -> None:
     """The bars of one method, the first input token at the top."""
     name, values, uniform = plan.panels[number]
     places = np.arange(len(values))
-    ax.barh(places, values, height=0.72, color=_BAR[look.theme], linewidth=0)
-    style: dict[str, Any] = {"ha": "right", "va": "center_baseline", "size": 6.5, "color": look.greys.ink}
+    ax.barh(places, values, height=0.72, color=_BAR[style.theme], linewidth=0)
+    properties: dict[str, Any] = {"ha": "right", "va": "center_baseline", "size": 6.5, "color": style.greys.ink}
     for place, value in enumerate(values):
-        ax.text(1, place, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **style)
+        ax.text(1, place, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **properties)
     largest = max(float(row.max()) for row in (values, uniform) if row is not None) or 1.0
     ax.set(xlim=(0, 1.38 * largest), ylim=(len(places) - 0.5, -0.5), facecolor="none")
     if uniform is not None:
@@ -208,16 +208,16 @@ def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: b
     named: dict[str, Any] = {"fontsize": 7, "family": font_families(plan.labels), "parse_math": False}
     ax.set_yticks(places if labelled else [], plan.labels if labelled else [], **named)
     for label, muted in zip(ax.get_yticklabels(), plan.muted, strict=False):
-        label.set_color(look.greys.quiet if muted else look.greys.ink)
+        label.set_color(style.greys.muted if muted else style.greys.ink)
     ax.set_xticks([])
     ax.tick_params(length=0, pad=4)
     for side, spine in ax.spines.items():
-        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame, visible=side == "left")
-    ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=look.greys.ink)
+        spine.set(linewidth=PIXEL, edgecolor=style.greys.frame, visible=side == "left")
+    ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=style.greys.ink)
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("rollout", "the last matrix by each method", _plan_last, tiles_figure),
-    View("layers", "the rollouts up to every layer", _plan_layers, tiles_figure, stems="rollout-layers"),
-    View("from", "the inputs of one token, as bars", _plan_bars, _bars_figure, stems="rollout-from"),
-)
+DRAWINGS = {
+    "rollout": Drawing(_plan_last, tiles_figure),
+    "layers": Drawing(_plan_layers, tiles_figure),
+    "from": Drawing(_plan_bars, _bars_figure),
+}

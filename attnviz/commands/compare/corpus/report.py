@@ -17,7 +17,7 @@ from attnviz.results.documents import model_entry, stack_entry, verification_ent
 from attnviz.results.published import role_name
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 
 def side_lines(result: CorpusComparison) -> list[str]:
@@ -155,6 +155,13 @@ REPORT = Report(
     ),
     rows=_rows,
     tables=_tables,
+    views=(
+        View("map", "layers × heads by mean distance, those that changed outlined", stems="compare-corpus-map"),
+        View(
+            "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
+            stems="compare-corpus-distances",
+        ),
+    ),
     same=("attnviz", "models", "corpora", "seed"),
     all_selected=True,
 )  # fmt: skip

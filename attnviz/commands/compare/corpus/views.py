@@ -18,11 +18,11 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
 from attnviz.commands.compare.views import distance_map, rounded_up
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look, figure_style, outer_ink
-from attnviz.figures.page import Mark, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _NOISE = "#D55E00"
 _ROOM = 1.3
@@ -42,7 +42,7 @@ def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
     notes = ["Outlined: heads that changed."] if changed else []
     notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
     noise = [head.noise for head in heads if head.noise is not None]
-    mark = Mark(median(noise), "dropout, median head") if noise else None
+    reference = ReferenceValue(median(noise), "dropout, median head") if noise else None
     bar = f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})"
     yield HeadMapPlan(
         stem="compare-corpus-map",
@@ -56,7 +56,7 @@ def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
         ),
         title=changed_line(result),
         notes=(*side_lines(result), *notes),
-        maps=(distance_map(distances, end, bar, mark=mark, corners=corners, outlined=changed),),
+        maps=(distance_map(distances, end, bar, reference=reference, corners=corners, outlined=changed),),
     )
 
 
@@ -89,9 +89,9 @@ def _plan_ranked(result: CorpusComparison, choices: Choices) -> Iterator[_Ranked
     )
 
 
-def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
+def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     """Draw distances by rank with intervals and both yardsticks; returns the dots."""
-    greys, (strong, pale) = look.greys, _blues(look)
+    greys, (strong, pale) = style.greys, _blues(style)
     x, y = np.arange(1, len(plan.heads) + 1), np.array([head.distance for head in plan.heads])
     highs = [head.interval[1] for head in plan.heads if head.interval]
     noise = [(at, head.noise) for at, head in zip(x, plan.heads, strict=True) if head.noise is not None]
@@ -100,7 +100,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
     ends = [(at, *head.interval) for at, head in zip(x, plan.heads, strict=True) if head.interval]
     if ends:
         places, low, high = zip(*ends, strict=True)
-        ax.vlines(places, low, high, colors=greys.quiet, lw=0.8, zorder=2)
+        ax.vlines(places, low, high, colors=greys.muted, lw=0.8, zorder=2)
     size = float(np.clip(1400 / len(x), 5, 26))
     if noise:
         places, values = zip(*noise, strict=True)
@@ -108,18 +108,18 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
     colours = [strong if head.changed else pale for head in plan.heads]
     dots = ax.scatter(x, y, s=size, c=colours, edgecolors=greys.paper, lw=0.3, zorder=4)
     ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
-    _name_largest(ax, plan.largest, top, look)
-    _name_changed(ax, plan.heads, look)
+    _name_largest(ax, plan.largest, top, style)
+    _name_changed(ax, plan.heads, style)
     ticks = x if len(x) < 20 else np.array([1, *range(10, len(x) + 1, 10 * math.ceil(len(x) / 120))])
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
-    ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
-    ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
+    ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
+    ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
     ax.grid(visible=False, axis="x")
-    dress_chart(ax, look, "y", ("left", "bottom"))
+    dress_chart(ax, style, "y", ("left", "bottom"))
     return dots
 
 
-def _name_changed(ax: Axes, heads: Sequence[HeadChange], look: Look) -> None:
+def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
     """The ids of changed heads, the most different first, as far as there is room for them side by side."""
     page = ax.get_figure(root=True)
     assert page is not None
@@ -129,58 +129,51 @@ def _name_changed(ax: Axes, heads: Sequence[HeadChange], look: Look) -> None:
             last = at
             top = max(head.interval[1] if head.interval else 0.0, head.distance)
             ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
-                        va="bottom", fontsize=6, color=look.greys.ink, zorder=5)  # fmt: skip
+                        va="bottom", fontsize=6, color=style.greys.ink, zorder=5)  # fmt: skip
 
 
-def _name_largest(ax: Axes, largest: float, top: float, look: Look) -> None:
+def _name_largest(ax: Axes, largest: float, top: float, style: Style) -> None:
     """The largest possible distance as a line, or where it lies if that is above the Axes."""
     text, place = f"largest possible {largest:.2f}", top
     if largest <= top:
-        ax.axhline(largest, color=look.greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        ax.axhline(largest, color=style.greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
         place = largest
     else:
         text += " ↑"
     ax.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(-2, -3), textcoords="offset points",
-                ha="right", va="top", fontsize=7, color=look.greys.ink)  # fmt: skip
+                ha="right", va="top", fontsize=7, color=style.greys.ink)  # fmt: skip
 
 
-def _handles(plan: _RankedPlan, look: Look) -> Sequence[Artist]:
-    strong, pale = _blues(look)
-    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": look.greys.paper, "mew": 0.3, "ms": 5}
+def _handles(plan: _RankedPlan, style: Style) -> Sequence[Artist]:
+    strong, pale = _blues(style)
+    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": style.greys.paper, "mew": 0.3, "ms": 5}
     changed, handles = {head.changed for head in plan.heads}, list[Artist]()
     if True in changed:
         handles.append(Line2D([], [], **dot, mfc=strong, label="head that changed"))
     if False in changed:
         handles.append(Line2D([], [], **dot, mfc=pale, label="other head" if handles else "head"))
     if any(head.interval for head in plan.heads):
-        handles.append(Line2D([], [], color=look.greys.quiet, lw=0.8, label="interval"))
+        handles.append(Line2D([], [], color=style.greys.muted, lw=0.8, label="interval"))
     if any(head.noise is not None for head in plan.heads):
         handles.append(Line2D([], [], marker="_", ls="", color=_NOISE, ms=6, label="A twice, with dropout"))
     return handles
 
 
-def _ranked_figure(plan: _RankedPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    handles, width = _handles(plan, look), page_width(look, 5.6)
+def _ranked_figure(plan: _RankedPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    handles, width = _handles(plan, style), page_width(style, 5.6)
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=2.7 + legend_height(handles, width))
-        _draw_ranked(page.subplots(), plan, look)
-        add_legend(page, handles, look)
+        page = new_page(plan.title, plan.notes, style, width=width, body=2.7 + legend_height(handles, width))
+        _draw_ranked(page.subplots(), plan, style)
+        add_legend(page, handles, style)
         return page
 
 
-def _blues(look: Look) -> tuple[str, str]:
+def _blues(style: Style) -> tuple[str, str]:
     """Of heads that changed and of others: a strong and a pale colour of the scale."""
-    return to_hex(look.colour_map()(0.75)), to_hex(look.colour_map()(0.4))
+    return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View(
-        "map", "layers × heads by mean distance, those that changed outlined", _plan_map, head_map_figure,
-        draw_head_map, stems="compare-corpus-map",
-    ),
-    View(
-        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
-        _plan_ranked, _ranked_figure, _draw_ranked, stems="compare-corpus-distances",
-    ),
-)  # fmt: skip
-"""What ``attnviz compare --corpus`` draws."""
+DRAWINGS = {
+    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
+    "distances": Drawing(_plan_ranked, _ranked_figure, _draw_ranked),
+}

@@ -13,7 +13,7 @@ from attnviz.model.wording import counted, quoted, rounded, unisolated, visible
 from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices
+from attnviz.results.view import Choices, View
 
 _COLUMNS = (
     ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
@@ -128,6 +128,7 @@ REPORT = Report(
     ),
     rows=_rows,
     tables=_tables,
+    views=(View("texts", "up to 6 heads on the first 6 texts, a text a row"),),
     same=("attnviz", "model", "corpora", "texts", "options", "lines"),
     extra=("heads.jsonl",),
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """The figure of several texts: chosen heads side by side, a row of them for each text."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
@@ -11,7 +10,7 @@ from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, Drawing
 
 _MOST_HEADS = 6
 """Heads in a row; of more the first are drawn."""
@@ -22,15 +21,15 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     heads, shown = _chosen(result, choices), [analysis.drawn(choices.drop_special) for analysis in result.first]
     n_units = max(analysis.longest for analysis in shown)
-    look, why_log = choices.look.scaled_for(n_units), choices.look.why_log(n_units)
-    weight, own = f"attention weight ({look.scale_of('each head on each text')})", look.scale == "per-head"
+    style, why_log = choices.style.scaled_for(n_units), choices.style.why_log(n_units)
+    weight, own = f"attention weight ({style.scale_of('each head on each text')})", style.scale == "per-head"
     longest = max((analysis.units.labels for analysis in shown), key=len)
-    target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
+    target = _TILE if style.width is None else max(_LEAST_TILE, style.width / len(heads) - 0.3)
     counts = [len(heads)] * len(shown)
     groups, pooled = [], 1
     for analysis in shown:
         labels = Labels(analysis.units.labels, analysis.units.sink)
-        factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
+        factor, _ = tile_pooling(longest, counts, target, style, n=len(labels.texts))
         pooled = max(pooled, factor)
         groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, own))))
     n = len(result.texts)
@@ -56,7 +55,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         ),
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
-        norm=look.norm(),
+        norm=style.norm(),
         bar="share of each head’s largest weight" if own else weight,
         target=target,
     )
@@ -88,7 +87,4 @@ def _missing(result: TextsAnalysis | Analysis) -> str:
     return "it is drawn for models of one kind of attention only" if result.checkpoint.stacks else ""
 
 
-VIEWS: tuple[View[Any, Any], ...] = (
-    View("texts", "up to 6 heads on the first 6 texts, a text a row", _plan, tiles_figure, missing=_missing),
-)
-"""What ``attnviz heads --each-line`` draws beside the pictures of each text."""
+DRAWINGS = {"texts": Drawing(_plan, tiles_figure, missing=_missing)}

@@ -8,8 +8,8 @@ from matplotlib.colors import to_hex, to_rgb
 
 from attnviz.errors import UsageError
 from attnviz.figures.heatmap_files import LEVELS, palette
-from attnviz.figures.look import PLAIN, SCALES, THEMES, Look, parse_width
 from attnviz.figures.matrix import contrasting_ink
+from attnviz.figures.style import PLAIN, SCALES, THEMES, Style, parse_width
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_width_is_read_in_any_unit_of_a_page(text, inches):
 
 @pytest.mark.parametrize("text", ["", "in", "3,3in", "3.3 inches", "-3in", "300px", "1e3", "nan"])
 def test_what_is_no_width_is_refused(text):
-    for read in (parse_width, lambda width: Look(width=width)):
+    for read in (parse_width, lambda width: Style(width=width)):
         with pytest.raises(UsageError, match=r"expected a width such as 3\.3in, 8\.4cm, 84mm or 240pt, found"):
             read(text)
 
@@ -42,7 +42,7 @@ _NO_NUMBER = "expected a width in inches, or a text such as '84mm', found"
 )
 def test_what_cannot_be_chosen_is_refused_with_what_can(choice, why):
     with pytest.raises(UsageError, match=why):
-        Look(**choice)
+        Style(**choice)
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -63,7 +63,7 @@ def contrasts(some, others):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_small_weights_differ_from_the_paper(theme):
-    colours = Look(theme).colour_map()([0.05, 0.1])[:, :3]
+    colours = Style(theme).colour_map()([0.05, 0.1])[:, :3]
     assert (contrasts(colours, np.array([to_rgb(THEMES[theme].paper)] * 2)) >= (1.08, 1.15)).all()
 
 
@@ -78,21 +78,21 @@ def test_numbers_contrast_with_every_step_of_the_scale(theme):
     ("scale", "places"), [("shared", [0, 0.2, 0.4]), ("per-head", [0, 0.5, 1]), ("log", [0, 0.8253, 0.9005])]
 )
 def test_the_norm_of_each_scale(scale, places):
-    assert list(Look(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
-    assert Look(scale=scale).norm(0.0).vmax == 1.0  # a head without any weight
+    assert list(Style(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
+    assert Style(scale=scale).norm(0.0).vmax == 1.0  # a head without any weight
 
 
 def test_scales_are_named_in_words():
-    assert [Look(scale=scale).scale_of("this head") for scale in SCALES] == [
+    assert [Style(scale=scale).scale_of("this head") for scale in SCALES] == [
         "shared scale", "shared scale", "scale of this head", "log scale",
     ]  # fmt: skip
 
 
-def test_a_look_is_made_anew_copied_and_not_changed():
-    assert Look("light", "auto", None) == PLAIN
-    look = replace(Look(width="84mm"), theme="dark")
-    assert (look.theme, look.width) == ("dark", pytest.approx(84 / 25.4))
-    assert look == Look("dark", "auto", look.width)
-    assert hash(look) == hash(Look("dark", "auto", look.width))
+def test_a_style_is_made_anew_copied_and_not_changed():
+    assert Style("light", "auto", None) == PLAIN
+    style = replace(Style(width="84mm"), theme="dark")
+    assert (style.theme, style.width) == ("dark", pytest.approx(84 / 25.4))
+    assert style == Style("dark", "auto", style.width)
+    assert hash(style) == hash(Style("dark", "auto", style.width))
     with pytest.raises(FrozenInstanceError):
-        look.theme = "light"
+        style.theme = "light"

@@ -8,17 +8,17 @@ import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import colormaps, rcParams, rcParamsDefault, style
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
-from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
+
+if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
+    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
@@ -35,7 +35,7 @@ FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
 
 SCALES = ("auto", "shared", "per-head", "log")
-"""What suits the length of the text (:meth:`Look.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
+"""What suits the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
 own largest weight; or logarithmic, the same for every head."""
 
 MOSTLY_WHITE = 40
@@ -44,11 +44,11 @@ MOSTLY_WHITE = 40
 
 @dataclass(frozen=True)
 class Theme:
-    """The greys of a figure: paper, text, text that stands back, and frames."""
+    """The greys of a figure: paper, text, muted text, and frames."""
 
     paper: str
     ink: str
-    quiet: str
+    muted: str
     frame: str
 
 
@@ -62,16 +62,15 @@ _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
 """Found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
 
 MISSED_DASHES = (0, (2.2, 1.4))
-"""How the line of what was missed is broken; that of what was found is not."""
+"""Dashes of the line of what was missed; that of what was found is solid."""
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
 _PANEL_LETTERS = 3
-_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 
 
 @dataclass(frozen=True, init=False)
-class Look:
+class Style:
     """What the user chose of a figure's looks; arguments as for making one, the width in inches or None."""
 
     theme: str = "light"
@@ -114,15 +113,18 @@ class Look:
 
     @property
     def greys(self) -> Theme:
-        """Paper, ink, quiet text and frames."""
+        """Paper, ink, muted text and frames."""
         return THEMES[self.theme]
 
     def verdict(self, found: bool) -> str:
         """The colour of what a head finds, or misses."""
         return _VERDICTS[self.theme][not found]
 
-    def colour_map(self) -> ListedColormap | LinearSegmentedColormap:
+    def colour_map(self) -> "ListedColormap | LinearSegmentedColormap":
         """From the colour of the paper for 0 to the strongest blue: dark on light paper, bright on dark."""
+        from matplotlib import colormaps
+        from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+
         if self.theme == "light":
             blues = colormaps["Blues"](np.linspace(0, 1, 256))
             blues[0] = 1.0
@@ -132,13 +134,15 @@ class Look:
         stops = list(zip(places, colours, strict=True))
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
-    def diverging_map(self) -> LinearSegmentedColormap:
+    def diverging_map(self) -> "LinearSegmentedColormap":
         """Blue for less, the paper's colour for no difference, orange for more; told apart with any colour vision."""
+        from matplotlib.colors import LinearSegmentedColormap
+
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
-    def scaled_for(self, n: int = 0) -> "Look":
-        """The look with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
+    def scaled_for(self, n: int = 0) -> "Style":
+        """The style with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
 
         It is logarithmic for more than :data:`MOSTLY_WHITE`; without a number linear, as suits what is no weight.
         """
@@ -149,8 +153,10 @@ class Look:
         adapted = self.scale == "auto" and n > MOSTLY_WHITE
         return "logarithmic colours, since most weights of a text this long are near 0" if adapted else ""
 
-    def norm(self, largest: float = 1.0) -> Normalize:
+    def norm(self, largest: float = 1.0) -> "Normalize":
         """From weights to places on the colour map; the head's largest counts where each has a scale of its own."""
+        from matplotlib.colors import LogNorm, Normalize
+
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
@@ -160,7 +166,7 @@ class Look:
         return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
 
 
-PLAIN = Look()
+PLAIN = Style()
 """Light, the scale that suits the text, as wide as the content asks for."""
 
 
@@ -176,37 +182,46 @@ def parse_width(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def outer_ink(look: Look, setting: str = "text.color") -> str:
-    """The colour of a text that stands beside the cells, on a page that may be the caller's.
+def _settings() -> tuple[Any, Any]:
+    """Matplotlib's settings as the caller has them, and its own."""
+    from matplotlib import rcParams, rcParamsDefault
+
+    return rcParams, rcParamsDefault
+
+
+def outer_ink(style: Style, setting: str = "text.color") -> str:
+    """Colour of a text outside the cells, which may stand on the caller's page.
 
     The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
     of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
     """
-    theirs, default = (known[setting] for known in _SETTINGS)
-    if look.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
-        return look.greys.ink
+    theirs, default = (known[setting] for known in _settings())
+    if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
+        return style.greys.ink
     return str(theirs)
 
 
 def outer_size(setting: str, ours: float) -> float | str:
-    """The size of such a text: the caller's where they changed it or the size of all fonts, else ours."""
-    theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
+    """Size of such a text: the caller's setting if changed, or that of all fonts, else ours."""
+    theirs, default = ((known[setting], known["font.size"]) for known in _settings())
     size: float | str = theirs[0]
     return ours if theirs == default else size
 
 
-def file_dpi(look: Look) -> int:
+def file_dpi(style: Style) -> int:
     """Pixels an inch of a PNG: :data:`DPI`, or twice as many where the user chose a width on the page."""
-    return DPI if look.width is None else 2 * DPI
+    return DPI if style.width is None else 2 * DPI
 
 
-def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
-    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the look asks for."""
+def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
+    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the style asks for."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     with figure_style():
         if file_format == "png":
-            figure.set_dpi(file_dpi(look))
+            figure.set_dpi(file_dpi(style))
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
             return png_bytes(picture, figure.dpi)
@@ -228,5 +243,7 @@ def figure_style() -> AbstractContextManager[None]:
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
     """
+    from matplotlib import style
+
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
     return style.context(["default", ours])
