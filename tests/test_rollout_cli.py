@@ -108,7 +108,7 @@ def test_matrices_of_every_layer_can_be_saved(run: Any):
     ("options", "message"),
     [
         (["--layer", "3"], "the model has no layer 3: expected 0 to 2."),
-        (["--residual", "2"], "expected a share of the identity (--residual) from 0 to 1, found 2."),
+        (["--residual", "2"], "expected --residual (residual=...) as a number from 0 to 1, found 2.0."),
         (["--token", "#9"], "or a position from #0 to #8."),
         (["--target", "x"], "rollout follows attention through the encoder alone"),
     ],

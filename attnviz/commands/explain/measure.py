@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import checked
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -18,6 +17,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import merge_units, only_position
 from attnviz.model.wording import counted
+from attnviz.options import checked
 from attnviz.progress import Progress, tell
 from attnviz.results.result import TextResult
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.attention.recorder import BLOCK_MEMORY, block_memory
 from attnviz.attention.sinks import with_found_sinks
@@ -22,6 +21,7 @@ from attnviz.model.head_ids import HeadId, is_of_source
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, Units, find_queries, merge_units
+from attnviz.options import checked
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
@@ -31,7 +31,6 @@ from attnviz.patterns.syntax import HeadRelations, Parse, parse_texts
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
-_FARTHEST = 1_000_000
 _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 
@@ -106,7 +105,6 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    check_texts(text, pair, "analyze one text at a time")
     reader = open_reader(
         model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
@@ -187,7 +185,6 @@ class Reader:
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
         checkpoint = self.checkpoint
-        check_whole("generate", generate, 1)
         kind, asked = checkpoint.architecture.name, int(generate)  # it may be NumPy's
         if checkpoint.stacks or not checkpoint.architecture.causal:
             own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
@@ -232,11 +229,6 @@ def open_reader(
 
     With a ``text`` (and its pair) the memory that it needs is held against what there is.
     """
-    if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
-        raise UsageError(
-            f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
-            f"found {local_window} and {long_range_from}."
-        )
     if local_window >= long_range_from:
         raise UsageError(
             f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "

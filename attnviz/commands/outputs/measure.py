@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.recorder import block_memory
@@ -38,6 +37,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
+from attnviz.options import checked
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
 from attnviz.results.result import OfHeads, TextResult
@@ -253,7 +253,6 @@ def head_outputs(
             model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
             a class that the model lacks.
     """
-    check_texts(text, pair, "give one text at a time")
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
-from attnviz.arguments import check_texts, checked
+from attnviz.arguments import check_texts
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
@@ -20,6 +20,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, refuse_target
 from attnviz.model.wording import counted, visible
+from attnviz.options import checked
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
 from attnviz.progress import Progress, tell
@@ -239,7 +240,7 @@ def _listed(texts: Sequence[str | Text]) -> list[Text]:
         raise UsageError(f"expected a list of texts, or the path of a .txt file, found {texts!r}.")
     listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in listed:
-        check_texts(text.text, None, "give a list of strings")
+        check_texts(text.text)
     return listed
 
 
