@@ -54,13 +54,6 @@ def test_files_tables_and_the_document(run: Any):
     assert result.stderr == "Wrote 2 files to out\n"
 
 
-def test_json_prints_the_document_and_quiet_nothing(run: Any):
-    printed = run("trees.conllu", "--limit", "9", "--no-control", "--json")
-    assert json.loads(printed.stdout) == document()
-    quiet = run("trees.conllu", "--limit", "9", "--no-control", "--quiet")
-    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
-
-
 def test_the_document_is_laid_out_as_the_contract_says(run: Any):
     assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
     content = document()
