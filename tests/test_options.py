@@ -4,11 +4,12 @@ import inspect
 from typing import Any
 
 import pytest
-from typer.main import get_command
+from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
+from attnviz.figures import Look
 from attnviz.options import COMMANDS, REQUIRED, Option
 
 OF_THE_COMMAND_LINE = {
@@ -52,14 +53,25 @@ def test_options_of_measuring_are_arguments_with_the_same_default(command: str, 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_command_line_has_the_options_of_the_table_and_no_others(command: str):
-    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
-    known = {option.name: option for option in COMMANDS[command].options}
-    assert {each.name for each in parameters} == {*known}
-    for each in parameters:
-        assert each.default == (None if known[each.name].default in ((), REQUIRED) else known[each.name].default)
-        if not known[each.name].hidden:
-            assert known[each.name].help in each.help
+def test_the_help_is_made_of_the_table_and_tells_exit_codes_and_defaults(command: str):
+    text = "".join(CliRunner().invoke(app, [command, "--help"], terminal_width=200).stdout.split())
+    for option in COMMANDS[command].options:
+        default = option.default
+        if default is True:
+            default = option.name
+        note = f"[default: {default}]" if default not in (None, False, (), "", REQUIRED) else ""
+        assert ("".join(f"{option.help} {note}".split()) in text) != option.hidden
+    codes = (
+        "0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; 130 int"
+    )
+    assert "".join(codes.split()) in text
+
+
+def test_figures_look_from_python_as_by_default_on_the_command_line():
+    of_look = inspect.signature(Look).parameters
+    defaults = {option.name: option.default for option in COMMANDS["heads"].options if option.name in of_look}
+    assert {name: of_look[name].default for name in defaults} == defaults
+    assert set(of_look) == set(defaults)
 
 
 @pytest.mark.parametrize(("function", "option"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
