@@ -5,7 +5,7 @@ Python functions, of the same name and default, and :func:`checked` holds what t
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -125,6 +125,16 @@ class Command:
     def measuring(self) -> list[str]:
         """The names of the options that are about text, model and measurement."""
         return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+
+    def typed(self, values: Mapping[str, object]) -> list[str]:
+        """What to type for these values of some options, in their order; nothing for defaults."""
+        known = {option.name: option for option in self.options}
+        changed = [(known[name], value) for name, value in values.items() if value != known[name].default]
+        return [
+            word
+            for option, value in changed
+            for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
+        ]
 
 
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
