@@ -105,11 +105,11 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
+    options = Options(words, local_window, long_range_from, queries)
     reader = open_reader(
-        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
-        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family, memory=memory,
-        queries=queries, text=(text, pair),
+        model, options, tokenizer, revision, device, device_map, dtype, syntax=syntax, parser=parser,
+        truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn, generate=generate,
+        any_family=any_family, memory=memory, text=(text, pair),
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -219,21 +219,15 @@ class Reader:
 
 
 def open_reader(
-    model: Model, tokenizer: Any, revision: str | None, device: str | None, device_map: DeviceMap | Path | None,
-    dtype: str | None, *, words: bool, local_window: int, long_range_from: int, syntax: bool, parser: str | None,
-    truncate: bool, profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None,
-    generate: int | None = None, any_family: bool = False, memory: int | str | None = None,
-    queries: str | int | None = None, text: tuple[str, str | None] | None = None,
+    model: Model, options: Options, tokenizer: Any, revision: str | None, device: str | None,
+    device_map: DeviceMap | Path | None, dtype: str | None, *, syntax: bool, parser: str | None, truncate: bool,
+    profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
+    any_family: bool = False, memory: int | str | None = None, text: tuple[str, str | None] | None = None,
 ) -> Reader:  # fmt: skip
     """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`.
 
     With a ``text`` (and its pair) the memory that it needs is held against what there is.
     """
-    if local_window >= long_range_from:
-        raise UsageError(
-            f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
-            f"{local_window} would be local and long-range at once."
-        )
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     of_block = block_memory(memory)
@@ -241,7 +235,7 @@ def open_reader(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
         device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block, kept=1),
     )  # fmt: skip
-    if queries is not None and checkpoint.stacks:
+    if options.queries is not None and checkpoint.stacks:
         raise UsageError(
             "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
         )
@@ -249,7 +243,6 @@ def open_reader(
     if profile and source is not None and not checkpoint.stacks:
         shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
         stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
-    options = Options(words, local_window, long_range_from, queries)
     return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate, of_block)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import check_texts
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
@@ -209,9 +209,9 @@ def analyze_each(
     else:
         corpus, lines = None, _listed(texts)
     reader = open_reader(
-        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
-        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn, memory=memory,
+        model, Options(words, local_window, long_range_from), tokenizer, revision, device, device_map, dtype,
+        syntax=syntax, parser=parser, truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn,
+        memory=memory,
     )  # fmt: skip
     refuse_target(reader.checkpoint, None, max_new_tokens)
     _check(reader, lines)
