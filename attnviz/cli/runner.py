@@ -208,12 +208,15 @@ class Run:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
         from attnviz.results.report import checked_views, views_of
 
-        views, names, typed = views_of(self.command), None, self.options["figures"]
+        views, typed = views_of(self.command), self.options["figures"]
+        names: list[str] | None
         if self.options["no_figures"]:
             if typed not in (None, "none"):
                 raise UsageError(f"expected --figures or --no-figures, found both (--figures {typed}).")
-            names = list[str]()
-        elif typed is not None:
+            names = []
+        elif typed is None:
+            names = [*(view.name for view in views if view.default), *adds] if adds else None
+        else:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
                 known = ", ".join(view.name for view in views)
@@ -221,9 +224,7 @@ class Run:
                     f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
                 )
             if names != ["all"]:
-                names = list(dict.fromkeys([*([] if names == ["none"] else names), *adds]))
-        elif adds:
-            names = [*(view.name for view in views if view.default), *adds]
+                names = list(dict.fromkeys([*(name for name in names if name != "none"), *adds]))
         checked_views(self.command, names, self.format_names)
         return names
 
