@@ -122,9 +122,7 @@ def explain(
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model.
         progress: told of every verified layer.
