@@ -346,15 +346,18 @@ def test_only_a_string_is_a_pair(bert_folder: Path, pair: Any):
         analyze(SENTENCE, pair=pair, model=bert_folder)
 
 
-@pytest.mark.parametrize(("window", "far"), [(-1, 4), (1, 0), (1, -4)])
-def test_distances_have_a_smallest_value(bert_folder: Path, window: int, far: int):
-    with pytest.raises(UsageError, match=rf"local_window >= 0 and long_range_from >= 1 .*found {window} and {far}"):
-        analyze(SENTENCE, model=bert_folder, local_window=window, long_range_from=far)
-
-
-def test_distances_have_a_largest_value(bert_folder: Path):
-    with pytest.raises(UsageError, match="both at most 1000000"):
-        analyze(SENTENCE, model=bert_folder, long_range_from=10**30)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local_window": -1}, "local_window as a whole number from 0 on, found -1"),
+        ({"long_range_from": 0}, "long_range_from as a whole number from 1 on, found 0"),
+        ({"long_range_from": 10**6 + 1}, "long_range_from as a whole number up to 1000000, found 1000001"),
+        ({"local_window": 10**30}, "local_window as a whole number up to 1000000"),
+    ],
+)
+def test_distances_have_a_range(bert_folder: Path, options: dict[str, int], message: str):
+    with pytest.raises(UsageError, match=message):
+        analyze(SENTENCE, model=bert_folder, **options)
 
 
 def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):

@@ -107,31 +107,6 @@ def test_help_names_the_commands(flag):
     assert re.search(r"^  heads +\S", result.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_the_shared_options_with_their_defaults_and_the_exit_codes(command):
-    text = " ".join(runner.invoke(app, [command, "--help"], terminal_width=200).stdout.split())
-    shared = [
-        "-m, --model MODEL", "--revision", "--figures", "--no-figures", "--format", "--theme", "--width",
-        "-d, --device", "--dtype", "-o, --out", "--json", "-q, --quiet",
-    ]  # fmt: skip
-    for option in ["-o, --out", "--json"] if command == "models" else shared:
-        assert f" {option}" in text
-    assert all(
-        code in text for code in ("0 done", "1 an error", "2 wrong usage", "3 the recomputed", "130 interrupted")
-    )
-    if command not in ("models", "compare"):
-        assert "[default: minilm]" in text
-    if command != "models":
-        assert all(f"[default: {default}]" in text for default in ("light", "auto", "float32"))
-
-
-def test_options_of_heads_keep_their_defaults():
-    text = " ".join(runner.invoke(app, ["heads", "--help"], terminal_width=200).stdout.split())
-    for option, default in (("local-window", 1), ("long-range-from", 4), ("top", 12), ("scale", "auto")):
-        assert re.search(rf"--{option} [A-Z][^\[]*\[default: {default}\]", text)
-    assert "or none. Default: overview,heads." in text
-
-
 def test_help_imports_nothing_heavy():
     code = (
         "import sys\n"

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from attnviz.cli import profile as cli_profile
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.corpora import batches
-from attnviz.corpora.long_runs import Process, Unfinished
+from attnviz.corpora.long_runs import Unfinished
 from attnviz.patterns.guesses import BASELINES
 from tests import corpora
 
@@ -52,13 +51,6 @@ def test_files_tables_and_the_document(run: Any):
     for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
         assert title in result.stdout
     assert result.stderr == "Wrote 2 files to out\n"
-
-
-def test_json_prints_the_document_and_quiet_nothing(run: Any):
-    printed = run("trees.conllu", "--limit", "9", "--no-control", "--json")
-    assert json.loads(printed.stdout) == document()
-    quiet = run("trees.conllu", "--limit", "9", "--no-control", "--quiet")
-    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
 def test_the_document_is_laid_out_as_the_contract_says(run: Any):
@@ -335,9 +327,19 @@ def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, mon
 
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cli_profile, "this_process", lambda: Process(1, 2, 1))
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("attnviz.profile_heads", lambda *_, **__: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""
+    wrong = run()  # the first one says what is wrong
+    assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
     assert not Path("out").exists()
+
+
+def test_processes_that_make_no_sense_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "2")
+    result = run("trees.conllu")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("attnviz: expected RANK below WORLD_SIZE")

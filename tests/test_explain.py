@@ -65,7 +65,7 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
         ({"token": 9}, "positions 0 to 8, found 9"),
         *(({"head": head}, "expected the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
         ({"head": HeadId(-1, 0)}, "no head L-1H0"),
-        *(({"layer": layer}, "expected a layer as a whole number") for layer in ("0", 1.5, True, [0])),
+        *(({"layer": layer}, "expected layer as a whole number") for layer in ("0", 1.5, True, [0])),
         *(({"token": token}, "expected a token of the text") for token in (True, b"cat", ["cat"])),
     ],
 )  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
 
 
 def test_what_is_no_text_is_refused() -> None:
-    with pytest.raises(TextError, match="expected the text as a string, found bytes"):
+    with pytest.raises(TextError, match=r"expected text \(and pair\) as a string, found bytes"):
         of_bert(b"the cat")  # type: ignore[arg-type]
 
 

@@ -18,6 +18,7 @@ from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES
 from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run, repeats
 from attnviz.model.architectures import ARCHITECTURES
+from attnviz.options import COMMANDS as TABLE
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
@@ -219,6 +220,15 @@ def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> N
     shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [kind, "--help"], terminal_width=200).stdout))
     switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
     assert listed - switches == shown - {"--help"} - switches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_defaults_of_the_guide_are_the_defaults_of_the_program(kind: str) -> None:
+    rows = [line for line in section(kind, "Options").splitlines() if line.startswith("| `--") and "efault" in line]
+    for option in TABLE[kind].options:
+        named = [row for row in rows if option.flags[0] in row.split("|")[1]]
+        if isinstance(option.default, str | int) and not isinstance(option.default, bool):
+            assert [row for row in named if str(option.default) not in row] == []
 
 
 @pytest.mark.parametrize("spec", PATTERNS, ids=lambda spec: spec.statistic)

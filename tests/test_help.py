@@ -7,8 +7,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from attnviz.cli.options import GROUPS
 from attnviz.cli.program import app
+from attnviz.options import GROUPS
 
 COMMANDS = ("heads", "compare", "profile", "explain", "outputs", "ablate", "rollout", "models")
 OF_MODELS = ("Text and model", "Output")

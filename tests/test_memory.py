@@ -17,7 +17,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.arguments import checked
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus.measure import compare_corpus
 from attnviz.corpora.long_runs import Process as OneOfMany
@@ -26,6 +25,7 @@ from attnviz.errors import AttnvizError, CheckpointError, OutOfMemoryError, Pars
 from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory, out_of_memory_named
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.libraries import calling_transformers
+from attnviz.options import checked
 from attnviz.patterns import parsers
 from tests.conftest import SENTENCE
 from tests.corpora import sentences

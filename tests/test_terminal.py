@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.cli.runner import PRINTED, Run, collecting, command
+from attnviz.cli.runner import Job, Run, collecting, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.model.wording import counted, percent, rounded, signed
+from attnviz.options import COMMANDS, Command
 from attnviz.results.documents import captions_text, csv_text, read_captions
 from attnviz.results.tables import Column, column_table, number, plain_text
 from tests.conftest import SENTENCE
@@ -226,21 +227,26 @@ def test_a_closed_standard_output_is_one_message(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["heads.csv", "heads.json"]
 
 
-def test_a_command_that_only_prints_has_the_options_of_the_model_and_tells_of_no_files(
+def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_no_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    @command(shared=PRINTED)
-    def letters(run: Run, text: str) -> None:
-        print_results({"model": run.model, "n": len(text)}, lambda _: f"{len(text)} letters", run.as_json, run.quiet)
+    known = {option.name: option for option in COMMANDS["heads"].options}
+    text, output = ([known[name] for name in names] for names in (("text", "model", "device"), ("as_json", "quiet")))
+    monkeypatch.setitem(COMMANDS, "letters", Command((), text=tuple(text), output=tuple(output)))
 
-    assert [*inspect.signature(letters).parameters] == [*PRINTED[:2], "text", *PRINTED[2:]]
-    options = {"revision": None, "device": "cpu", "device_map": None, "dtype": "float32", "quiet": False}
-    letters(text="cat", model="minilm", as_json=False, **options)
-    letters(text="cat", model="minilm", as_json=True, **options)
-    assert capsys.readouterr().out == '3 letters\n{\n "model": "minilm",\n "n": 3\n}\n'
+    @command
+    def letters(run: Run, text: str, device: str) -> Job:
+        told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
+        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters", as_json, run.quiet))
+
+    options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
+    assert {*inspect.signature(letters).parameters} == {*options, "as_json"}
+    letters(as_json=False, **options)
+    letters(as_json=True, **options)
+    assert capsys.readouterr().out == '3 letters\n{\n "model": "minilm",\n "n": 3,\n "device": "cpu"\n}\n'
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(typer.Exit) as stopped:
-        letters(text="cat", model="minilm", as_json=False, **options)
+        letters(as_json=False, **options)
     assert stopped.value.exit_code == 1
     assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_whole
 from attnviz.attention.recorder import attending
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
@@ -34,10 +33,8 @@ def target_tokens(
 
     Raises:
         TextError: see :func:`attnviz.model.encoding.tokenize`.
-        UsageError: ``max_new_tokens`` is no whole number from 1 on.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    check_whole("max_new_tokens", longest, 1)
     if given is None:
         text, whole = generate_greedily(checkpoint, source, longest)
     else:

@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 import attnviz
-from attnviz.cli import options
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import read_text, split_names
 from attnviz.errors import UsageError
 from attnviz.model.wording import counted
@@ -19,126 +17,13 @@ from attnviz.progress import Progress
 if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText
     from attnviz.corpora.reading import Text
-    from attnviz.model.sources import Source
-    from attnviz.results.view import ChoiceNames
-
 
 _SUMMARY = "texts"
 """The figure of all texts; all others are of one."""
 
 
-@command(
-    figures="overview, heads, lines, map, mean, pair, panel, relations, text, page",
-    note="Default: overview,heads. With --each-line also texts.",
-)
-def heads(
-    run: Run,
-    text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT",
-            help="The sentence. Write - to read standard input. With --each-line: a file (.txt) with a text on each "
-            "line, or -.",
-        ),
-    ],
-    each_line: Annotated[
-        bool,
-        options.text_option(
-            "--each-line", help="Analyse every line of a file by itself, and how much the heads vary between them."
-        ),
-    ] = False,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    generate: Annotated[
-        int | None,
-        options.text_option(
-            metavar="COUNT",
-            min=1,
-            help="Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, greedily, and show the "
-            "attention of all.",
-        ),
-    ] = None,
-    any_family: Annotated[
-        bool,
-        options.text_option(
-            "--any-family",
-            help="Also take a family of transformers that attnviz does not reproduce. Its patterns are recomputed from "
-            "the model's own queries and keys, which is level 1 of 4: not verified.",
-        ),
-    ] = False,
-    queries: Annotated[
-        str | None,
-        options.text_option(
-            metavar="QUERIES",
-            help="Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token "
-            "as for --token. For long texts.",
-        ),
-    ] = None,
-    select: options.SelectByRole = None,
-    words: options.Words = False,
-    local_window: options.LocalWindow = 1,
-    long_range_from: options.LongRangeFrom = 4,
-    syntax: Annotated[
-        bool,
-        typer.Option(help="Parse the text if spaCy and a pipeline for it are installed."),
-    ] = True,
-    parser: options.Parser = None,
-    profile: Annotated[
-        bool,
-        typer.Option(help="Also show the roles that a stored profile gives the heads."),
-    ] = True,
-    truncate: options.Truncate = False,
-    memory: options.Memory = None,
-    scale: Annotated[
-        str,
-        options.picture_option(
-            metavar="SCALE",
-            help="Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of the head), log, or "
-            "auto (shared up to 40 tokens, log beyond).",
-        ),
-    ] = "auto",
-    drop_special: Annotated[
-        bool,
-        options.picture_option(
-            "--drop-special",
-            help="Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1.",
-        ),
-    ] = False,
-    token: Annotated[
-        str | None,
-        options.token_option(
-            "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
-            "all",
-            options.PICTURES,
-        ),
-    ] = None,
-    relations: Annotated[
-        bool,
-        options.picture_option(
-            "--relations",
-            help="Outline in heatmaps the pairs of the relation that is a head's label or role, and draw them as arcs "
-            "(adds the figure relations). Needs a parse.",
-        ),
-    ] = False,
-    relation: Annotated[
-        str | None,
-        options.picture_option(
-            metavar="RELATION", help="The same for this relation, such as obj, and all selected heads."
-        ),
-    ] = None,
-    maps: Annotated[
-        list[str] | None,
-        options.picture_option(
-            "--map",
-            metavar="STATISTIC",
-            help="Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). "
-            "May be given more than once. Default: entropy.",
-        ),
-    ] = None,
-    save_attention: Annotated[bool, options.save_option("attention", "one tensor per layer")] = False,
-    top: Annotated[int, options.top_option("Number of heads in the table, the clearest first.")] = 12,
-) -> None:
+@command
+def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
@@ -149,49 +34,35 @@ def heads(
         attnviz heads "The cat that I saw ran away"
         attnviz heads sentences.txt --each-line --select L1
     """
-    of_one: dict[str, object] = {"--pair": pair, "--target": target, "--token": token, "--generate": generate}
-    of_one |= {"--relation": relation, "--any-family": any_family or None, "--queries": queries}
-    lines = _texts_of_lines(text, of_one) if each_line else None
-    sentence = read_text(text) if lines is None else ""
-    statistics = split_names(maps)
+    if each_line:
+        return _each_line(run, text, {name: value for name, value in options.items() if name not in run.known.of_one})
+    sentence, statistics = read_text(text), split_names(run.options["maps"])
     source = run.find_model()
-    reading: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens, "words": words, "local_window": local_window,
-        "long_range_from": long_range_from, "syntax": syntax, "parser": parser, "truncate": truncate,
-        "profile": profile, "memory": memory, "device": run.device, "device_map": run.device_map, "dtype": run.dtype,
-    }  # fmt: skip
 
-    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
+    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         _check_statistics(statistics)
-        return attnviz.analyze(
-            sentence, source, pair=pair, target=target, progress=progress, warn=warn, generate=generate,
-            any_family=any_family, queries=queries, **reading,
-        )  # fmt: skip
+        return attnviz.analyze(sentence, source, **options, progress=progress, warn=warn)
 
-    drawn: ChoiceNames = {
-        "select": select or (), "top": top, "drop_special": drop_special, "token": token, "maps": statistics,
-        "tensors": save_attention, "relations": relations, "relation": relation,
-    }  # fmt: skip
-    adds = ["lines"] * (token is not None and "text" not in split_names([run.figures or "all"]))
-    adds += ["map"] * bool(statistics) + ["relations"] * (relations or relation is not None)
-    if lines is not None:
-        _analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
-        return
-    asked = None if generate is None else f"--generate {generate}"
-    run.execute(measure, texts=(sentence, pair, target, asked), scale=scale, adds=adds, **drawn)
+    generated = None if options["generate"] is None else f"--generate {options['generate']}"
+    texts = (sentence, options["pair"], options["target"], generated)
+    return run.job(measure, texts=texts, adds=_added_figures(run))
 
 
-def _texts_of_lines(file: str, refused: Mapping[str, object]) -> "Path | list[Text]":
-    """The file, or the lines of standard input that are not blank.
+def _added_figures(run: Run) -> list[str]:
+    """The figures that other options ask for."""
+    of_text = "text" in split_names([run.options["figures"] or "all"])
+    adds = {
+        "lines": "token" in run.changed and not of_text,
+        "map": "maps" in run.changed,
+        "relations": "relations" in run.changed or "relation" in run.changed,
+    }
+    return [name for name, added in adds.items() if added]
 
-    Raises:
-        UsageError: an option was given that is about one text.
-    """
+
+def _texts_of_lines(file: str) -> "Path | list[Text]":
+    """The file, or the lines of standard input that are not blank."""
     from attnviz.corpora.reading import Place, Text
 
-    for option, given in refused.items():
-        if given is not None:
-            raise UsageError(f"{option} is about one text; expected --each-line without it, found both.")
     if file != "-":
         return Path(file)
     lines = enumerate(read_text("-").split("\n"), start=1)
@@ -199,19 +70,10 @@ def _texts_of_lines(file: str, refused: Mapping[str, object]) -> "Path | list[Te
     return [Text(line, place=Place(Path("standard input"), number)) for number, line in filled]
 
 
-def _analyze_lines(
-    run: Run,
-    lines: "Path | list[Text]",
-    source: "Source",
-    reading: Mapping[str, Any],
-    *,
-    scale: str,
-    adds: Sequence[str],
-    choices: "ChoiceNames",
-) -> None:
+def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     """Analyse every line; each text is written whole before the next is read, the summary at the end.
 
-    ``reading`` are further arguments of :func:`attnviz.analyze_each`; the others are as for :meth:`Run.execute`.
+    ``reading`` are further arguments of :func:`attnviz.analyze_each`.
     """
     from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
@@ -219,66 +81,78 @@ def _analyze_lines(
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.report import checked_views, layout_of
 
-    _, labels = ids_and_names(choices.get("select", ()))
+    run.refuse(run.known.of_one, "is about one text; expected --each-line without it, found both")
+    lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
+    source = run.find_model()
+    _, labels = ids_and_names(run.options["select"])
     if labels:
         raise UsageError(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )
-    names = _figures_of_each(run, adds)
-    wanted, formats = run.choices(scale, choices), run.format_names
+    of_each, of_all = _figures_of_each(run)
+    names, choices, formats = of_each.figure_names(_added_figures(run)), run.choices(), run.format_names
     written, without = set[str](), Counter[str]()
 
-    def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
-        assert run.folder is not None
-        if (
-            not written
-            and run.figures == _SUMMARY
-            and (why := checked_views(run.command, [_SUMMARY])[0].drawing.missing(analysis))
-        ):
+    def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
+        (view,) = checked_views(of_all.command, [_SUMMARY])
+        if not written and of_all.options["figures"] == _SUMMARY and (why := view.drawing.missing(analysis)):
             raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
-        path = run.folder.path / one.folder
+        path = folder.path / one.folder
         document = read_document(path / "heads.json")
         if one.folder not in written:
             missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
             without.update([] if names == ["all"] else missing)
             drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
-                with OutputFolder(path, layout_of("heads"), run.overwrite) as output:
-                    shown = replace(wanted, relations=wanted.relations and not without_relations(analysis))
+                with OutputFolder(path, layout_of("heads"), run.options["overwrite"]) as output:
+                    shown = replace(choices, relations=choices.relations and not without_relations(analysis))
                     document = analysis.write(output, shown, figures=drawn, formats=formats)
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)
-        run.folder.write("heads.jsonl", json_text(document, None), more=True)
-        texts = f"{counted(len(written), 'text')} {'was' if len(written) == 1 else 'were'}"
-        run.partly = f"{texts} written to {run.folder.path}, each whole in its own folder; the summary was not."
+        folder.write("heads.jsonl", json_text(document, None), more=True)
 
-    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
-        _check_statistics(choices.get("maps", ()))
-        return attnviz.analyze_each(lines, source, visit=write, progress=progress, warn=warn, **reading)
+    def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
+        _check_statistics(statistics)
+        return attnviz.analyze_each(
+            lines, source, **reading, visit=partial(write, folder), progress=progress, warn=warn
+        )
 
     def finish(_: dict[str, Any]) -> Iterator[str]:
-        run.partly = ""
         for name, count in without.items():
             yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
         yield f"each text has a folder of its own there, {len(written)} in all"
 
-    run.command = "heads.texts"
-    given = [] if isinstance(lines, Path) else [line.text for line in lines]
-    corpora = [lines] if isinstance(lines, Path) else []
-    run.execute(measure, texts=given, corpora=corpora, scale=scale, rate=True, finish=finish, **choices)
+    def kept() -> str:
+        assert job.output is not None
+        if not written or job.output.committed:
+            return ""
+        texts = f"{counted(len(written), 'text')} {'was' if len(written) == 1 else 'were'}"
+        return f"{texts} written to {job.output.path}, each whole in its own folder; the summary was not."
+
+    job = of_all.job(
+        measure,
+        texts=[] if isinstance(lines, Path) else [line.text for line in lines],
+        corpora=[lines] if isinstance(lines, Path) else [],
+        rate=True,
+        finish=finish,
+        kept=kept,
+    )
+    return job
 
 
-def _figures_of_each(run: Run, adds: Sequence[str]) -> list[str] | None:
-    """The figures of each text; ``--figures`` is left with that of all texts."""
-    asked = (run.figures or "").replace(" ", "").split(",")
-    own = [name for name in asked if name == _SUMMARY]
-    if own and not run.no_figures:
-        run.figures = ",".join(name for name in asked if name != _SUMMARY) or "none"
-    names = run.figure_names(adds)
-    if run.figures is not None and run.figures.strip() != "all":
-        run.figures = _SUMMARY if own else "none"
-    return names
+def _figures_of_each(run: Run) -> tuple[Run, Run]:
+    """The run as it is for each text, and for all texts: ``--figures`` names the figures of both."""
+    asked = (run.options["figures"] or "").replace(" ", "").split(",")
+    of_each, of_all = run.options["figures"], run.options["figures"]
+    if _SUMMARY in asked and not run.options["no_figures"]:
+        of_each = ",".join(name for name in asked if name != _SUMMARY) or "none"
+    if of_each is not None and of_each.strip() != "all":
+        of_all = _SUMMARY if _SUMMARY in asked else "none"
+    return (
+        replace(run, options={**run.options, "figures": of_each}),
+        replace(run, command="heads.texts", options={**run.options, "figures": of_all}),
+    )
 
 
 def _check_statistics(names: Sequence[str]) -> None:

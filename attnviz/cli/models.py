@@ -1,36 +1,18 @@
 """The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from attnviz.cli.options import output_option, text_option
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
 
 
-@command(shared=("as_json",))
-def models(
-    run: Run,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME",
-            help="A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). "
-            "Default: all that are known here.",
-        ),
-    ] = None,
-    families: Annotated[
-        bool,
-        text_option("--families", help="List instead the architectures that are reproduced, and which commands work."),
-    ] = False,
-    out: Annotated[
-        str | None,
-        output_option("--out", "-o", metavar="FOLDER", help="Folder for models.json and models.csv. Default: none."),
-    ] = None,
-) -> None:
+@command
+def models(run: Run, names: Sequence[str], families: bool) -> Job:
     """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 
     The numbers come from config files and papers; no weights are loaded. Without a name it lists the built-in models,
@@ -41,10 +23,9 @@ def models(
         attnviz models minilm bert-large --json
         attnviz models --families
     """
-    wanted = [decoded("NAME", name) for name in names or []]
+    wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
     if families:
-        _list_families(run, wanted, out)
-        return
+        return Job(partial(_list_families, wanted, out, as_json))
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import LAYOUT, models_document, models_report
@@ -65,19 +46,28 @@ def models(
         say(str(each))
     if not listed:
         raise failed[-1]
-    document = models_document(listed, __version__)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        with OutputFolder(folder, LAYOUT) as run.folder:
-            document = run.folder.commit(document)
-    print_results(document, lambda width: models_report(listed, width), run.as_json, folder=folder)
-    if run.folder is not None:
-        say_what_was_written(run.folder)
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
+    output = None if out is None else OutputFolder(Path(out), LAYOUT)
+
+    def work() -> None:
+        document = models_document(listed, __version__)
+        if output is not None:
+            with output:
+                document = output.commit(document)
+        print_results(
+            document,
+            lambda width: models_report(listed, width),
+            as_json,
+            folder=None if output is None else output.path,
+        )
+        if output is not None:
+            say_what_was_written(output)
+        if failed:
+            raise typer.Exit(failed[0].exit_code)
+
+    return Job(work, output)
 
 
-def _list_families(run: Run, names: list[str], out: str | None) -> None:
+def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
     if names or out is not None:
         raise UsageError(
             "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
@@ -86,4 +76,4 @@ def _list_families(run: Run, names: list[str], out: str | None) -> None:
     from attnviz.version import __version__
 
     document = families_document(__version__)
-    print_results(document, lambda width: families_report(document, width), run.as_json)
+    print_results(document, lambda width: families_report(document, width), as_json)

@@ -1,55 +1,15 @@
 """The command ``attnviz outputs``."""
 
-from typing import Annotated
-
-import typer
+from typing import Any
 
 import attnviz
-from attnviz.cli import options
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.progress import Progress
 
 
-@command(figures="overview, shares, effects, heads")
-def outputs(
-    run: Run,
-    text: options.Text,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    select: options.Select = None,
-    token: Annotated[
-        str | None, options.token_option("GPT-2: show the tokens that heads promote at this position", "the last token")
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASS", help="Classifiers: the class to explain. Default: the one the model decides for."
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="The class to hold it against. Default: the most probable other one."),
-    ] = None,
-    truncate: options.Truncate = False,
-    memory: options.Memory = None,
-    scale: Annotated[
-        str,
-        options.picture_option(
-            metavar="SCALE",
-            help="Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest of all).",
-        ),
-    ] = "per-head",
-    save_outputs: Annotated[bool, options.save_option("outputs", "one tensor [n_heads, n, d_model] per layer")] = False,
-    top: Annotated[
-        int | None,
-        options.top_option(
-            "Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
-            "--select names."
-        ),
-    ] = None,
-) -> None:
+@command
+def outputs(run: Run, text: str, pair: str | None, target: str | None, **options: Any) -> Job:
     """Show what each head adds to the residual stream: its output, norm-weighted attention and promoted tokens.
 
     Every head is verified. The outputs of the heads and the bias must sum to the attention output of the model.
@@ -70,29 +30,12 @@ def outputs(
         attnviz outputs "The cat that I saw ran away"
         attnviz outputs "one two one two" -m tiny-gpt2 --token two
     """
-    sentence = read_text(text)
-    source = run.find_model()
+    text, source = read_text(text), run.find_model()
 
-    def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
+    def measure(_: object, progress: Progress, __: object) -> "attnviz.HeadOutputs":
         from attnviz.commands.outputs.report import check_scale
 
-        check_scale(scale)
-        return attnviz.head_outputs(
-            sentence,
-            source,
-            pair=pair,
-            target=target,
-            max_new_tokens=max_new_tokens,
-            device=run.device,
-            device_map=run.device_map,
-            dtype=run.dtype,
-            truncate=truncate,
-            token=token,
-            label=label,
-            against=against,
-            memory=memory,
-            progress=progress,
-        )
+        check_scale(run.options["scale"])
+        return attnviz.head_outputs(text, source, pair=pair, target=target, **options, progress=progress)
 
-    scales, texts = ("shared", "per-head"), (sentence, pair, target)
-    run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)
+    return run.job(measure, texts=(text, pair, target))

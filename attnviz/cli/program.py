@@ -16,10 +16,10 @@ from attnviz.cli.compare import compare
 from attnviz.cli.explain import explain
 from attnviz.cli.heads import heads
 from attnviz.cli.models import models
-from attnviz.cli.options import GROUPS, MEASUREMENT, OUTPUT, TEXT_AND_MODEL
 from attnviz.cli.outputs import outputs
 from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
+from attnviz.options import GROUPS, OUTPUT
 from attnviz.version import __version__
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ class _Command(TyperCommand):
     """A command whose help has groups and examples, and that knows what a text without quotes looks like to it."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and options by the groups of :data:`attnviz.cli.options.GROUPS`."""
+        """Arguments and options by the groups of :data:`attnviz.options.GROUPS`."""
         parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
         for group in GROUPS:
             records = filter(None, (each.get_help_record(ctx) for each in parameters if _group(each) == group))
@@ -73,10 +73,7 @@ class _Command(TyperCommand):
 
 def _group(parameter: Any) -> str:
     """The group that the help shows an argument or an option in."""
-    if parameter.name == "help":
-        return OUTPUT
-    default = TEXT_AND_MODEL if parameter.param_type_name == "argument" else MEASUREMENT
-    return parameter.rich_help_panel or default
+    return OUTPUT if parameter.name == "help" else parameter.rich_help_panel
 
 
 for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):

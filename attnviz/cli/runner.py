@@ -1,19 +1,18 @@
-"""How every command runs: shared options, folder, measurement, files, tables or JSON, exit codes."""
+"""How every command runs: its options, folder, measurement, files, tables or JSON, exit codes."""
 
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
-from attnviz.cli.options import Shared, picture_option
-from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
+from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written, split_names
+from attnviz.corpora.long_runs import this_process
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -25,6 +24,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
+from attnviz.options import COMMANDS, Command, Option
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 
@@ -32,17 +32,13 @@ if TYPE_CHECKING:
     from attnviz.model.sources import Source
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import Result
-    from attnviz.results.view import ChoiceNames, Choices
+    from attnviz.results.view import Choices
 
+Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
+"""Makes a result, given the folder that it will be written to, and functions for progress and messages.
 
-_TEXTS = ("pair", "target", "token", "label", "against")
-"""Options that are in any language, and in UTF-8 whatever the locale is."""
-
-ALL = tuple(inspect.signature(Shared).parameters)
-"""The options of a command that measures, draws and writes."""
-
-PRINTED = ("model", "revision", "device", "device_map", "dtype", "as_json", "quiet")
-"""Those of a command that measures and prints, and writes no files."""
+None where another process writes it.
+"""
 
 _LIBRARIES_TAKE = 1e9
 """Bytes of address space, measured with torch 2.13 for CPUs, the smallest."""
@@ -54,33 +50,70 @@ _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
 
-@dataclass
-class Run(Shared):
-    """One run of a command: the shared options as they were typed, and how far it came.
+def _nothing() -> str:
+    """No sentence: nothing is kept."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command line asks for, once that is known.
 
     Attributes:
-        command: its name, which is also that of its folder in :mod:`attnviz.commands`.
-        folder: that it writes to, once there is one.
-        kept: the file in which it keeps what it has measured, until it is done; see :meth:`keeps`.
-        kept_before: which file of an earlier run stood there.
-        partly: what it has written for good before it is done, as a sentence; empty for nothing.
+        work: does it.
+        output: the folder that it writes to, if any.
+        kept: a sentence on what stays where it is stopped; empty for nothing.
         silent: whether another process says what is to be said.
     """
 
-    command: str = ""
-    folder: "OutputFolder | None" = None
-    kept: Path | None = None
-    kept_before: tuple[int, int] | None = None
-    partly: str = ""
+    work: Callable[[], None]
+    output: "OutputFolder | None" = None
+    kept: Callable[[], str] = _nothing
     silent: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of a command.
+
+    Attributes:
+        command: its name, or that of a form of it (``heads.texts``), which is also a folder of :mod:`attnviz.commands`.
+        options: by name, those of :data:`attnviz.options.COMMANDS`.
+    """
+
+    command: str
+    options: Mapping[str, Any]
+
+    @property
+    def known(self) -> Command:
+        """The options that the command has."""
+        return COMMANDS[self.command.partition(".")[0]]
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """The options that have other values than by default, as they were typed."""
+        given = ((option, self.options[option.name]) for option in self.known.options)
+        return {option.name: option.spelled(value) for option, value in given if value != option.default}
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise UsageError where one of these options was typed."""
+        for name in names:
+            if name in self.changed:
+                raise UsageError(f"{self.changed[name]} {why}.")
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing but errors is said."""
+        return bool(self.options.get("quiet"))
 
     def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
         """Where a model lies, by default that of ``--model``; see :func:`attnviz.model.sources.find_checkpoint`."""
         from attnviz.model.sources import find_checkpoint
 
-        wanted = (self.model, self.revision) if model is None else (model, revision)
-        with progress(self.quiet or self.silent) as tell:
-            return find_checkpoint(*wanted, tell)
+        if model is None:
+            model, revision = self.options["model"], self.options["revision"]
+        with progress(self.quiet or _another_speaks()) as tell:
+            return find_checkpoint(model, revision, tell)
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
         """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
@@ -89,128 +122,132 @@ class Run(Shared):
         """
         from attnviz.results.output_folder import text_folder
 
-        if self.out is not None:
-            return Path(self.out)
+        if self.options["out"] is not None:
+            return Path(self.options["out"])
         command = self.command.partition(".")[0]
         named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
         return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
 
-    def execute(
+    def job(
         self,
-        measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
+        measure: Measure,
         *,
         texts: Sequence[str | None] = (),
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
-        scale: str = "shared",
-        scales: Sequence[str] = (),
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
-        **choices: "Unpack[ChoiceNames]",
-    ) -> None:
-        """Open the folder, measure, write, print.
-
-        A process of several that is not the first (``silent``) only measures.
+        kept: Callable[[], str] = _nothing,
+        silent: bool = False,
+    ) -> Job:
+        """Open the folder, measure, write, print; options of pictures and output are checked at once.
 
         Args:
-            measure: makes the result; told of progress and given a function for messages. None where another process
-                writes it.
+            measure: makes the result.
             texts: that the results are of; they name the folder, whose pictures of others are not removed.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
-            scale: of colours.
-            scales: that the command has; empty for all.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
-            choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
+            kept: as for :class:`Job`.
+            silent: likewise; such a process only measures.
 
         Raises:
-            AttnvizError: see :mod:`attnviz.errors`.
+            UsageError: an unknown figure, format, scale, theme or width.
         """
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.report import layout_of, report_of
 
-        report, wanted = report_of(self.command), self.choices(scale, choices, scales)
-        figures, formats = self.figure_names(adds), self.format_names
-        if self.silent:
-            measure(collecting(lambda *_: None), lambda _: None)
-            return
+        report, choices, figures, quiet = report_of(self.command), self.choices(), self.figure_names(adds), self.quiet
         given = [text for text in texts if text is not None]
-        path = self.results_folder(models or [self.model], given, corpora)
-        with (
-            OutputFolder(path, layout_of(self.command), self.overwrite) as output,
-            progress(self.quiet, rate) as tell,
-        ):
-            self.folder = output
-            output.refuse_other_texts([*given, *map(str, corpora)])
-            tell("loading", 0, 0)
-            result = measure(collecting(tell), lambda message: say(message, self.quiet))
-            if result is None:
-                return
-            document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
-        messages = list(finish(document))
-        if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
-            messages.append(fonts.fonts_to_install())
-        print_results(document, lambda width: result.tables(wanted, width), self.as_json, self.quiet, path)
-        for message in [*report.afterwards(result, wanted, document), *messages]:
-            if message:
-                say(message, self.quiet)
-        say_what_was_written(output, self.quiet)
+        path = self.results_folder(models or [self.options["model"]], given, corpora)
+        output = OutputFolder(path, layout_of(self.command), self.options["overwrite"])
 
-    def choices(self, scale: str, choices: "ChoiceNames", scales: Sequence[str] = ()) -> "Choices":
-        """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
-        from attnviz.figures.style import SCALES, Style
+        def work() -> None:
+            with output, progress(quiet, rate) as tell:
+                output.refuse_other_texts([*given, *map(str, corpora)])
+                tell("loading", 0, 0)
+                result = measure(output, collecting(tell), partial(say, quiet=quiet))
+                if result is None:
+                    return
+                document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
+            messages = list(finish(document))
+            if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
+                messages.append(fonts.fonts_to_install())
+            print_results(document, lambda width: result.tables(choices, width), self.options["as_json"], quiet, path)
+            for message in [*report.afterwards(result, choices, document), *messages]:
+                if message:
+                    say(message, quiet)
+            say_what_was_written(output, quiet)
+
+        def only_measure() -> None:
+            measure(output, collecting(lambda *_: None), lambda _: None)
+
+        return Job(only_measure if silent else work, output, kept, silent)
+
+    def choices(self) -> "Choices":
+        """What is to be drawn and listed, and how it looks."""
+        from attnviz.figures.style import Style
         from attnviz.results.report import report_of
-        from attnviz.results.view import Choices
+        from attnviz.results.view import ChoiceNames, Choices
 
-        if scale not in (*(scales or SCALES), "log"):  # what cannot be logarithmic says why
-            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
-        style = Style(self.theme, scale, self.width, self.bare, self.panel)
-        return report_of(self.command).completed(Choices.of(style, choices))
+        names = set(ChoiceNames.__annotations__).difference(self.known.measuring)
+        drawn: Any = {name: value for name, value in self.options.items() if name in names}
+        if "maps" in drawn:
+            drawn["maps"] = split_names(drawn["maps"])
+        scale = self.options.get("scale", "shared")
+        style = Style(scale=scale, **{name: self.options[name] for name in ("theme", "width", "bare", "panel")})
+        return report_of(self.command).completed(Choices.of(style, drawn))
 
     @property
     def format_names(self) -> list[str]:
         """What ``--format`` means."""
-        return split_names(self.formats) or ["png"]
+        return split_names(self.options["formats"]) or ["png"]
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
         from attnviz.results.report import checked_views, views_of
 
-        views, names = views_of(self.command), None
-        if self.no_figures:
-            if self.figures not in (None, "none"):
-                raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
-            names = list[str]()
-        elif self.figures is not None:
-            names = split_names([self.figures])
+        views, typed = views_of(self.command), self.options["figures"]
+        names: list[str] | None
+        if self.options["no_figures"]:
+            if typed not in (None, "none"):
+                raise UsageError(f"expected --figures or --no-figures, found both (--figures {typed}).")
+            names = []
+        elif typed is None:
+            names = [*(view.name for view in views if view.default), *adds] if adds else None
+        else:
+            names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
                 known = ", ".join(view.name for view in views)
                 raise UsageError(
-                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found "
-                    f"{self.figures!r}."
+                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
                 )
             if names != ["all"]:
-                names = list(dict.fromkeys([*([] if names == ["none"] else names), *adds]))
-        elif adds:
-            names = [*(view.name for view in views if view.default), *adds]
+                names = list(dict.fromkeys([*(name for name in names if name != "none"), *adds]))
         checked_views(self.command, names, self.format_names)
         return names
 
-    def keeps(self, file: Path) -> None:
-        """Name the file in which it will keep what it has measured."""
-        self.kept, self.kept_before = file, _which(file)
 
-    @property
-    def what_is_kept(self) -> str:
-        """A sentence on what this run has kept, with a space before it; empty where it has kept nothing."""
-        if self.partly:
-            return f" {self.partly}"
-        if self.kept is None or _which(self.kept) in (None, self.kept_before):
-            return ""
-        return f" What was measured is kept in {self.kept}: the same command goes on from there."
+def unfinished_note(file: Path) -> Callable[[], str]:
+    """Gives a sentence once there is a file with what was measured, that is not the one that is there now."""
+
+    def which() -> tuple[int, int] | None:
+        """Inode and mtime."""
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def note() -> str:
+        kept = f"What was measured is kept in {file}: the same command goes on from there."
+        return "" if which() in (None, before) else kept
+
+    before = which()
+    return note
 
 
 def collecting(tell: Progress) -> Progress:
@@ -225,81 +262,80 @@ def collecting(tell: Progress) -> Progress:
     return told
 
 
-def _which(file: Path) -> tuple[int, int] | None:
-    """What tells a file from another one that is put in its place; None where there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
+    """Make a command of a function, with the options that :data:`attnviz.options.COMMANDS` has under its name.
 
-
-def command(
-    *, figures: str = "", note: str = "Default: all.", shared: Sequence[str] = ALL
-) -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
-    """Make a command of a function of a :class:`Run` and of the command's own options.
-
-    The command also has options of :class:`Shared`, but those that the function has itself; they come to it as the Run.
-    Errors become exit codes.
-
-    Args:
-        figures: the names of the command's views, for the help of ``--figures``.
-        note: what else is to be said of them.
-        shared: the names of these options: all, or for a command that only prints :data:`PRINTED`, or fewer.
+    The function is given a :class:`Run`, and by name the options of text and measurement, but for those that name a
+    model. Nothing is written and little is read before the :class:`Job` that it gives. Errors become exit codes.
     """
-    text = f"Any of {figures} (with commas between), all, or none. {note}"
-    of_figures = Annotated[str | None, picture_option(metavar="FIGURES", help=text)]
+    known = COMMANDS[function.__name__]
 
-    def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
-        _, *own = inspect.signature(function).parameters.values()
-        declared = {option.name for option in own}
-        added = [
-            option.replace(annotation=of_figures if option.name == "figures" else option.annotation)
-            for option in inspect.signature(Shared).parameters.values()
-            if option.name in shared and option.name not in declared
-        ]
-
-        @wraps(function)
-        def run_command(**given: Any) -> None:
-            options = {option.name: given.pop(option.name) for option in added}
-            with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
-                if "out" in given:
-                    given["out"] = _folder(given["out"])
-                run.out = _folder(run.out)
-                if "device" in options:
+    def run_command(**given: Any) -> None:
+        job: Job | None = None
+        try:
+            with handled(interruption()), out_of_memory_named():
+                values = {option.name: _checked(option, given[option.name]) for option in known.options}
+                if "device" in values:
                     _check_working_folder()
                     _check_address_space()
-                texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
-                function(run, **{**given, **texts})
+                arguments = {name: values[name] for name in known.measuring if name not in ("model", "revision")}
+                job = function(Run(function.__name__, values), **arguments)
+                job.work()
+        except (AttnvizError, KeyboardInterrupt) as error:
+            raise typer.Exit(_tell(error, job)) from error
 
-        of_model = [option for option in added if option.name in ("model", "revision")]
-        ordered = [*of_model, *own, *(option for option in added if option not in of_model)]
-        run_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads it
-            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in ordered]
-        )
-        return run_command
-
-    return decorate
+    run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
+    parameters = [_parameter(option) for option in known.options]
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+    return run_command
 
 
-@contextmanager
-def errors_to_exit_codes(run: Run) -> Iterator[Run]:
-    """One line on standard error for what the user can mend; 130 for an interruption; bugs keep their traceback."""
+def _parameter(option: Option) -> inspect.Parameter:
+    """As typer reads it."""
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
+    shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
+    declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
+    default = None if option.default == () else option.default
+    kind = option.kind if default is not None else option.kind | None
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
+
+
+def _checked(option: Option, value: Any) -> Any:
+    """What was typed, or UsageError; of lists a tuple, of texts UTF-8, of ``--out`` a folder that there can be."""
+    if option.default == () or isinstance(value, list):
+        value = tuple(value or ())
+    if option.any_language and value is not None:
+        value = decoded(option.spelled(value), value)
+    if option.name == "out":
+        value = _folder(value)
+    option.check_value(value)
+    return value
+
+
+def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
+    """One line on standard error on what stopped a command, and what it has kept; gives the exit code."""
+    silent = _another_speaks() if job is None else job.silent
+    kept = "" if job is None or isinstance(error, VerificationError) else job.kept()  # it would fail there again
+    if isinstance(error, AttnvizError):
+        message, code = f"{error} {kept}".rstrip(), error.exit_code
+        silent = silent and not isinstance(error, _OF_ONE_PROCESS)
+    else:
+        written = job is not None and job.output is not None and job.output.committed
+        how_far = "; all files were written." if written else "; nothing was written."
+        message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
+    if not silent:
+        say(message)
+    return code
+
+
+def _another_speaks() -> bool:
+    """Whether this is one of several processes, and not the first."""
     try:
-        with handled(interruption()), out_of_memory_named():
-            yield run
-    except AttnvizError as error:
-        if not run.silent or isinstance(error, _OF_ONE_PROCESS):
-            kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
-            typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
-        raise typer.Exit(error.exit_code) from error
-    except KeyboardInterrupt as error:
-        written = run.folder is not None and run.folder.committed
-        how_far = "all files were written" if written else "nothing was written"
-        kept = run.what_is_kept
-        if not run.silent:
-            typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
-        raise typer.Exit(INTERRUPTED) from error
+        return not this_process().first
+    except ProcessError:
+        return False
 
 
 def _folder(out: str | None) -> str | None:

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -152,13 +152,13 @@ def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
         typer.echo(f"Wrote {len(output.written)} files to {printable(str(output.path))}{removed}", err=True)
 
 
-def split_names(values: list[str] | None) -> list[str]:
+def split_names(values: Sequence[str]) -> list[str]:
     """Names from options that may be given more than once, and with commas between.
 
     Raises:
         UsageError: there is nothing between two commas.
     """
-    parts = [part.strip() for value in values or [] for part in value.split(",")]
+    parts = [part.strip() for value in values for part in value.split(",")]
     if "" in parts:
-        raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values or []))}.")
+        raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values))}.")
     return list(dict.fromkeys(parts))

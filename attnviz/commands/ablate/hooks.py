@@ -21,12 +21,10 @@ from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-METHODS = ("zero", "mean", "uniform")
-
 
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a removed head's weighted values, by one of :data:`METHODS`.
+    """What stands in the place of a removed head's weighted values, by one of :data:`attnviz.options.METHODS`.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
     head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]. ``uniform``:

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnviz.arguments import check_sampling, checked
 from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
-from attnviz.commands.ablate.hooks import METHODS, Replacement
+from attnviz.commands.ablate.hooks import Replacement
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -33,6 +32,7 @@ from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_t
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.wording import counted
+from attnviz.options import checked
 from attnviz.progress import Progress
 from attnviz.results.result import Result
 
@@ -55,12 +55,6 @@ class AblationOptions:
     label: str | None = None
     target: str | None = None
     max_new_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for an unknown method, or numbers that make no sense."""
-        if self.method not in METHODS:
-            raise UsageError(f"unknown method {self.method!r}: expected one of {', '.join(METHODS)}.")
-        check_sampling(self.limit, self.batch_size, self.seed)
 
     @property
     def methods(self) -> tuple[str, str]:
@@ -188,9 +182,7 @@ def ablate(
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`. Heads that
             are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import checked
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -18,6 +17,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import merge_units, only_position
 from attnviz.model.wording import counted
+from attnviz.options import checked
 from attnviz.progress import Progress, tell
 from attnviz.results.result import TextResult
 
@@ -122,9 +122,7 @@ def explain(
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model.
         progress: told of every verified layer.

@@ -51,6 +51,14 @@ class Options:
     long_range_from: int = 4
     queries: str | int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise UsageError where a distance would be local and long-range at once."""
+        if self.local_window >= self.long_range_from:
+            raise UsageError(
+                f"expected long_range_from above local_window, found {self.long_range_from} and {self.local_window}: "
+                f"a distance of {self.local_window} would be local and long-range at once."
+            )
+
 
 @dataclass(frozen=True)
 class Target:

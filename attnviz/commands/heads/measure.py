@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import check_texts, check_whole, checked
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.attention.recorder import BLOCK_MEMORY, block_memory
 from attnviz.attention.sinks import with_found_sinks
@@ -22,6 +21,7 @@ from attnviz.model.head_ids import HeadId, is_of_source
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, Units, find_queries, merge_units
+from attnviz.options import checked
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
@@ -32,7 +32,6 @@ from attnviz.patterns.syntax import Parse, parse_texts
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
-_FARTHEST = 1_000_000
 _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
 
@@ -107,12 +106,11 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    check_texts(text, pair, "analyze one text at a time")
+    options = Options(words, local_window, long_range_from, queries)
     reader = open_reader(
-        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
-        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family, memory=memory,
-        queries=queries, text=(text, pair),
+        model, options, tokenizer, revision, device, device_map, dtype, syntax=syntax, parser=parser,
+        truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn, generate=generate,
+        any_family=any_family, memory=memory, text=(text, pair),
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -186,7 +184,6 @@ class Reader:
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
         checkpoint = self.checkpoint
-        check_whole("generate", generate, 1)
         kind, asked = checkpoint.architecture.name, int(generate)  # it may be NumPy's
         if checkpoint.stacks or not checkpoint.architecture.causal:
             own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
@@ -221,26 +218,15 @@ class Reader:
 
 
 def open_reader(
-    model: Model, tokenizer: Any, revision: str | None, device: str | None, device_map: DeviceMap | Path | None,
-    dtype: str | None, *, words: bool, local_window: int, long_range_from: int, syntax: bool, parser: str | None,
-    truncate: bool, profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None,
-    generate: int | None = None, any_family: bool = False, memory: int | str | None = None,
-    queries: str | int | None = None, text: tuple[str, str | None] | None = None,
+    model: Model, options: Options, tokenizer: Any, revision: str | None, device: str | None,
+    device_map: DeviceMap | Path | None, dtype: str | None, *, syntax: bool, parser: str | None, truncate: bool,
+    profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
+    any_family: bool = False, memory: int | str | None = None, text: tuple[str, str | None] | None = None,
 ) -> Reader:  # fmt: skip
     """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`.
 
     With a ``text`` (and its pair) the memory that it needs is held against what there is.
     """
-    if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
-        raise UsageError(
-            f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
-            f"found {local_window} and {long_range_from}."
-        )
-    if local_window >= long_range_from:
-        raise UsageError(
-            f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
-            f"{local_window} would be local and long-range at once."
-        )
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     of_block = block_memory(memory)
@@ -248,7 +234,7 @@ def open_reader(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
         device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block, kept=1),
     )  # fmt: skip
-    if queries is not None and checkpoint.stacks:
+    if options.queries is not None and checkpoint.stacks:
         raise UsageError(
             "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
         )
@@ -256,7 +242,6 @@ def open_reader(
     if profile and source is not None and not checkpoint.stacks:
         shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
         stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
-    options = Options(words, local_window, long_range_from, queries)
     return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate, of_block)
 
 

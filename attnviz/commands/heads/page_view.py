@@ -17,6 +17,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
+from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
@@ -149,22 +150,22 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
 def command_options(analysis: Analysis) -> list[str]:
     """The options of the command line that give the same numbers."""
     model, asked, target = analysis.checkpoint, analysis.options, analysis.target
-    longer = target is not None and target.longest != MOST_NEW_TOKENS
-    dtype = str(model.dtype).removeprefix("torch.")
-    return [
-        *("--model", model.name),
-        *(("--revision", model.revision) if model.revision and model.name not in BUILT_IN else ()),
-        *(("--dtype", dtype) if dtype != "float32" else ()),
-        *(("--pair", analysis.pair) if analysis.pair is not None else ()),
-        *(("--generate", str(analysis.continuation.asked)) if analysis.continuation is not None else ()),
-        *(("--target", target.text) if target and not target.generated else ()),
-        *(("--max-new-tokens", str(target.longest)) if target and target.generated and longer else ()),
-        *(("--any-family",) if analysis.verification.level < 4 else ()),
-        *(("--words",) if asked.words else ()),
-        *(("--local-window", str(asked.local_window)) if asked.local_window != 1 else ()),
-        *(("--long-range-from", str(asked.long_range_from)) if asked.long_range_from != 4 else ()),
-        *(("--truncate",) if analysis.tokens.truncated else ()),
-    ]
+    written = target is not None and target.generated
+    longest = target.longest if target is not None and written else MOST_NEW_TOKENS
+    others = {
+        "revision": None if model.name in BUILT_IN else model.revision or None,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "pair": analysis.pair,
+        "generate": None if analysis.continuation is None else analysis.continuation.asked,
+        "target": None if target is None or written else target.text,
+        "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
+        "any_family": analysis.verification.level < 4,
+        "words": asked.words,
+        "local_window": asked.local_window,
+        "long_range_from": asked.long_range_from,
+        "truncate": analysis.tokens.truncated > 0,
+    }
+    return ["--model", model.name, *COMMANDS["heads"].typed(others)]
 
 
 def kept_note(kept: int, total: int, budget: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from attnviz.arguments import checked, is_whole
+from attnviz.arguments import is_whole
 from attnviz.commands.models.configurations import (
     ConfigFile,
     Configuration,
@@ -22,6 +22,7 @@ from attnviz.commands.models.configurations import (
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.smollm2 import check_cache
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
+from attnviz.options import checked
 
 if TYPE_CHECKING:
     from attnviz.model.architectures.base import Architecture

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.recorder import block_memory
@@ -38,6 +37,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
+from attnviz.options import checked
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
 from attnviz.results.result import OfHeads, TextResult
@@ -234,9 +234,7 @@ def head_outputs(
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
@@ -253,7 +251,6 @@ def head_outputs(
             model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
             a class that the model lacks.
     """
-    check_texts(text, pair, "give one text at a time")
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,

@@ -9,7 +9,6 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checked
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun
@@ -29,6 +28,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import named_source, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
+from attnviz.options import checked
 from attnviz.patterns.examples import RoleExamples
 from attnviz.patterns.registry import ROLES_ON_REPEATS
 from attnviz.patterns.relations import RelationCount
@@ -193,8 +193,6 @@ def profile_heads(
         CorpusError: a corpus cannot be read; what stands before the place is kept in ``unfinished``.
         VerificationError: the heads do not reproduce the model.
     """
-    check_sampling(limit, batch_size, seed)
-    check_whole("examples", examples, most=MOST_EXAMPLES)
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.recorder import block_memory
 from attnviz.attention.reference import transformed_values, uniform_pattern
@@ -31,6 +29,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
+from attnviz.options import checked
 from attnviz.patterns.registry import allowed_units
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
@@ -182,9 +181,7 @@ def rollout(
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
         layer: up to which to roll out, counted from 0; default the last.
@@ -199,9 +196,9 @@ def rollout(
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
-    check_texts(text, pair, "roll out one text at a time")
     options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
-    _check(options)
+    if options.flow:
+        check_flow_library()
     of_block = block_memory(memory)
     kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
     run = TextRun(
@@ -235,19 +232,6 @@ def rollout(
         max_flow=None if plain is None or words else plain[here].mean(0),
         flows=flows if all_flows else None,
     )  # fmt: skip
-
-
-def _check(options: RolloutOptions) -> None:
-    """Refuse what can be told without a model."""
-    layer, residual = options.layer, options.residual
-    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
-        raise UsageError(f"expected a layer (layer) as a whole number from 0 on, found {layer!r}.")
-    if isinstance(residual, bool) or not isinstance(residual, Real):
-        raise UsageError(f"expected a share of the identity (residual) as a number from 0 to 1, found {residual!r}.")
-    if not 0 <= residual <= 1:
-        raise UsageError(f"expected a share of the identity (--residual) from 0 to 1, found {residual:g}.")
-    if options.flow:
-        check_flow_library()
 
 
 def _queries(units: Units, positions: Sequence[int], options: RolloutOptions) -> list[int]:

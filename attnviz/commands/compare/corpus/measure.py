@@ -14,7 +14,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_sampling, checked
 from attnviz.attention.checks import Verification
 from attnviz.attention.recorder import PatternsAlone, record_attention
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
@@ -33,6 +32,7 @@ from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
+from attnviz.options import checked
 from attnviz.patterns.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.patterns.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.progress import Progress, named, told_once
@@ -186,7 +186,6 @@ def compare_corpus(
         CorpusError: the corpus cannot be read, or has no text to compare.
         VerificationError: the heads do not reproduce a model.
     """
-    check_sampling(limit, batch_size, seed)
     file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
     process = this_process()

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
-from attnviz.arguments import check_texts, checked
+from attnviz.arguments import check_texts
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
@@ -20,6 +20,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.offloading import DeviceMap
 from attnviz.model.opening import Model, refuse_target
 from attnviz.model.wording import counted, visible
+from attnviz.options import checked
 from attnviz.patterns.registry import NAMES
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
@@ -209,9 +210,9 @@ def analyze_each(
     else:
         corpus, lines = None, _listed(texts)
     reader = open_reader(
-        model, tokenizer, revision, device, device_map, dtype, words=words, local_window=local_window,
-        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn, memory=memory,
+        model, Options(words, local_window, long_range_from), tokenizer, revision, device, device_map, dtype,
+        syntax=syntax, parser=parser, truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn,
+        memory=memory,
     )  # fmt: skip
     refuse_target(reader.checkpoint, None, max_new_tokens)
     _check(reader, lines)
@@ -240,7 +241,7 @@ def _listed(texts: Sequence[str | Text]) -> list[Text]:
         raise UsageError(f"expected a list of texts, or the path of a .txt file, found {texts!r}.")
     listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in listed:
-        check_texts(text.text, None, "give a list of strings")
+        check_texts(text.text)
     return listed
 
 

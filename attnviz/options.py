@@ -1,0 +1,493 @@
+"""Every option of every command, stated once: name, type, default, range, help.
+
+The command line is made from this table. An option that says what to measure is also an argument of the command's
+Python functions, of the same name and default, and :func:`checked` holds what these are given against the table.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes
+from attnviz.errors import UsageError
+from attnviz.memory import out_of_memory_named
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TEXT_AND_MODEL = "Text and model"
+MEASUREMENT = "What to measure"
+PICTURES = "Pictures"
+OUTPUT = "Output"
+
+GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)
+"""The groups of options in the help of a command."""
+
+REQUIRED = inspect.Parameter.empty
+"""The default of what has none."""
+
+METHODS = ("zero", "mean", "uniform")
+"""What can take the place of a removed head; see :class:`attnviz.commands.ablate.hooks.Replacement`."""
+
+MOST_EXAMPLES = 100
+"""Examples of a kind that can be asked for, of each role of each head: all are in memory."""
+
+_LARGEST_SEED = 2**63 - 1
+"""The largest that torch takes."""
+
+_LARGEST = 1_000_000
+"""The largest distance, and the most texts that can be asked to be read at once."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or a positional argument.
+
+    Attributes:
+        name: of the argument in Python.
+        kind: its type; ``list[...]`` of what may be given more than once.
+        help: what it does, for ``--help``.
+        default: of the command line, and in Python, where some functions have None for it; ``()`` of a list.
+        metavar: what stands for a value in the help; default the name.
+        flags: as it is typed; default ``--name``, or ``--name/--no-name`` of a switch that is on.
+        least, most: of a whole number.
+        choices: all that it can be.
+        check: raises UsageError for the name and a wrong value.
+        any_language: a text or a part of one, in UTF-8 whatever the locale is.
+        positional: typed without a name.
+        hidden: not in the help.
+        group: one of :data:`GROUPS`.
+    """
+
+    name: str
+    kind: Any
+    help: str
+    default: Any = None
+    metavar: str = ""
+    flags: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    check: Callable[[str, object], object] | None = None
+    any_language: bool = False
+    positional: bool = False
+    hidden: bool = False
+    group: str = MEASUREMENT
+
+    def __post_init__(self) -> None:
+        """Fill in how it is typed."""
+        typed = self.name.replace("_", "-")
+        flag = f"--{typed}/--no-{typed}" if self.default is True else f"--{typed}"
+        vars(self).update(flags=self.flags or (flag,), metavar=self.metavar or self.name.upper())
+
+    def spelled(self, value: object) -> str:
+        """As somebody typed it to get this value: ``--syntax``, ``--no-syntax``."""
+        on, _, off = self.flags[0].partition("/")
+        return off if value is False and off else on
+
+    def check_value(self, value: object) -> None:
+        """Raise UsageError for a value out of range; None stands for none."""
+        if value is None:
+            return
+        if self.choices and value not in self.choices:
+            raise UsageError(f"unknown {self.name} {value!r}: expected one of {', '.join(self.choices)}.")
+        if self.least is not None:
+            check_whole(self.name, value, self.least, self.most)
+        if self.check is not None:
+            self.check(self.name, value)
+
+
+class Command:
+    """A command: its options by the groups of its help, and the functions of :mod:`attnviz` that it calls.
+
+    The options of the first two groups are arguments of these functions; those of the others are about what is drawn,
+    printed and written. Some are of one form of the command alone: ``of_one`` of single texts, ``of_many`` of a file.
+    """
+
+    def __init__(
+        self,
+        functions: tuple[str, ...],
+        text: tuple[Option, ...],
+        measurement: tuple[Option, ...] = (),
+        pictures: tuple[Option, ...] = (),
+        output: tuple[Option, ...] = (),
+        of_one: tuple[str, ...] = (),
+        of_many: tuple[str, ...] = (),
+    ) -> None:
+        groups = zip(GROUPS, (text, measurement, pictures, output), strict=True)
+        self.functions, self.of_one, self.of_many = functions, of_one, of_many
+        self.options = tuple(replace(option, group=group) for group, options in groups for option in options)
+
+    @property
+    def measuring(self) -> list[str]:
+        """The names of the options that are about text, model and measurement."""
+        return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
+
+    def typed(self, values: Mapping[str, object]) -> list[str]:
+        """What to type for these values of some options, in their order; nothing for defaults."""
+        known = {option.name: option for option in self.options}
+        changed = [(known[name], value) for name, value in values.items() if value != known[name].default]
+        return [
+            word
+            for option, value in changed
+            for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
+        ]
+
+
+def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
+    return Option(name, bool, help_text, default, flags=flags)
+
+
+def _token(purpose: str, default: str) -> Option:
+    named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
+    return Option("token", str, f"{purpose}. {named} Default: {default}.", any_language=True)
+
+
+def _seed(purpose: str) -> Option:
+    return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
+
+
+def _linear_scale(help_text: str, default: str) -> Option:
+    """Of colours that cannot be logarithmic, which the pictures refuse, and say why."""
+
+    def check(name: str, value: object) -> None:
+        if value not in ("shared", "per-head", "log"):
+            raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
+
+    return Option("scale", str, help_text, default, check=check)
+
+
+def _top(rows: str, default: int | None) -> Option:
+    return Option("top", int, f"{rows} 0 stands for all.", default, "N", least=0)
+
+
+def _save(name: str, content: str) -> Option:
+    return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
+
+
+def _figures(views: str, note: str = "Default: all.") -> tuple[Option, ...]:
+    """``--figures`` with the names of a command's views, and what every command with figures has."""
+    text = f"Any of {views} (with commas between), all, or none. {note}"
+    return (Option("figures", str, text), *_LOOK)
+
+
+# fmt: off
+_TEXT = Option("text", str, "The sentence. Write - to read standard input.", REQUIRED, positional=True)
+_MODEL = (
+    Option("model", str, "A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub "
+           "id.", "minilm", flags=("--model", "-m")),
+    Option("revision", str, "Branch, tag or commit of a hub model."),
+)
+_TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused.")
+_DEVICE = (
+    Option("device", str, "Where to compute: auto, cpu, cuda, cuda:N or mps.", "auto", flags=("--device", "-d")),
+    Option("device_map", str, "Spread a model that is larger than one device over GPUs, memory and disk: auto, "
+           "balanced, sequential, or a JSON file that names a device (cuda:N, cpu, disk) for each part.", None, "MAP"),
+    Option("dtype", str, "Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own.",
+           "float32"),
+)
+_PAIR = Option("pair", str, "A second segment, joined as the tokenizer joins pairs.", None, "TEXT", any_language=True)
+_TARGET = Option("target", str, "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
+                 "what the model itself generates, greedily.", None, "TEXT", any_language=True)
+_MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
+                         None, "COUNT", least=1)
+_WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
+_DISTANCES = (
+    Option("local_window", int, "The largest distance that counts as local, in tokens (in words with --words).", 1,
+           "DISTANCE", least=0, most=_LARGEST),
+    Option("long_range_from", int, "The smallest distance that counts as long-range, in tokens (in words with "
+           "--words).", 4, "DISTANCE", least=1, most=_LARGEST),
+)
+_PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one for the language "
+                 "of the text, English if in doubt. Code, and text in any other language, is not parsed unless this "
+                 "option is given.", None, "PIPELINE")
+_MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
+                 "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
+                 "Default: 48M.", None, "SIZE", check=n_bytes)
+_CORPORA = (
+    Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
+    Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
+)
+_SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), "
+                 "L*H8; of encoder-decoders X0H3, X, E0-2. May be given more than once. Default: all heads.", (),
+                 "HEADS")
+_LOOK = (
+    _switch("no_figures", "Draw nothing (the same as --figures none)."),
+    Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
+           ("--format",)),
+    Option("theme", str, "light or dark.", "light"),
+    Option("width", str, "Width of every figure: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. Default: what the "
+           "content needs."),
+    _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
+    Option("panel", str, "Write a panel letter, such as a, at the top left of every figure.", "", "LETTER"),
+)
+_OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
+              None, "FOLDER", ("--out", "-o"))
+_JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
+_FILES = (
+    _OUT,
+    _switch("overwrite", "Remove pictures of another text from the folder."),
+    _JSON,
+    _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q"),
+)
+
+COMMANDS = {
+    "heads": Command(
+        ("analyze", "analyze_each"),
+        text=(
+            replace(_TEXT, help=f"{_TEXT.help} With --each-line: a file (.txt) with a text on each line, or -."),
+            *_MODEL,
+            _switch("each_line", "Analyse every line of a file by itself, and how much the heads vary between them."),
+            _PAIR,
+            _TARGET,
+            _MAX_NEW_TOKENS,
+            Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
+                   "greedily, and show the attention of all.", None, "COUNT", least=1),
+            _switch("any_family", "Also take a family of transformers that attnviz does not reproduce. Its patterns "
+                    "are recomputed from the model's own queries and keys, which is level 1 of 4: not verified."),
+            Option("queries", str, "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or "
+                   "100:200, or a token as for --token. For long texts.", any_language=True),
+            _TRUNCATE,
+            *_DEVICE,
+        ),
+        measurement=(
+            _WORDS,
+            *_DISTANCES,
+            _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
+            _PARSER,
+            _switch("profile", "Also show the roles that a stored profile gives the heads.", True),
+            _MEMORY,
+        ),
+        pictures=(
+            replace(_SELECT, help=_SELECT.help.replace("E0-2", "E0-2; or a label on this text or a role over a corpus "
+                                                       "(sink, previous, syntactic, obj)")),
+            Option("scale", str, "Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of "
+                   "the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
+            _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
+                    "scaled to sum to 1."),
+            _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
+                   "for)", "all"),
+            _switch("relations", "Outline in heatmaps the pairs of the relation that is a head's label or role, and "
+                    "draw them as arcs (adds the figure relations). Needs a parse."),
+            Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
+            Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
+                   "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
+            *_figures("overview, heads, lines, map, mean, pair, panel, relations, text, page",
+                      "Default: overview,heads. With --each-line also texts."),
+        ),
+        output=(
+            _save("attention", "one tensor per layer"),
+            _top("Number of heads in the table, the clearest first.", 12),
+            *_FILES,
+        ),
+        of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
+    ),
+    "compare": Command(
+        ("analyze", "compare_corpus"),
+        text=(
+            Option("texts", list[str], "One text for two models, or two texts for one model. Write - to read standard "
+                   "input. None with --corpus.", (), "TEXT", positional=True),
+            Option("corpus", Path, "Compare two models over many texts: .txt (a text a line) or .conllu (a treebank).",
+                   None, "FILE"),
+            replace(_MODEL[0], kind=list[str], default=(),
+                    help=f"{_MODEL[0].help} Give it twice for two models. Default: minilm."),
+            replace(_MODEL[1], kind=list[str], default=(),
+                    help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
+            replace(_PAIR, help="A second segment, the same on both sides."),
+            replace(_TARGET, help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both "
+                    "sides."),
+            _TRUNCATE,
+            *_DEVICE,
+        ),
+        measurement=(
+            _WORDS,
+            *_DISTANCES,
+            _switch("syntax", "Parse the texts if spaCy and a pipeline for them are installed.", True),
+            _PARSER,
+            _MEMORY,
+            *_CORPORA,
+            _seed("With --corpus: random seed of the bootstrap, of dropout, and of the verified sample."),
+        ),
+        pictures=(
+            _SELECT,
+            _linear_scale("Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared"),
+            *_figures("overview, map, differences, page", "With --corpus: map, distances. Default: all but page."),
+        ),
+        output=(
+            _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
+                 "--select names.", None),
+            *_FILES,
+        ),
+        of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
+        of_many=("limit", "batch_size", "seed"),
+    ),
+    "profile": Command(
+        ("profile_heads",),
+        text=(
+            Option("corpora", list[Path], "Text files (.txt, one sentence per line), treebanks (.conllu), or GAP files "
+                   "for coreference (.tsv).", (), "CORPUS", positional=True),
+            *_MODEL,
+            *_DEVICE,
+        ),
+        measurement=(
+            _switch("repeats", "Also measure induction, duplicate-token and retrieval heads on random tokens."),
+            *_CORPORA,
+            _seed("Random seed of the verified sample, the bootstrap and the random tokens."),
+            _switch("syntax", "Parse .txt files if spaCy and a pipeline for them are installed.", True),
+            replace(_PARSER, help="The spaCy pipeline that parses .txt files. Default: an English one, whatever their "
+                    "language."),
+            _switch("control", "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role "
+                    "passes only if its score is above that of the copy.", True),
+            Option("confirm", list[Path], "Measure the roles that pass on another corpus too. May be given more than "
+                   "once.", (), "CORPUS"),
+            Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
+                   "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
+            Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
+                   "and measure nothing. Instead of a corpus, a profile.json may be named. May be given more than "
+                   "once.", (), "HEADS|ROLE"),
+        ),
+        pictures=(
+            replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
+                    "Default: those that pass a role."),
+            *_figures("roles, scores, relations, layers, likeness, examples, page",
+                      "Default: all but examples and page."),
+        ),
+        output=(
+            Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
+                   "no fewer texts than before.", flags=("--store/--no-store",)),
+            _top("Number of rows in each table.", 15),
+            *_FILES,
+        ),
+    ),
+    "explain": Command(
+        ("explain",),
+        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        measurement=(
+            Option("layer", int, "The layer to explain, counted from 0. Default: that of --head, or 0.",
+                   flags=("--layer", "-l")),
+            Option("head", str, "The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0."),
+            _token("The token whose numbers are shown", "the last of the text"),
+            _switch("every_layer", "Also verify every step of the other layers."),
+        ),
+        pictures=_figures("path, positions",
+                          "Default: all; positions exist for layer 0 of models with position embeddings."),
+        output=(_save("stages", "one tensor per step"), *_FILES),
+    ),
+    "outputs": Command(
+        ("head_outputs",),
+        text=(_TEXT, *_MODEL, _PAIR, _TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
+        measurement=(
+            _token("GPT-2: show the tokens that heads promote at this position", "the last token"),
+            Option("label", str, "Classifiers: the class to explain. Default: the one the model decides for.", None,
+                   "CLASS", any_language=True),
+            Option("against", str, "The class to hold it against. Default: the most probable other one.", None,
+                   "CLASS", any_language=True),
+            _MEMORY,
+        ),
+        pictures=(
+            _SELECT,
+            _linear_scale("Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest "
+                          "of all).", "per-head"),
+            *_figures("overview, shares, effects, heads"),
+        ),
+        output=(
+            _save("outputs", "one tensor [n_heads, n, d_model] per layer"),
+            _top("Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
+                 "--select names.", None),
+            *_FILES,
+        ),
+    ),
+    "ablate": Command(
+        ("ablate",),
+        text=(
+            Option("texts", list[str], "Corpora (existing files: .txt with one sentence per line, .conllu, or .tsv "
+                   "with texts and labels) or texts. Write - to read one text from standard input.", REQUIRED,
+                   "CORPUS|TEXT", positional=True),
+            *_MODEL,
+            replace(_TARGET, help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what "
+                    "the model itself generates for each, greedily."),
+            _MAX_NEW_TOKENS,
+            *_DEVICE,
+        ),
+        measurement=(
+            Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "
+                   "zero (nothing), or uniform (the same attention to every visible token).", "mean", choices=METHODS),
+            replace(_SELECT, help="Heads to remove: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
+                    "given more than once. Default: all heads."),
+            _switch("together", "Also remove the selected heads as one set; then no layers and no curve."),
+            Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
+                   any_language=True),
+            *_CORPORA,
+            _seed("Random seed of the bootstrap, of the random order and of the random projections."),
+            _switch("curve", "Also remove heads together: each layer by two methods, and a growing share of all "
+                    "heads.", True),
+            _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
+        ),
+        pictures=_figures("heads, map, curve, gradient"),
+        output=(_top("Number of heads in the table and in ablate-heads.", 12), *_FILES),
+    ),
+    "rollout": Command(
+        ("rollout",),
+        text=(_TEXT, *_MODEL, _PAIR, replace(_TARGET, hidden=True), _TRUNCATE, *_DEVICE),
+        measurement=(
+            _token("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
+            Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
+            Option("residual", float, "What a token keeps of itself in every layer: the weight of the identity, 0 to "
+                   "1.", 0.5, "SHARE", check=check_share),
+            _switch("flow", "Also compute the maximum flow from that token to each of the n inputs (needs "
+                    "attnviz[flow]).", False, "--flow/--no-flow"),
+            _switch("all_flows", "Compute the maximum flow from every token (n² flows, up to 128 tokens)."),
+            replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
+            _MEMORY,
+        ),
+        pictures=_figures("rollout, layers, from"),
+        output=(
+            _save("rollout", "the matrix of every layer"),
+            _top("Number of input tokens in the table.", 12),
+            *_FILES,
+        ),
+    ),
+    "models": Command(
+        ("model_configurations",),
+        text=(
+            Option("names", list[str], "A built-in model, a folder, a hub id, or a model of a paper (bert-large, "
+                   "gpt2-xl, gpt3-175b). Default: all that are known here.", (), "NAME", positional=True),
+            _switch("families", "List instead the architectures that are reproduced, and which commands work."),
+        ),
+        output=(replace(_OUT, help="Folder for models.json and models.csv. Default: none."), _JSON),
+    ),
+}
+"""By name, in the order of ``attnviz --help``."""
+# fmt: on
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that refuses arguments of another kind than its signature says, or out of the range of the table.
+
+    Raises:
+        TextError: by the function, where ``text`` or ``pair`` is no string.
+        UsageError: by the function, with what was expected and found.
+        OutOfMemoryError: by the function, whatever a library raised for want of memory.
+    """
+    signature = inspect.signature(function)
+    commands = [command for command in COMMANDS.values() if function.__name__ in command.functions]
+    options = {option.name: option for command in commands for option in command.options}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        arguments = signature.bind(*args, **kwargs).arguments
+        if "text" in arguments:
+            check_texts(arguments.pop("text"), arguments.pop("pair", None))
+        for name, given in arguments.items():
+            parameter = signature.parameters[name]
+            for each in given if parameter.kind is parameter.VAR_POSITIONAL else [given]:
+                check_kind(name, each, parameter.annotation)
+            if name in options:
+                options[name].check_value(given)
+        with out_of_memory_named():
+            return function(*args, **kwargs)
+
+    return call

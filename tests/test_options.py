@@ -1,0 +1,83 @@
+"""The table of options is the one place that they are stated: command line, Python and checks agree with it."""
+
+import inspect
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.errors import UsageError
+from attnviz.figures import Style
+from attnviz.options import COMMANDS, REQUIRED, Option
+
+OF_THE_COMMAND_LINE = {
+    "heads": {"each_line"},
+    "compare": {"texts"},
+    "profile": {"corpora", "show"},
+    "rollout": {"target"},  # only refused
+    "models": {"families"},
+}
+"""What no Python function has under this name."""
+
+NAMED_THERE = {"model", "revision", "corpus"}
+"""What a command may have two of, or do without, and a function takes one of."""
+
+OF_MODELS_BY_NAME = {"device", "dtype"}
+"""None stands for the default in Python, where a model in memory has its own."""
+
+MEASURING = [
+    (command, option) for command, of in COMMANDS.items() for option in of.options if option.name in of.measuring
+]
+RANGES = [
+    (f"{function}-{option.name}", getattr(attnviz, function), option)
+    for command in COMMANDS.values()
+    for option in command.options
+    for function in command.functions
+    if option.least is not None and option.name in inspect.signature(getattr(attnviz, function)).parameters
+]
+
+
+def signatures(command: str) -> list[dict[str, inspect.Parameter]]:
+    functions = COMMANDS[command].functions
+    return [dict(inspect.signature(getattr(attnviz, name)).parameters) for name in functions]
+
+
+@pytest.mark.parametrize(("command", "option"), MEASURING, ids=lambda each: getattr(each, "name", each))
+def test_options_of_measuring_are_arguments_with_the_same_default(command: str, option: Option):
+    found = [each[option.name] for each in signatures(command) if option.name in each]
+    assert bool(found) != (option.name in OF_THE_COMMAND_LINE.get(command, ()))
+    for parameter in found if option.name not in NAMED_THERE else ():
+        assert parameter.default in [option.default, *[None] * (option.name in OF_MODELS_BY_NAME)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_is_made_of_the_table_and_tells_exit_codes_and_defaults(command: str):
+    text = "".join(CliRunner().invoke(app, [command, "--help"], terminal_width=200).stdout.split())
+    for option in COMMANDS[command].options:
+        default = option.default
+        if default is True:
+            default = option.name
+        note = f"[default: {default}]" if default not in (None, False, (), "", REQUIRED) else ""
+        assert ("".join(f"{option.help} {note}".split()) in text) != option.hidden
+    codes = (
+        "0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; 130 int"
+    )
+    assert "".join(codes.split()) in text
+
+
+def test_figures_look_from_python_as_by_default_on_the_command_line():
+    of_look = inspect.signature(Style).parameters
+    defaults = {option.name: option.default for option in COMMANDS["heads"].options if option.name in of_look}
+    assert {name: of_look[name].default for name in defaults} == defaults
+    assert set(of_look) == set(defaults)
+
+
+@pytest.mark.parametrize(("function", "option"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
+def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any, option: Option):
+    required = {name: "x" for name, each in inspect.signature(function).parameters.items() if each.default is REQUIRED}
+    required |= {name: ["x"] for name in required if name == "paths"}
+    for value in (option.least - 1, *([] if option.most is None else [option.most + 1])):
+        with pytest.raises(UsageError, match=f"expected {option.name} as a whole number .*, found {value}"):
+            function(**required, **{option.name: value})
