@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.errors import TextError as TextError
     from attnviz.errors import UsageError as UsageError
     from attnviz.errors import VerificationError as VerificationError
-    from attnviz.model.head_ids import HeadId as HeadId
+    from attnviz.models.head_ids import HeadId as HeadId
     from attnviz.version import __version__ as __version__
 else:
     _NAMES = {

@@ -32,7 +32,7 @@ analysis.figure("heads", select="L1H8").savefig("next-token-head.png")
 # %% A model of your own, already in memory (here the same weights, loaded with transformers' default attention)
 from transformers import AutoModel, AutoTokenizer  # noqa: E402
 
-from attnviz.model.sources import find_checkpoint  # noqa: E402
+from attnviz.models.sources import find_checkpoint  # noqa: E402
 
 folder = find_checkpoint("minilm").folder
 model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

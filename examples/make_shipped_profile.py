@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from attnviz import profile_heads
-from attnviz.model.sources import find_checkpoint
-from attnviz.patterns.profile_store import profile_file_name
+from attnviz.models.sources import find_checkpoint
+from attnviz.profiles.store import profile_file_name
 
 SHIPPED = Path(__file__).resolve().parents[1] / "attnviz" / "data" / "profiles"
 

@@ -10,7 +10,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from attnviz.model.head_ids import HeadId
+from attnviz.models.head_ids import HeadId
 from tests.ablations import output_map
 from tests.llamas import llama_config
 from tests.llamas import sentencepiece_tokenizer as llama_tokenizer

@@ -28,7 +28,7 @@ import attnviz
 from attnviz.signals import SIGNALS
 
 if TYPE_CHECKING:  # torch and transformers are imported by those who run tests, not by the one who hands them out
-    from attnviz.model.checkpoint import Checkpoint
+    from attnviz.models.checkpoint import Checkpoint
 
 # A fresh clone draws the same examples, however slow or busy its machine is: a test cannot fail by luck.
 settings.register_profile("attnviz", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +64,7 @@ def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=["bert", "gpt2"])
 def checkpoint(request: pytest.FixtureRequest) -> "Checkpoint":
     """Either of the two, loaded."""
-    from attnviz.model.checkpoint import from_loaded
+    from attnviz.models.checkpoint import from_loaded
     from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
     if request.param == "bert":
@@ -90,7 +90,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Heatmaps of heads and pages, whose files are made in a fraction of the time, are what they are.
     """
-    from attnviz.results.view import View
+    from attnviz.present.view import View
 
     drawn = View.written
 
@@ -147,7 +147,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Of all that is imported before the first test, the lines of this package alone are followed."""
     if session.config.pluginmanager.hasplugin("dsession"):  # hands tests out
         return (yield)
-    from attnviz.patterns import parsers
+    from attnviz.language import parsers
 
     gc.disable()
     with uncovered(session.config):

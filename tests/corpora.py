@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from attnviz.corpora.batches import Batch, batches
-from attnviz.corpora.reading import Text
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.patterns.bootstrap import text_weights
+from attnviz.measures.bootstrap import text_weights
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.texts.batches import Batch, batches
+from attnviz.texts.reading import Text
 from tests.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.checks import LayerCheck, Verification
-from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedRows
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.model.architectures import ARCHITECTURES
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import Tokens, merge_units
-from attnviz.patterns.profile_store import StoredProfile
-from attnviz.patterns.published import PublishedHead
-from attnviz.patterns.registry import MaskInput
-from attnviz.patterns.statistics import TextContext, measure
-from attnviz.patterns.syntax import Parse
-from attnviz.patterns.verdicts import judge, label_of
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.language.syntax import Parse
+from attnviz.measures.patterns import MaskInput
+from attnviz.measures.statistics import TextContext, measure
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import Tokens, merge_units
+from attnviz.profiles.published import PublishedHead
+from attnviz.profiles.store import StoredProfile
+from attnviz.reference.tolerances import Tolerance
+from attnviz.trace.checks import LayerCheck, Verification
+from attnviz.trace.verify import VerifiedRows
 from tests.verified import counted_relations
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")

@@ -27,7 +27,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from attnviz.model.smollm2 import cached_folder
+from attnviz.models.smollm2 import cached_folder
 from tests.models import WORDS, save_checkpoint
 
 N_LAYERS, N_HEADS, WINDOW = 2, 4, 4

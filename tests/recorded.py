@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.attention.checks import Verification
-from attnviz.attention.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
-from attnviz.attention.verify import VerifiedAttention, VerifiedRows, Verifier
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.trace.checks import Verification
+from attnviz.trace.recorder import AttentionCall, LayerRecord, record_attention, row_blocks
+from attnviz.trace.verify import VerifiedAttention, VerifiedRows, Verifier
 
 
 @dataclass

@@ -19,7 +19,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.models import PIECES, WORDS, bert_tokenizer
 
 _TEXT = [" ".join(WORDS[:30])] * 20

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import find_checkpoint, weights_sha256
-from attnviz.patterns.profile_store import StoredCorpus, StoredProfile, StoredRole
-from attnviz.patterns.published import PublishedHead
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import find_checkpoint, weights_sha256
+from attnviz.profiles.published import PublishedHead
+from attnviz.profiles.store import StoredCorpus, StoredProfile, StoredRole
 
 WEIGHTS = "ab" * 32
 """A hash of no file."""

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.attention import reference as attention
 from attnviz.commands.ablate import effects, hooks, measure
 from attnviz.commands.ablate.hooks import Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.measures.bootstrap import text_weights
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.options import METHODS
-from attnviz.patterns.bootstrap import text_weights
+from attnviz.reference import attention
 from tests import ablations
 from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.corpora import sentences, treebank

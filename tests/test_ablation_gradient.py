@@ -13,7 +13,7 @@ from attnviz.commands.ablate import passes
 from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
-from attnviz.model.checkpoint import from_loaded
+from attnviz.models.checkpoint import from_loaded
 from tests.ablations import KINDS, TEXTS, measured, predictions, states_model
 
 

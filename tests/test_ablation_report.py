@@ -13,7 +13,7 @@ from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import REPORT
 from attnviz.commands.ablate.wording import amount, compensation_text, interval, source_line
-from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.models.head_ids import HeadId, all_heads
 from tests.ablations import TEXTS, measured
 from tests.corpora import sentences
 

@@ -16,7 +16,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.views import DRAWINGS, draw_curve
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.ablations import TEXTS, measured
 from tests.corpora import sentences
 from tests.drawn import nothing_over_the_edge

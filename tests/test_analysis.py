@@ -13,12 +13,12 @@ from attnviz import analyze
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.figures.style import Style
-from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import find_checkpoint
-from attnviz.patterns.parsers import load_parser
-from attnviz.patterns.profile_store import store_profile
-from attnviz.patterns.published import published_heads
-from attnviz.patterns.universal import to_universal
+from attnviz.language.parsers import load_parser
+from attnviz.language.universal import to_universal
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import find_checkpoint
+from attnviz.profiles.published import published_heads
+from attnviz.profiles.store import store_profile
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.drawn import texts_of
@@ -303,7 +303,7 @@ def test_without_syntax_there_is_no_parse_and_a_reason(found: Analysis):
 
 
 def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
-    monkeypatch.setattr("attnviz.patterns.parsers.importlib.util.find_spec", lambda *_: None)
+    monkeypatch.setattr("attnviz.language.parsers.importlib.util.find_spec", lambda *_: None)
     bare = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer())
     assert bare.parse is None
     assert "attnviz[syntax]" in bare.syntax_note

@@ -10,10 +10,10 @@ import transformers
 from transformers.masking_utils import AttentionMaskInterface
 
 import attnviz
-from attnviz.attention import reference as attention
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
-from attnviz.model.architectures.undeclared import Undeclared
+from attnviz.models.families.undeclared import Undeclared
+from attnviz.reference import attention
 from tests.drawn import texts_of
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import save_checkpoint
@@ -132,7 +132,7 @@ def test_a_wrong_recomputation_fails(mistake: str, monkeypatch: pytest.MonkeyPat
             for parameter in model.parameters():
                 parameter.mul_(5)
     assert analyzed(model)
-    monkeypatch.setattr(f"attnviz.attention.reference.{name}", wrong)
+    monkeypatch.setattr(f"attnviz.reference.attention.{name}", wrong)
     with pytest.raises(VerificationError, match="is not its attention"):
         analyzed(model)
 

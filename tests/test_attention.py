@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.attention.reference import (
+from attnviz.errors import ArchitectureError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference.attention import (
     HeadParameters,
     Projection,
     allowed_positions,
@@ -21,8 +23,6 @@ from attnviz.attention.reference import (
     multi_head_attention,
     project,
 )
-from attnviz.errors import ArchitectureError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.models import sharp_bert, sharp_gpt2
 from tests.recorded import RecordedLayer, recorded
 
@@ -400,7 +400,7 @@ def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> None:
-    from attnviz.attention.reference import head_outputs, transformed_values
+    from attnviz.reference.attention import head_outputs, transformed_values
 
     model = (sharp_bert if kind == "bert" else sharp_gpt2)().double()
     parameters = from_loaded(model, object()).architecture.parameters(model, 1)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnviz.corpora.batches import batches, collate, encode
-from attnviz.corpora.reading import Place, Text
 from attnviz.errors import CheckpointError, TextError
-from attnviz.model.checkpoint import from_loaded
+from attnviz.models.checkpoint import from_loaded
+from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.reading import Place, Text
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.recorded import own_patterns
 

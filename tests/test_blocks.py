@@ -19,16 +19,16 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import attnviz
-from attnviz.attention import recorder, verify
-from attnviz.attention import reference as attention
-from attnviz.attention.recorder import row_blocks
-from attnviz.attention.verify import VerifiedAttention, VerifiedRows, verify_attention
 from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.tokens import shifted_right
-from attnviz.patterns.syntax import Arc, Parse, Word
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.tokens import shifted_right
+from attnviz.reference import attention
+from attnviz.trace import recorder, verify
+from attnviz.trace.recorder import row_blocks
+from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests import encoder_decoders, llamas, relatives
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.recorded import recorded, verified_batch, whole, whole_pattern

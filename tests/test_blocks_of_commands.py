@@ -10,9 +10,9 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.explain import position_share, reference
-from attnviz.results.report import views_of
-from attnviz.results.result import Result
-from attnviz.results.view import Choices
+from attnviz.present.report import views_of
+from attnviz.present.result import Result
+from attnviz.present.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, architecture_of
-from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.sources import find_checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.families import ARCHITECTURES, architecture_of
+from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

@@ -8,7 +8,7 @@ import pytest
 import attnviz
 from attnviz.commands.outputs.map_views import plan_effects
 from attnviz.figures.style import Style
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.ablations import TEXTS
 from tests.classifiers import sharp_classifier
 

@@ -16,8 +16,8 @@ from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.commands.outputs import decision as decisions
 from attnviz.commands.outputs.decision import NOT_LINEAR
 from attnviz.errors import CorpusError, UsageError, VerificationError
-from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import open_checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import open_checkpoint
 from tests.ablations import TEXTS, output_map, without
 from tests.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
 from tests.encoder_decoders import saved

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from attnviz.cli import main
 from attnviz.cli.program import app
 from attnviz.commands.heads import views
-from attnviz.patterns.profile_store import store_profile
-from attnviz.results.documents import read_captions
+from attnviz.present.documents import read_captions
+from attnviz.profiles.store import store_profile
 from attnviz.signals import SIGNALS
 from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
@@ -544,7 +544,7 @@ def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
     def never(*_, **__):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("attnviz.model.opening.load_checkpoint", never)
+    monkeypatch.setattr("attnviz.models.opening.load_checkpoint", never)
     looks = (["--scale", "x"], ["--theme", "x"], ["--width", "x"], ["--map", "x"])
     for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"], *looks):
         assert_refused(heads(*arguments), 2, "expected")
@@ -569,7 +569,7 @@ def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, m
 
 
 def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
-    import attnviz.attention.reference as attention
+    import attnviz.reference.attention as attention
 
     right = attention.attention_scores
     monkeypatch.setattr(attention, "attention_scores", lambda query, key, scale: right(query, key, 1.5 * scale))

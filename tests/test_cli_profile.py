@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
-from attnviz.corpora import batches
-from attnviz.corpora.long_runs import Unfinished
-from attnviz.patterns.guesses import BASELINES
+from attnviz.measures.guesses import BASELINES
+from attnviz.texts import batches
+from attnviz.texts.long_runs import Unfinished
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")

@@ -19,14 +19,14 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner, Result
 
 import attnviz
-from attnviz.attention import reference
-from attnviz.attention.reference import transformed_values
 from attnviz.cli.program import app
 from attnviz.commands.ablate import hooks
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.outputs import report
 from attnviz.errors import VerificationError
-from attnviz.model import opening, sources
+from attnviz.models import opening, sources
+from attnviz.reference import attention as reference
+from attnviz.reference.attention import transformed_values
 from tests.conftest import SENTENCE, needs_minilm
 from tests.corpora import sentences, treebank
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
@@ -184,7 +184,7 @@ def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
     [
         ("ablate", "gpt2", "attnviz.commands.ablate.hooks.resume", None, "layer 1 differs"),
         (
-            "outputs", "loud gpt2", "attnviz.attention.reference.head_outputs", lambda A, v, W: v @ W,
+            "outputs", "loud gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
             "do not sum to the model's own attention output",
         ),
         (

@@ -19,9 +19,9 @@ import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, DifferenceTally
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
-from attnviz.model.head_ids import HeadId
-from attnviz.results.documents import read_captions
-from attnviz.results.report import layout_of
+from attnviz.models.head_ids import HeadId
+from attnviz.present.documents import read_captions
+from attnviz.present.report import layout_of
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.verified import random_patterns

@@ -21,9 +21,9 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.figures.style import Style
-from attnviz.model.wording import signed
-from attnviz.patterns.verdicts import Label
-from attnviz.results.view import Choices
+from attnviz.judge.verdicts import Label
+from attnviz.models.wording import signed
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.models import bert_tokenizer, sharp_bert
 

@@ -12,7 +12,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from attnviz.commands.models.configurations import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model import sources
+from attnviz.models import sources
 
 FIRST, SECOND = "a" * 40, "b" * 40
 ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)

@@ -31,7 +31,7 @@ from attnviz.commands.models.configurations import (
 )
 from attnviz.commands.models.measure import read_configuration
 from attnviz.errors import CheckpointError
-from attnviz.model import configs
+from attnviz.models import configs
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnviz.corpora.parsing import Parser, find_parser, ready
-from attnviz.corpora.reading import Text, open_corpus, read_texts
 from attnviz.errors import CorpusError, ParserError
-from attnviz.patterns.syntax import Arc
+from attnviz.language.syntax import Arc
+from attnviz.texts.parsing import Parser, find_parser, ready
+from attnviz.texts.reading import Text, open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
 from tests.test_syntax import FakeParser
 
@@ -444,13 +444,13 @@ def test_sentences_without_trees_are_parsed_and_trees_of_another_size_left_out()
 
 def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkeypatch):
     asked = []
-    monkeypatch.setattr("attnviz.corpora.parsing.load_parser", lambda name: asked.append(name) or Pipeline({}))
+    monkeypatch.setattr("attnviz.texts.parsing.load_parser", lambda name: asked.append(name) or Pipeline({}))
     assert find_parser([corpus("t.conllu", CAT)], "xx_fake") is None
     assert asked == []
     for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
         assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
     assert asked == ["xx_fake"] * 2
-    monkeypatch.setattr("attnviz.corpora.parsing.load_parser", lambda name: None)
+    monkeypatch.setattr("attnviz.texts.parsing.load_parser", lambda name: None)
     assert find_parser([corpus("t.txt", "a cat")], None) is None
 
 

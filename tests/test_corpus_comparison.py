@@ -21,14 +21,14 @@ from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
 from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.corpora import runs
-from attnviz.corpora.batches import SampledAttention, collate, encode
-from attnviz.corpora.long_runs import Process
-from attnviz.corpora.reading import Text
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import REPLICATES, text_weights
-from attnviz.patterns.estimates import t_quantile
+from attnviz.measures.bootstrap import REPLICATES, text_weights
+from attnviz.measures.estimates import t_quantile
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.texts import runs
+from attnviz.texts.batches import SampledAttention, collate, encode
+from attnviz.texts.long_runs import Process
+from attnviz.texts.reading import Text
 from tests.corpora import examples, sentences, treebank
 from tests.drawn import texts_of
 from tests.encoder_decoders import SOURCE, sharp, unigram_tokenizer
@@ -149,12 +149,12 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
     assert (
         "a marked corner is a head whose clearest role differs (1)"
-        in next(iter(attnviz.results.report.views_of("compare.corpus")[0].drawing.plans(turned, _choices()))).caption
+        in next(iter(attnviz.present.report.views_of("compare.corpus")[0].drawing.plans(turned, _choices()))).caption
     )
 
 
 def _choices() -> Any:
-    from attnviz.results.view import Choices
+    from attnviz.present.view import Choices
 
     return Choices()
 

@@ -1,7 +1,7 @@
 """How often the intervals of a profile hold for 72 heads at once, in samples whose truth is known.
 
 Slow, so it has to be asked for: ``pytest -n0 --no-cov -m slow -s tests/test_coverage.py`` prints the figures that stand
-in :mod:`attnviz.patterns.estimates`. Samples are drawn as a corpus gives them: instances come in sentences, and
+in :mod:`attnviz.measures.estimates`. Samples are drawn as a corpus gives them: instances come in sentences, and
 attention in texts of varying length; what is of one text is alike. Bootstrap, errors and intervals are the product's.
 """
 
@@ -14,8 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatScores
-from attnviz.commands.profile.roles import (
+from attnviz.judge.roles import (
     ENOUGH_INSTANCES,
     ENOUGH_SEQUENCES,
     ENOUGH_TEXTS,
@@ -23,10 +22,11 @@ from attnviz.commands.profile.roles import (
     Candidate,
     repeat_candidates,
 )
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import text_weights
-from attnviz.patterns.estimates import Interval, estimated
-from attnviz.patterns.rules import Rule
+from attnviz.judge.rules import Rule
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.estimates import Interval, estimated
+from attnviz.measures.repeats import SEQUENCES, RepeatScores
+from attnviz.models.head_ids import HeadId
 
 pytestmark = pytest.mark.slow
 

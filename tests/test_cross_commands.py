@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from attnviz import ablate, analyze, compare, head_outputs, rollout
-from attnviz.attention.generation import TargetTokens
 from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
 from attnviz.commands.ablate.views import DRAWINGS as ABLATIONS
@@ -19,7 +18,8 @@ from attnviz.commands.compare.views import DRAWINGS
 from attnviz.commands.outputs.views import DRAWINGS as OUTPUTS
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError
-from attnviz.model.checkpoint import from_loaded
+from attnviz.models.checkpoint import from_loaded
+from attnviz.trace.generation import TargetTokens
 from tests.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
 

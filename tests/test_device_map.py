@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
-from attnviz.attention.recorder import _lazy_mask
-from attnviz.attention.verify import verify_attention
 from attnviz.errors import CheckpointError, DeviceError, UsageError
-from attnviz.model.offloading import fitted_map
-from attnviz.model.opening import open_checkpoint, resolve_device_map
+from attnviz.models.offloading import fitted_map
+from attnviz.models.opening import open_checkpoint, resolve_device_map
+from attnviz.trace.recorder import _lazy_mask
+from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE, needs_minilm
 from tests.encoder_decoders import saved
 from tests.llamas import sharp_llama

@@ -18,15 +18,15 @@ from attnviz.cli.program import app
 from attnviz.commands.ablate.measure import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
-from attnviz.corpora.batches import collate, encode
-from attnviz.corpora.reading import Text
 from attnviz.errors import ArchitectureError, CheckpointError, ParserError, VerificationError
-from attnviz.model import configs
-from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.configs import empty_model, read_config
-from attnviz.model.libraries import calling_transformers
-from attnviz.model.sources import find_checkpoint, weight_files
-from attnviz.patterns.parsers import parsed_words
+from attnviz.language.parsers import parsed_words
+from attnviz.models import configs
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.configs import empty_model, read_config
+from attnviz.models.libraries import calling_transformers
+from attnviz.models.sources import find_checkpoint, weight_files
+from attnviz.texts.batches import collate, encode
+from attnviz.texts.reading import Text
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

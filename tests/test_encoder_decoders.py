@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from attnviz import analyze
-from attnviz.attention import positions, reference
-from attnviz.attention.positions import bucketed_bias, position_buckets
-from attnviz.attention.verify import verify_attention
 from attnviz.errors import ArchitectureError, TextError, VerificationError
-from attnviz.model.architectures import architecture_of, encoder_decoder
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.opening import open_checkpoint
-from attnviz.model.tokens import shifted_right
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.families import architecture_of, encoder_decoder
+from attnviz.models.opening import open_checkpoint
+from attnviz.models.tokens import shifted_right
+from attnviz.reference import positions, reference
+from attnviz.reference.positions import bucketed_bias, position_buckets
+from attnviz.trace.verify import verify_attention
 from tests.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 from tests.recorded import whole_pattern
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz import memory
-from attnviz.attention import recorder
-from attnviz.attention.recorder import block_memory
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutOfMemoryError, TextError, UsageError
-from attnviz.model import estimate
-from attnviz.model.opening import open_checkpoint
+from attnviz.models import estimate
+from attnviz.models.opening import open_checkpoint
+from attnviz.trace import recorder
+from attnviz.trace.recorder import block_memory
 from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 LINUX = Path("/proc/self/clear_refs").exists()
@@ -94,7 +94,7 @@ def test_of_a_text_the_inputs_of_all_layers_are_kept_and_where_they_are_used_out
 MEASURED = """
 import sys
 import attnviz
-from attnviz.model import estimate
+from attnviz.models import estimate
 def resident(kind):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(kind)) * 1024
 real = estimate.need_of
@@ -276,7 +276,7 @@ def test_a_gpu_must_hold_all_weights_and_is_named(monkeypatch, bert):
             estimate.refuse_beyond_memory(empty, source, torch.device("cuda:1"), False, None)
         refused.append(str(raised.value))
 
-    from attnviz.model.checkpoint import load_checkpoint
+    from attnviz.models.checkpoint import load_checkpoint
 
     load_checkpoint(estimate.Source("model", bert), torch.device("cpu"), torch.float32, before_weights=before)
     assert "kB for weights in float32), and 1 kB are free on cuda:1; --dtype bfloat16" in refused[0]

@@ -10,12 +10,9 @@ import attnviz
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TopExamples, find_examples
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.corpora.long_runs import Process, Unfinished
-from attnviz.corpora.reading import open_corpus
-from attnviz.corpora.runs import RunSettings
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.examples import (
+from attnviz.models.checkpoint import from_loaded
+from attnviz.profiles.examples import (
     GROUPS,
     Example,
     Unit,
@@ -24,7 +21,10 @@ from attnviz.patterns.examples import (
     parts_of_text,
     stored_examples,
 )
-from attnviz.patterns.json_entry import Entry
+from attnviz.profiles.json_entry import Entry
+from attnviz.texts.long_runs import Process, Unfinished
+from attnviz.texts.reading import open_corpus
+from attnviz.texts.runs import RunSettings
 from tests import corpora
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_profile import interrupt
@@ -153,7 +153,7 @@ def test_processes_change_nothing(model, paths, whole, monkeypatch):
         states.insert(0, state)
         return states if process.first else []
 
-    monkeypatch.setattr("attnviz.corpora.runs.gathered", gathered)
+    monkeypatch.setattr("attnviz.texts.runs.gathered", gathered)
     *others, found = (every(settings(model, paths, rank, 3, batch_size=4)) for rank in (2, 1, 0))
     assert others == [None, None]
     same(found, whole)

@@ -16,13 +16,13 @@ from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import Source
-from attnviz.patterns.profile_parts import merged
-from attnviz.patterns.profile_store import find_profile, profile_file_name, read_profile, store_profile
-from attnviz.results.documents import json_text
-from attnviz.results.view import Choices
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import Source
+from attnviz.present.documents import json_text
+from attnviz.present.view import Choices
+from attnviz.profiles.parts import merged
+from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
 from tests import corpora
 from tests.conftest import needs_minilm
 from tests.encoder_decoders import sharp, unigram_tokenizer

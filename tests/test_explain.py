@@ -13,7 +13,7 @@ import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.steps import numbers_of, step_of
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
-from attnviz.model.head_ids import HeadId
+from attnviz.models.head_ids import HeadId
 from tests.conftest import SENTENCE, needs_minilm
 from tests.explained import of_bert, of_gpt2
 from tests.llamas import sentencepiece_tokenizer, sharp_llama

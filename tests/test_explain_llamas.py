@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.attention.positions import Rotary
-from attnviz.attention.reference import RMSNorm
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
@@ -16,7 +14,9 @@ from attnviz.commands.explain.stages import VerifiedStages, verify_stages
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.errors import UsageError, VerificationError
 from attnviz.figures.style import Style
-from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference.attention import RMSNorm
+from attnviz.reference.positions import Rotary
 from tests.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
 from tests.test_explain_figures import assert_legible, order, planned
 

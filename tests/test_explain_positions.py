@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.attention.reference import widened
 from attnviz.commands.explain import position_share
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
 from attnviz.commands.explain.reference import embedded
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference.attention import widened
 from tests.conftest import SENTENCE
 from tests.explained import BOTH, DTYPES, bert, gpt2, steps_of
 from tests.models import (

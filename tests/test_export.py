@@ -19,12 +19,12 @@ import torch
 from safetensors import safe_open
 
 from attnviz.errors import OutputError, UsageError
-from attnviz.patterns.parsers import Vocabulary
-from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.results.documents import captions_text, json_text, latex_captions_text, read_captions
-from attnviz.results.output_folder import OutputFolder
-from attnviz.results.report import layout_of, report_of
-from attnviz.results.view import Choices
+from attnviz.language.parsers import Vocabulary
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.present.documents import captions_text, json_text, latex_captions_text, read_captions
+from attnviz.present.output_folder import OutputFolder
+from attnviz.present.report import layout_of, report_of
+from attnviz.present.view import Choices
 from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
@@ -557,7 +557,7 @@ def test_a_second_ctrl_c_while_cleaning_up_leaves_nothing(tmp_path, monkeypatch)
             os.kill(os.getpid(), signal.SIGINT)
         remove(*of, **options)
 
-    monkeypatch.setattr("attnviz.results.output_folder.shutil.rmtree", interrupted)
+    monkeypatch.setattr("attnviz.present.output_folder.shutil.rmtree", interrupted)
 
     def run():
         with OutputFolder(tmp_path / "out", HEADS) as folder:

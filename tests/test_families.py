@@ -13,9 +13,9 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.models.report import families_document, families_report
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures import ARCHITECTURES, COMMANDS
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.results.tables import plain_text
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import ARCHITECTURES, COMMANDS
+from attnviz.present.tables import plain_text
 from tests import encoder_decoders, llamas, relatives
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -105,7 +105,7 @@ def test_whisper_is_refused_by_name():
     import torch
     from transformers import WhisperConfig
 
-    from attnviz.model.architectures import architecture_of
+    from attnviz.models.families import architecture_of
 
     with pytest.raises(ArchitectureError, match=r"'whisper', whose encoder reads sound, not text; expected one of: b"):
         architecture_of(WhisperConfig(), torch.float32)

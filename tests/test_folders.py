@@ -12,9 +12,9 @@ import pytest
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
-from attnviz.results import documents, output_folder
-from attnviz.results.output_folder import OutputFolder
-from attnviz.results.report import report_of
+from attnviz.present import documents, output_folder
+from attnviz.present.output_folder import OutputFolder
+from attnviz.present.report import report_of
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
 from tests.hand_made import hand_made
@@ -24,8 +24,8 @@ from tests.test_results import result_of
 KILLED = """
 import os, re, signal, sys
 from pathlib import Path
-from attnviz.results.output_folder import OutputFolder
-from attnviz.results.report import Layout
+from attnviz.present.output_folder import OutputFolder
+from attnviz.present.report import Layout
 replace, moved = Path.replace, []
 def killed(path, target):
     if len(moved) == int(sys.argv[2]):

@@ -10,7 +10,7 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.figures import fonts
 from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted, font_families, text_width, wrapped
-from attnviz.model.wording import isolated
+from attnviz.models.wording import isolated
 
 CAT = "猫"
 

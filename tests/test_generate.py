@@ -12,7 +12,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
-from attnviz.model.checkpoint import from_loaded
+from attnviz.models.checkpoint import from_loaded
 from tests.drawn import texts_of
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2

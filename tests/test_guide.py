@@ -14,15 +14,16 @@ from transformers import BertModel
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES
 from attnviz.cli.program import app
-from attnviz.commands.profile import corpus_run, repeats
-from attnviz.model.architectures import ARCHITECTURES
+from attnviz.commands.profile import corpus_run
+from attnviz.measures import repeats
+from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
+from attnviz.measures.patterns import PATTERNS, PatternSpec
+from attnviz.models.families import ARCHITECTURES
 from attnviz.options import COMMANDS as TABLE
-from attnviz.patterns.registry import PATTERNS, PatternSpec
-from attnviz.patterns.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
-from attnviz.patterns.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
-from attnviz.results.report import views_of
+from attnviz.present.report import views_of
+from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES
 from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank

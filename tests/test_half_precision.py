@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.attention import reference
-from attnviz.corpora.batches import SampledAttention, collate, encode
-from attnviz.corpora.reading import Text
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.opening import open_checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention as reference
+from attnviz.texts.batches import SampledAttention, collate, encode
+from attnviz.texts.reading import Text
 from tests import encoder_decoders, llamas, relatives
 
 HALF = [torch.float16, torch.bfloat16]

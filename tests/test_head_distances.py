@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.commands.profile.head_distances import MOST_QUERIES, HeadDistanceTally
-from attnviz.corpora.batches import collate, encode
-from attnviz.corpora.reading import Text
+from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.texts.batches import collate, encode
+from attnviz.texts.reading import Text
 from tests.corpora import count_batch
 
 TEXTS = ["the cat saw the dog", "the dog ran", "he saw the house of the dog that ran away", "away"]

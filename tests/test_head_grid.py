@@ -13,7 +13,7 @@ from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style
-from attnviz.model.head_ids import HeadId
+from attnviz.models.head_ids import HeadId
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 
 LABELS = ["previous-token", "heterogeneous", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import HeadId, all_heads, head_named, select_heads
+from attnviz.models.head_ids import HeadId, all_heads, head_named, select_heads
 
 
 def names(*selections: str, n_layers: int = 6, n_heads: int = 12) -> list[str]:

@@ -15,8 +15,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.style import Style, figure_bytes
-from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.results.view import Choices
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.present.view import Choices
 from tests.drawn import HOSTILE
 from tests.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.stored import PROFILE

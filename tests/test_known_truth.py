@@ -8,9 +8,9 @@ from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.patterns.parsers import load_parser
-from attnviz.patterns.syntax import parse_texts
-from attnviz.patterns.verdicts import Verdict
+from attnviz.judge.verdicts import Verdict
+from attnviz.language.parsers import load_parser
+from attnviz.language.syntax import parse_texts
 from tests.conftest import needs_parser
 from tests.models import (
     CAUSAL_LOOKS_AT,

@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from attnviz.corpora.reading import open_corpus, read_texts
-from attnviz.patterns.language import nearest_language, unlike
+from attnviz.language.languages import nearest_language, unlike
+from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SENTENCE, SHARED
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="needs the extra syntax")

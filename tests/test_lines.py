@@ -17,7 +17,7 @@ from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READ
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
 from attnviz.figures.style import Style, figure_bytes
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 from tests.hand_made import LABELS, by_design, hand_made
 

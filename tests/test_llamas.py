@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from transformers import AutoConfig, GptOssConfig, GptOssModel
 
 import attnviz
-from attnviz.attention import reference as attention
-from attnviz.attention.checks import LayerCheck
-from attnviz.attention.positions import Rotary, default_frequencies
-from attnviz.attention.reference import HeadParameters
-from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
-from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
-from attnviz.model.architectures import ARCHITECTURES
-from attnviz.model.architectures.llama import Llama
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.opening import open_checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.llama import Llama
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import Rotary, default_frequencies
+from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
+from attnviz.trace.checks import LayerCheck
+from attnviz.trace.verify import VerifiedRows, verify_attention
 from tests.llamas import (
     FAMILIES,
     N_HEADS,

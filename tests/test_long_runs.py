@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnviz.corpora.long_runs import (
+from attnviz.errors import CorpusError, OutputError, ProcessError
+from attnviz.language.syntax import Arc
+from attnviz.texts.long_runs import (
     Measured,
     Process,
     Unfinished,
@@ -19,9 +21,7 @@ from attnviz.corpora.long_runs import (
     remove_kept,
     this_process,
 )
-from attnviz.corpora.reading import Text
-from attnviz.errors import CorpusError, OutputError, ProcessError
-from attnviz.patterns.syntax import Arc
+from attnviz.texts.reading import Text
 
 TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
 

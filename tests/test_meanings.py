@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.commands.profile.tallies import MeaningTally, mean_embedding
-from attnviz.corpora.batches import batches, collate, encode
-from attnviz.corpora.reading import Text
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.patterns.bootstrap import text_weights
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.tallies import MeaningTally, mean_embedding
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.reading import Text
 from tests import independent
 from tests.corpora import count, count_batch
 from tests.models import bert_tokenizer, sharp_bert

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.style import Style
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus.measure import compare_corpus
-from attnviz.corpora.long_runs import Process as OneOfMany
-from attnviz.corpora.long_runs import Unfinished, gathered
 from attnviz.errors import AttnvizError, CheckpointError, OutOfMemoryError, ParserError
+from attnviz.language import parsers
 from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory, out_of_memory_named
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.libraries import calling_transformers
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.libraries import calling_transformers
 from attnviz.options import checked
-from attnviz.patterns import parsers
+from attnviz.texts.long_runs import Process as OneOfMany
+from attnviz.texts.long_runs import Unfinished, gathered
 from tests.conftest import SENTENCE
 from tests.corpora import sentences
 from tests.models import bert_tokenizer, sharp_bert
@@ -224,7 +224,7 @@ def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
 
     whole = run("whole")
     assert whole.exit_code == 0, whole.output
-    monkeypatch.setattr("attnviz.corpora.runs._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
     passes, forward = list[int](), BertModel.forward
 
     def short(model: nn.Module, *of: Any, **inputs: Any) -> Any:

@@ -17,7 +17,7 @@ from attnviz.commands.models.configurations import Configuration, paper_configur
 from attnviz.commands.models.measure import model_configurations
 from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
-from attnviz.results.tables import plain_text
+from attnviz.present.tables import plain_text
 from tests.conftest import needs_minilm
 from tests.test_config_files import FIRST, put
 

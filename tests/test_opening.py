@@ -13,10 +13,10 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import CheckpointError, DeviceError, UsageError
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
+from attnviz.reference.tolerances import TOLERANCES
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}

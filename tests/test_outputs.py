@@ -11,13 +11,13 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
-from attnviz.attention import reference as attention
-from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import residual_stream
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.residual_stream import measure_contributions
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.model.head_ids import HeadId
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.reference.tolerances import TOLERANCES
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

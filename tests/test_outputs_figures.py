@@ -11,8 +11,8 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.results.report import views_of
-from attnviz.results.view import Choices
+from attnviz.present.report import views_of
+from attnviz.present.view import Choices
 from tests.conftest import SENTENCE
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.llamas import sentencepiece_tokenizer, sharp_llama

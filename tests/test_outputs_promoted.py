@@ -9,16 +9,16 @@ import torch
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
 import attnviz
-from attnviz.attention.contributions import LayerContributions
-from attnviz.attention.reference import widened
-from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
 from attnviz.commands.outputs.residual_stream import recording_stream
 from attnviz.errors import UsageError, VerificationError
-from attnviz.model.head_ids import HeadId
-from attnviz.model.words import vocabulary_labels
+from attnviz.models.head_ids import HeadId
+from attnviz.models.words import vocabulary_labels
+from attnviz.reference.attention import widened
+from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace.contributions import LayerContributions
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.test_outputs import D_MODEL, DTYPES, N_HEADS, N_LAYERS, of_head, own_numbers

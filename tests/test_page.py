@@ -14,10 +14,10 @@ import torch
 
 import attnviz
 from attnviz.commands.heads.page_view import page_data
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.head_ids import HeadId
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, MANY, PackedPattern, pack, page_html, script_text
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
 

@@ -23,8 +23,8 @@ from PIL import Image
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.wording import visible
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.wording import visible
 from tests.conftest import SENTENCE
 from tests.corpora import treebank
 from tests.drawn import HOSTILE

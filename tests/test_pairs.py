@@ -10,8 +10,8 @@ from matplotlib.colors import LogNorm
 
 from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
 from attnviz.figures.style import Style
-from attnviz.results.report import layout_of
-from attnviz.results.view import Choices
+from attnviz.present.report import layout_of
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 

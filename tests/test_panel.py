@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from attnviz.commands.heads.views import DRAWINGS, MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 

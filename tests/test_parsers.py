@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from attnviz.errors import ParserError
-from attnviz.patterns import parsers
-from attnviz.patterns.parsers import Vocabulary, load_parser, parser_for
-from attnviz.patterns.syntax import Arc, parse_texts
+from attnviz.language import parsers
+from attnviz.language.parsers import Vocabulary, load_parser, parser_for
+from attnviz.language.syntax import Arc, parse_texts
 from tests.conftest import needs_parser
 from tests.test_syntax import read
 

@@ -8,14 +8,8 @@ import torch
 
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import family_of_pattern
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.estimates import estimated
-from attnviz.patterns.registry import NAMES, PATTERNS, TOP
-from attnviz.patterns.relations import RelationCount
-from attnviz.patterns.rules import BROAD_SHARE
-from attnviz.patterns.statistics import SCALARS, TextContext
-from attnviz.patterns.syntax import DIRECTIONS
-from attnviz.patterns.verdicts import (
+from attnviz.judge.rules import BROAD_SHARE
+from attnviz.judge.verdicts import (
     ENOUGH,
     HETEROGENEOUS,
     LEAST_N,
@@ -25,6 +19,12 @@ from attnviz.patterns.verdicts import (
     judge,
     label_of,
 )
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.measures.estimates import estimated
+from attnviz.measures.patterns import NAMES, PATTERNS, TOP
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.models.head_ids import HeadId
 from tests.verified import context_of
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.attention import verify
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
-from attnviz.results.view import Choices
+from attnviz.present.view import Choices
+from attnviz.trace import verify
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

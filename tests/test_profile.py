@@ -19,10 +19,10 @@ from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
-from attnviz.corpora.long_runs import Measured, Process, Unfinished
 from attnviz.errors import CorpusError, OutputError, UsageError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.patterns.rules import Rule
+from attnviz.judge.rules import Rule
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts.long_runs import Measured, Process, Unfinished
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.forked import forked, needs_fork
@@ -229,7 +229,7 @@ def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Pat
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.corpora.runs._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
     saved = Unfinished.save
     calls: list[int] = []
 
@@ -485,7 +485,7 @@ def test_two_processes_give_the_numbers_of_one(
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
     places: list[str] = []
-    monkeypatch.setattr("attnviz.corpora.runs.resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("attnviz.texts.runs.resolve_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(profile_module, "open_checkpoint", lambda _, device, **__: (places.append(device), None))
     for rank in range(3):

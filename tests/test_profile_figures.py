@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 
 from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
 from attnviz.figures.style import Style
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.examples import Example, RoleExamples, Unit
-from attnviz.results.view import Choices
+from attnviz.judge.roles import Role
+from attnviz.measures.repeats import RepeatScores
+from attnviz.models.head_ids import HeadId
+from attnviz.present.view import Choices
+from attnviz.profiles.examples import Example, RoleExamples, Unit
 from tests.drawn import nothing_over_the_edge, overlapping
 
 LAYERS, HEADS = 2, 3

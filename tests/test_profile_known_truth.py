@@ -9,9 +9,9 @@ import torch
 from transformers import BertModel, GPT2Model
 
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.roles import Role
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.head_ids import HeadId
+from attnviz.judge.roles import Role
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
 from tests.models import (
     CAUSAL_KNOWN_HEADS,
     KNOWN_HEADS,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from attnviz.errors import CheckpointError, OutputError
-from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import Source, find_checkpoint, weights_sha256
-from attnviz.patterns import profile_store
-from attnviz.patterns.profile_parts import measured_on, parts_of
-from attnviz.patterns.profile_store import StoredCorpus, StoredRole, find_profile, read_profile, store_profile
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import Source, find_checkpoint, weights_sha256
+from attnviz.profiles import store as profile_store
+from attnviz.profiles.parts import measured_on, parts_of
+from attnviz.profiles.store import StoredCorpus, StoredRole, find_profile, read_profile, store_profile
 from tests.stored import WEIGHTS, profile_of, role
 
 SHAPE = "bert-2x3x12"
@@ -343,7 +343,7 @@ def test_a_profile_that_cannot_be_read_is_left_out_with_the_reason(user_folder):
 
 def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still_found(monkeypatch, shipped):
     put(shipped)
-    monkeypatch.setattr("attnviz.patterns.profile_store.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.profiles.store.importlib.util.find_spec", lambda _: None)
     with pytest.raises(
         OutputError, match=r"not stored, and attnviz heads will not show it, .* type: pip install 'attnviz\[profile\]'"
     ):

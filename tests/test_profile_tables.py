@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.commands.profile.roles import Confirmation, Role
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.guesses import BASELINES
+from attnviz.judge.roles import Confirmation, Role
+from attnviz.measures.guesses import BASELINES
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
 from tests import corpora
 from tests.models import bert_tokenizer, sharp_bert
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import attnviz
-from attnviz.results.result import Result, TextResult
+from attnviz.present.result import Result, TextResult
 from tests.conftest import SENTENCE
 from tests.hand_made import by_design, hand_made
 

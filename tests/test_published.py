@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.published import published_entries, published_heads
+from attnviz.models.head_ids import HeadId
+from attnviz.profiles.published import published_entries, published_heads
 
 BERT = ("bert", 12, 12)
 GPT2 = ("gpt2", 12, 12)

@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from attnviz.attention.checks import LayerComparison
-from attnviz.attention.verify import verify_attention
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.tokens import find_queries, merge_units
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.tokens import find_queries, merge_units
+from attnviz.trace.checks import LayerComparison
+from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE
 from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

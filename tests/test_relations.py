@@ -24,10 +24,10 @@ from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
-from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.patterns.verdicts import Label
-from attnviz.results.view import Choices
+from attnviz.judge.verdicts import Label
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.models.checkpoint import from_loaded
+from attnviz.present.view import Choices
 from tests.conftest import needs_parser
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer

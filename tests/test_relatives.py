@@ -20,7 +20,6 @@ from transformers import (
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.cli.program import app
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.explain.position_share import input_parts
@@ -28,10 +27,11 @@ from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.configurations import find_config
 from attnviz.commands.models.measure import read_configuration
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
-from attnviz.model.architectures import ARCHITECTURES, architecture_of
-from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.sources import find_checkpoint
-from attnviz.model.tokens import merge_units
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.families import ARCHITECTURES, architecture_of
+from attnviz.models.sources import find_checkpoint
+from attnviz.models.tokens import merge_units
+from attnviz.trace.verify import VerifiedRows, verify_attention
 from tests.conftest import SENTENCE, needs_parser
 from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 from tests.recorded import verified_batch, whole_pattern

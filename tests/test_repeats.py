@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.repeats import SEQUENCES, Needles, RepeatTally
-from attnviz.commands.profile.tallies import ordinary_ids
-from attnviz.corpora.batches import SampledAttention
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, duplicate, induction
-from attnviz.patterns.statistics import measure
-from attnviz.patterns.verdicts import judge, label_of
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.measures.patterns import ON_REPEATS, REPEATS, duplicate, induction
+from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
+from attnviz.measures.statistics import measure
+from attnviz.measures.tallies import ordinary_ids
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.texts.batches import SampledAttention
 from tests import independent
 from tests.models import (
     CAUSAL_LOOKS_AT,

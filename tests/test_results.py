@@ -23,11 +23,11 @@ import attnviz
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.style import FORMATS, Style, figure_bytes
-from attnviz.model.checkpoint import from_loaded
-from attnviz.results.documents import read_captions
-from attnviz.results.report import layout_of, report_of, views_of
-from attnviz.results.result import Result
-from attnviz.results.view import Choices
+from attnviz.models.checkpoint import from_loaded
+from attnviz.present.documents import read_captions
+from attnviz.present.report import layout_of, report_of, views_of
+from attnviz.present.result import Result
+from attnviz.present.view import Choices
 from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS
 from tests.hand_made import hand_made

@@ -12,9 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.names import NameCount
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.roles import (
+from attnviz.judge.roles import (
     ENOUGH_INSTANCES,
     ENOUGH_SEQUENCES,
     ENOUGH_TEXTS,
@@ -30,10 +28,10 @@ from attnviz.commands.profile.roles import (
     syntax_candidates,
     untrained_scores,
 )
-from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import REPLICATES, standard_error
-from attnviz.patterns.estimates import (
+from attnviz.judge.rules import BROAD_SHARE, MARGIN, Rule
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.measures.bootstrap import REPLICATES, standard_error
+from attnviz.measures.estimates import (
     Estimate,
     cosine_evidence,
     estimated,
@@ -43,10 +41,12 @@ from attnviz.patterns.estimates import (
     t_quantile,
     t_tail,
 )
-from attnviz.patterns.registry import GENERAL, NAMES, SHARES
-from attnviz.patterns.relations import RelationCount
-from attnviz.patterns.rules import BROAD_SHARE, MARGIN, Rule
-from attnviz.patterns.syntax import DIRECTIONS
+from attnviz.measures.names import NameCount
+from attnviz.measures.patterns import GENERAL, NAMES, SHARES
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.repeats import RepeatScores
+from attnviz.measures.tallies import OFFSETS
+from attnviz.models.head_ids import HeadId
 
 NOTHING = math.nan
 FIRST = HeadId(0, 0)

@@ -23,7 +23,7 @@ from attnviz.commands.rollout.rollout_and_flow import (
     summed_norms,
 )
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
-from attnviz.model.tokens import merge_pattern
+from attnviz.models.tokens import merge_pattern
 from tests.hand_made import uniform_pattern
 from tests.models import (
     CAUSAL_LOOKS_AT,

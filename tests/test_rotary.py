@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnviz.attention.positions import Rotary, default_frequencies, rotated
-from attnviz.attention.reference import (
+from attnviz.models.families.llama import rotary_of
+from attnviz.reference.attention import (
     HeadParameters,
     LayerNorm,
     Projection,
@@ -22,7 +22,7 @@ from attnviz.attention.reference import (
     multi_head_attention,
     shared_by_groups,
 )
-from attnviz.model.architectures.llama import rotary_of
+from attnviz.reference.positions import Rotary, default_frequencies, rotated
 from tests.llamas import llama_config
 from tests.test_attention import random_input, random_parameters
 from tests.test_llamas import ROPE

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from attnviz.commands.profile.show import chosen_examples
-from attnviz.corpora.reading import open_corpus, read_texts
-from attnviz.model.sources import MINILM_SHA256, Source
-from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name, read_profile
+from attnviz.models.sources import MINILM_SHA256, Source
+from attnviz.profiles.store import StoredCorpus, find_profile, profile_file_name, read_profile
+from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED, needs_minilm
 from tests.test_profile import PUBLISHED
 

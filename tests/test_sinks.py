@@ -7,11 +7,11 @@ import torch
 from transformers import GPT2Model
 
 from attnviz import compare, head_outputs, rollout
-from attnviz.attention import sinks
-from attnviz.attention.sinks import with_found_sinks
 from attnviz.commands.heads.measure import analyze
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.opening import open_checkpoint
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.opening import open_checkpoint
+from attnviz.trace import sinks
+from attnviz.trace.sinks import with_found_sinks
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.undeclared import undeclared_model

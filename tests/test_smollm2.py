@@ -1,6 +1,6 @@
 """Real weights of a Llama: every head of SmolLM2-135M verifies, and heads known of trained models are there.
 
-Needs the checkpoint in the cache, or the packages it is made from: see :data:`attnviz.model.smollm2.INSTALL`.
+Needs the checkpoint in the cache, or the packages it is made from: see :data:`attnviz.models.smollm2.INSTALL`.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from attnviz.cli.program import app
 from attnviz.commands.explain.measure import explain
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError
-from attnviz.model import smollm2
-from attnviz.model.opening import open_checkpoint
-from attnviz.model.sources import built_in_folder, find_checkpoint, weights_sha256
+from attnviz.models import smollm2
+from attnviz.models.opening import open_checkpoint
+from attnviz.models.sources import built_in_folder, find_checkpoint, weights_sha256
 from tests.llamas import cached_smollm2, write_gguf
 from tests.recorded import verified_batch
 

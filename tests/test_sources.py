@@ -22,9 +22,9 @@ from huggingface_hub.errors import (
 )
 
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model import sources
-from attnviz.model.checkpoint import load_checkpoint
-from attnviz.model.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
+from attnviz.models import sources
+from attnviz.models.checkpoint import load_checkpoint
+from attnviz.models.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
 from tests.conftest import needs_minilm
 
 FIRST, SECOND = "a" * 40, "b" * 40

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 from transformers.activations import ACT2FN
 
-from attnviz.attention import reference as attention
-from attnviz.attention.reference import HeadParameters, LayerNorm
 from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters, activation_named
 from attnviz.commands.explain.stages import Probe, StageCheck, VerifiedStages, probes_of, verify_stages
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, LayerNorm
 from tests.conftest import SENTENCE
 from tests.explained import BOTH, DTYPES, bert, gpt2, sharper, steps_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 from attnviz.commands.heads.map_view import MAP
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.patterns.statistics import SCALARS
-from attnviz.results.view import Choices
+from attnviz.measures.statistics import SCALARS
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.attention.checks import LayerCheck
-from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedRows
 from attnviz.errors import VerificationError
-from attnviz.patterns.registry import (
+from attnviz.measures.patterns import (
     ON_REPEATS,
     REPEATS,
     SHARES,
@@ -25,7 +22,10 @@ from attnviz.patterns.registry import (
     distances,
     masks_of,
 )
-from attnviz.patterns.statistics import SCALARS, TextContext, measure
+from attnviz.measures.statistics import SCALARS, TextContext, measure
+from attnviz.reference.tolerances import Tolerance
+from attnviz.trace.checks import LayerCheck
+from attnviz.trace.verify import VerifiedRows
 from tests import independent
 from tests.verified import context_of, random_patterns, verified
 

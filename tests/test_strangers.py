@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
-from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.libraries import panics_unprinted
-from attnviz.model.sources import find_checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.libraries import panics_unprinted
+from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.corpora import sentences
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

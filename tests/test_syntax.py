@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.model.encoding import tokenize
-from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import Tokens
-from attnviz.patterns.guesses import BASELINES
-from attnviz.patterns.relations import RelationCount
-from attnviz.patterns.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
+from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
+from attnviz.measures.guesses import BASELINES
+from attnviz.measures.relations import RelationCount
+from attnviz.models.encoding import tokenize
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import Tokens
 from tests.models import bert_tokenizer, gpt2_tokenizer
 from tests.verified import counted_relations, verified
 

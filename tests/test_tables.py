@@ -8,10 +8,10 @@ import torch
 
 from attnviz.commands.heads import summary
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.patterns.published import published_heads
-from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.patterns.verdicts import Label, Verdict
-from attnviz.results.tables import Column, column_table, plain_text
+from attnviz.judge.verdicts import Label, Verdict
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.present.tables import Column, column_table, plain_text
+from attnviz.profiles.published import published_heads
 from tests.hand_made import by_design, hand_made
 from tests.stored import PROFILE, profile_of, published, role
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.commands.profile.names import NameTally
-from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
-from attnviz.corpora.batches import batches, collate, encode
-from attnviz.corpora.reading import Text
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.tokens import merge_pattern
-from attnviz.patterns.bootstrap import standard_error, text_weights
-from attnviz.patterns.registry import PATTERNS, SHARES, PatternSpec
-from attnviz.patterns.relations import RelationTally, between_spans
-from attnviz.patterns.syntax import Arc
+from attnviz.language.syntax import Arc
+from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.names import NameTally
+from attnviz.measures.patterns import PATTERNS, SHARES, PatternSpec
+from attnviz.measures.relations import RelationTally, between_spans
+from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.tokens import merge_pattern
+from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.reading import Text
 from tests import independent
 from tests.corpora import count
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -120,7 +120,7 @@ def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, m
         "with_a", "with-a", lambda text: torch.tensor([["a" in label for label in text.labels]] * text.n),
         "tokens with an a", "other", reads_text=True,
     )  # fmt: skip
-    monkeypatch.setattr("attnviz.commands.profile.tallies.PATTERNS", (*PATTERNS, spec))
+    monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
     tally = statistics(checkpoint, TREES, batch_size)
     on_a, on_content, uniform, n_content = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
     for text in TREES:

@@ -23,10 +23,10 @@ from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.page import written
-from attnviz.model.wording import counted, percent, rounded, signed
+from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
-from attnviz.results.documents import captions_text, csv_text, read_captions
-from attnviz.results.tables import Column, column_table, number, plain_text
+from attnviz.present.documents import captions_text, csv_text, read_captions
+from attnviz.present.tables import Column, column_table, number, plain_text
 from tests.conftest import SENTENCE
 from tests.test_results import result_of
 

@@ -18,9 +18,9 @@ from attnviz.errors import UsageError
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure, text_inches, text_lines
 from attnviz.figures.style import Style
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.wording import unisolated
-from attnviz.results.view import Choices
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.wording import unisolated
+from attnviz.present.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping
 from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made

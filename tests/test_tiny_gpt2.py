@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from attnviz import __version__, analyze
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.sources import find_checkpoint
+from attnviz.models.sources import find_checkpoint
 from tests.conftest import SHARED
 
 COUNTING = "one two three four five one two three four five"
@@ -78,7 +78,7 @@ def test_a_folder_of_that_name_is_a_folder(tmp_path, monkeypatch):
 
 
 def test_an_installation_without_it_says_what_to_type(monkeypatch, tmp_path):
-    monkeypatch.setattr("attnviz.model.sources.__file__", str(tmp_path / "sources.py"))
+    monkeypatch.setattr("attnviz.models.sources.__file__", str(tmp_path / "sources.py"))
     with pytest.raises(CheckpointError, match=r"lacks its own model tiny-gpt2.*pip install --force-reinstall"):
         find_checkpoint("tiny-gpt2")
 

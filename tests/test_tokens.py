@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
-from attnviz.model.encoding import tokenize
-from attnviz.model.tokens import Tokens, UnitRows, merge_pattern, merge_units
-from attnviz.model.wording import visible
-from attnviz.model.words import vocabulary_labels
+from attnviz.models.encoding import tokenize
+from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_units
+from attnviz.models.wording import visible
+from attnviz.models.words import vocabulary_labels
 from tests.llamas import sentencepiece_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer
 

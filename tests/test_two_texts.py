@@ -17,13 +17,13 @@ from attnviz.cli.program import app
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.style import Style
-from attnviz.model import encoding
-from attnviz.model.checkpoint import from_loaded
-from attnviz.model.head_ids import HeadId, LayerId, Stack, head_named, select_heads
-from attnviz.model.tokens import merge_pattern, merge_units, shifted_right
-from attnviz.model.words import pieces_of
-from attnviz.patterns.statistics import TextContext, measure
-from attnviz.patterns.verdicts import judge, label_of
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.measures.statistics import TextContext, measure
+from attnviz.models import encoding
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
+from attnviz.models.tokens import merge_pattern, merge_units, shifted_right
+from attnviz.models.words import pieces_of
 from tests.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
 from tests.recorded import whole_pattern
@@ -469,7 +469,7 @@ def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path
 
 def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
     from attnviz.commands.heads import measure as heads_measure
-    from attnviz.patterns.syntax import Arc, Parse, Word
+    from attnviz.language.syntax import Arc, Parse, Word
 
     def parsed(texts: Any, tokens: Any, *_: Any) -> tuple[Parse, str]:
         units = merge_units(tokens, words=True)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.corpora.reading import open_corpus, read_texts
-from attnviz.patterns.parsers import load_parser, parsed_words
-from attnviz.patterns.universal import LABELS, RELATIONS, Node, is_clear, is_universal, to_universal
+from attnviz.language.parsers import load_parser, parsed_words
+from attnviz.language.universal import LABELS, RELATIONS, Node, is_clear, is_universal, to_universal
+from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
 
 POS = {

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 from typer.testing import CliRunner
 
-from attnviz.attention import reference as attention
-from attnviz.attention.checks import LayerCheck, LayerComparison
-from attnviz.attention.reference import HeadParameters, Projection
-from attnviz.attention.tolerances import TOLERANCES
-from attnviz.attention.verify import VerifiedAttention, VerifiedRows, verify_attention
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
-from attnviz.model.architectures.bert_gpt2 import GPT2, Bert
-from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.model.opening import open_checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families.bert_gpt2 import GPT2, Bert
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, Projection
+from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace.checks import LayerCheck, LayerComparison
+from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.recorded import own_patterns, whole_pattern

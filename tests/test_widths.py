@@ -10,9 +10,9 @@ import torch
 import attnviz
 from attnviz.commands.models.configurations import paper_configurations
 from attnviz.commands.models.report import models_report
-from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.syntax import Arc
-from attnviz.results.tables import plain_text
+from attnviz.language.syntax import Arc
+from attnviz.models.checkpoint import from_loaded
+from attnviz.present.tables import plain_text
 from tests import corpora
 from tests.ablations import TEXTS, measured
 from tests.hand_made import by_design, hand_made

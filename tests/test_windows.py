@@ -12,13 +12,13 @@ import torch
 from attnviz import analyze, rollout
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.repeats import RepeatTally
-from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally
-from attnviz.corpora.batches import SampledAttention
-from attnviz.corpora.reading import Text
 from attnviz.figures.style import Style
-from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.registry import allowed_units
+from attnviz.measures.patterns import allowed_units
+from attnviz.measures.repeats import RepeatTally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally
+from attnviz.models.checkpoint import from_loaded
+from attnviz.texts.batches import SampledAttention
+from attnviz.texts.reading import Text
 from tests.corpora import count
 from tests.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
 
@@ -74,7 +74,7 @@ def test_cosines_within_a_window_have_its_baseline(uniform):
     baseline = tally.results().baseline
     assert abs(float(baseline[0, 0, 0] - baseline[0, 1, 0])) > 1e-4
     table = uniform.model.get_input_embeddings().weight.detach().double()
-    from attnviz.commands.profile.tallies import mean_embedding
+    from attnviz.measures.tallies import mean_embedding
 
     table = table - mean_embedding(uniform)
     for layer, window in enumerate((WINDOW, 1000)):

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from attnviz.model.tokens import Units, find_positions, merge_units, only_position
-from attnviz.model.words import word_spans
+from attnviz.models.tokens import Units, find_positions, merge_units, only_position
+from attnviz.models.words import word_spans
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 

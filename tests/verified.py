@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attention.checks import LayerCheck
-from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import VerifiedRows
-from attnviz.model.tokens import Units
-from attnviz.patterns.registry import MaskInput
-from attnviz.patterns.relations import RelatedWords, RelationCount, RelationTally
-from attnviz.patterns.statistics import TextContext
-from attnviz.patterns.syntax import Parse
+from attnviz.language.syntax import Parse
+from attnviz.measures.patterns import MaskInput
+from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
+from attnviz.measures.statistics import TextContext
+from attnviz.models.tokens import Units
+from attnviz.reference.tolerances import Tolerance
+from attnviz.trace.checks import LayerCheck
+from attnviz.trace.verify import VerifiedRows
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32, block: int | None = None) -> list[VerifiedRows]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_note
 from attnviz.cli.terminal import read_text
-from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
+from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
 if TYPE_CHECKING:
-    from attnviz.model.sources import Source
+    from attnviz.models.sources import Source
 
 
 _FORMS = (

@@ -11,12 +11,12 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import read_text, split_names
 from attnviz.errors import UsageError
-from attnviz.model.wording import counted
+from attnviz.models.wording import counted
 from attnviz.progress import Progress
 
 if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText
-    from attnviz.corpora.reading import Text
+    from attnviz.texts.reading import Text
 
 _SUMMARY = "texts"
 """The figure of all texts; all others are of one."""
@@ -61,7 +61,7 @@ def _added_figures(run: Run) -> list[str]:
 
 def _texts_of_lines(file: str) -> "Path | list[Text]":
     """The file, or the lines of standard input that are not blank."""
-    from attnviz.corpora.reading import Place, Text
+    from attnviz.texts.reading import Place, Text
 
     if file != "-":
         return Path(file)
@@ -77,9 +77,9 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     """
     from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
-    from attnviz.results.documents import json_text, read_document
-    from attnviz.results.output_folder import OutputFolder
-    from attnviz.results.report import checked_views, layout_of
+    from attnviz.present.documents import json_text, read_document
+    from attnviz.present.output_folder import OutputFolder
+    from attnviz.present.report import checked_views, layout_of
 
     run.refuse(run.known.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])

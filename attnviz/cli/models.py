@@ -29,7 +29,7 @@ def models(run: Run, names: Sequence[str], families: bool) -> Job:
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import LAYOUT, models_document, models_report
-    from attnviz.results.output_folder import OutputFolder
+    from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__
 
     listed, failed = list[Configuration](), list[CheckpointError]()

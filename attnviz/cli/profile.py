@@ -10,9 +10,9 @@ from typing import Any
 import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_note
 from attnviz.cli.terminal import print_results, say, split_names
-from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
+from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
 _OF_SHOW = {"model", "revision", "corpora", "show", "as_json", "quiet"}
 """What ``--show`` reads."""
@@ -63,8 +63,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     """Print examples of a stored profile, or of a profile.json that is named."""
     from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
-    from attnviz.patterns.profile_store import read_profile, stored_profile
-    from attnviz.results.tables import spaced
+    from attnviz.present.tables import spaced
+    from attnviz.profiles.store import read_profile, stored_profile
 
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW]
     if unused:
@@ -91,8 +91,8 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     """Keep the profile for ``attnviz heads``, and say what became of each part and what could not be kept."""
-    from attnviz.patterns.profile_parts import measured_on
-    from attnviz.patterns.profile_store import store_profile
+    from attnviz.profiles.parts import measured_on
+    from attnviz.profiles.store import store_profile
 
     if store is False:
         return

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 import typer
 
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written, split_names
-from attnviz.corpora.long_runs import this_process
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -27,12 +26,13 @@ from attnviz.memory import address_space, limit_note, memory_size, out_of_memory
 from attnviz.options import COMMANDS, Command, Option
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
+from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
-    from attnviz.model.sources import Source
-    from attnviz.results.output_folder import OutputFolder
-    from attnviz.results.result import Result
-    from attnviz.results.view import Choices
+    from attnviz.models.sources import Source
+    from attnviz.present.output_folder import OutputFolder
+    from attnviz.present.result import Result
+    from attnviz.present.view import Choices
 
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
 """Makes a result, given the folder that it will be written to, and functions for progress and messages.
@@ -107,8 +107,8 @@ class Run:
         return bool(self.options.get("quiet"))
 
     def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
-        """Where a model lies, by default that of ``--model``; see :func:`attnviz.model.sources.find_checkpoint`."""
-        from attnviz.model.sources import find_checkpoint
+        """Where a model lies, by default that of ``--model``; see :func:`attnviz.models.sources.find_checkpoint`."""
+        from attnviz.models.sources import find_checkpoint
 
         if model is None:
             model, revision = self.options["model"], self.options["revision"]
@@ -120,7 +120,7 @@ class Run:
 
         A form of a command (``compare.corpus``) goes where the command does.
         """
-        from attnviz.results.output_folder import text_folder
+        from attnviz.present.output_folder import text_folder
 
         if self.options["out"] is not None:
             return Path(self.options["out"])
@@ -157,8 +157,8 @@ class Run:
         Raises:
             UsageError: an unknown figure, format, scale, theme or width.
         """
-        from attnviz.results.output_folder import OutputFolder
-        from attnviz.results.report import layout_of, report_of
+        from attnviz.present.output_folder import OutputFolder
+        from attnviz.present.report import layout_of, report_of
 
         report, choices, figures, quiet = report_of(self.command), self.choices(), self.figure_names(adds), self.quiet
         given = [text for text in texts if text is not None]
@@ -190,8 +190,8 @@ class Run:
     def choices(self) -> "Choices":
         """What is to be drawn and listed, and how it looks."""
         from attnviz.figures.style import Style
-        from attnviz.results.report import report_of
-        from attnviz.results.view import ChoiceNames, Choices
+        from attnviz.present.report import report_of
+        from attnviz.present.view import ChoiceNames, Choices
 
         names = set(ChoiceNames.__annotations__).difference(self.known.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
@@ -208,7 +208,7 @@ class Run:
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
-        from attnviz.results.report import checked_views, views_of
+        from attnviz.present.report import checked_views, views_of
 
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
@@ -349,7 +349,7 @@ def _folder(out: str | None) -> str | None:
         raise UsageError("-o is empty; expected a folder (. for this one).")
     if "\0" in out:
         raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
-    from attnviz.results.output_folder import folder_named
+    from attnviz.present.output_folder import folder_named
 
     return str(folder_named(out))
 
@@ -379,7 +379,7 @@ def is_file(name: str) -> bool:
 
 def _model_in_path(model: str) -> str:
     """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
-    from attnviz.model.sources import BUILT_IN
+    from attnviz.models.sources import BUILT_IN
 
     folder = Path(model).expanduser()
     name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")

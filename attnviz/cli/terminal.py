@@ -16,7 +16,7 @@ from attnviz.errors import OutputError, TextError, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.results.output_folder import OutputFolder
+    from attnviz.present.output_folder import OutputFolder
 
 
 _NARROWEST = 60
@@ -113,7 +113,7 @@ def print_results(
         if sys.stdout is None and (as_json or not quiet):
             raise OSError(errno.EBADF, "standard output is closed")
         if as_json:
-            from attnviz.results.documents import json_text
+            from attnviz.present.documents import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.patterns.registry import PATTERNS, RETRIEVAL, PatternSpec
+from attnviz.measures.patterns import PATTERNS, RETRIEVAL, PatternSpec
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def family_of_pattern(spec: PatternSpec) -> Family:
     """The family that a pattern says it is of; ValueError, for who adds a pattern, where there is no such family."""
     if spec.family not in _NAMED:
         raise ValueError(
-            f"the pattern {spec.name!r} of patterns/registry.py has the family {spec.family!r}: expected one of "
+            f"the pattern {spec.name!r} of measures/patterns.py has the family {spec.family!r}: expected one of "
             f"{', '.join(_NAMED)}; add another one to FAMILIES in figures/families.py."
         )
     return _NAMED[spec.family]

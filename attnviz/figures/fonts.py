@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-from attnviz.model.wording import isolated, right_to_left
+from attnviz.models.wording import isolated, right_to_left
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""

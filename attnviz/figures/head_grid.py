@@ -32,7 +32,7 @@ from attnviz.figures.page import (
     settled,
 )
 from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
-from attnviz.model.head_ids import HeadId
+from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
 _LARGEST, _LARGEST_CHOSEN = 120, 240

@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.style import DPI, Style, outer_ink
-from attnviz.model.wording import rounded
+from attnviz.models.wording import rounded
 
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""

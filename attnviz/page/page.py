@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.figures.style import THEMES, Style
-from attnviz.model.tokens import Units
-from attnviz.model.wording import right_to_left
+from attnviz.models.tokens import Units
+from attnviz.models.wording import right_to_left
 
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
 """Bytes that all patterns of a page may take, and those of one within a notebook."""

@@ -37,7 +37,7 @@ from tests.benchmarks.measure import RUNS, Row, functions, processes
 
 if TYPE_CHECKING:
     import attnviz
-    from attnviz.model.checkpoint import Checkpoint
+    from attnviz.models.checkpoint import Checkpoint
 
 PYTHON = sys.executable
 ATTNVIZ = [PYTHON, "-m", "attnviz"]
@@ -52,7 +52,7 @@ def start_up() -> list[Row]:
 
 def whole_command() -> list[Row]:
     """``attnviz heads TEXT --figures overview`` against one eager forward pass with attentions."""
-    from attnviz.model.sources import find_checkpoint
+    from attnviz.models.sources import find_checkpoint
 
     folder = str(find_checkpoint("minilm").folder)
     with tempfile.TemporaryDirectory() as out:
@@ -172,9 +172,9 @@ def whole_treebank() -> Iterator[Row]:
     and an untrained copy on a quarter of the sentences, as of the whole treebank.
     """
     from attnviz.commands.profile import measure
-    from attnviz.corpora.batches import batches
-    from attnviz.corpora.parsing import ready
-    from attnviz.corpora.reading import open_corpus, read_texts
+    from attnviz.texts.batches import batches
+    from attnviz.texts.parsing import ready
+    from attnviz.texts.reading import open_corpus, read_texts
 
     path, checkpoint = _treebank(), _minilm()
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
@@ -227,8 +227,8 @@ def _treebank() -> Path:
 
 
 def _minilm() -> "Checkpoint":
-    from attnviz.model.checkpoint import load_checkpoint
-    from attnviz.model.sources import find_checkpoint
+    from attnviz.models.checkpoint import load_checkpoint
+    from attnviz.models.sources import find_checkpoint
 
     return load_checkpoint(find_checkpoint("minilm"), torch.device("cpu"), torch.float32)
 

@@ -15,7 +15,7 @@ from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
 from attnviz.figures.matrix import max_pool
 from attnviz.figures.style import PLAIN, figure_bytes
-from attnviz.model.head_ids import all_heads
+from attnviz.models.head_ids import all_heads
 from tests.benchmarks.measure import peak_memory
 
 LAYERS = HEADS = 12

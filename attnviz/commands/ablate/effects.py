@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.attention.recorder import refuse_not_finite
-from attnviz.attention.reference import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
-from attnviz.corpora.reading import Text
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.reference.attention import widened
+from attnviz.texts.reading import Text
+from attnviz.trace.recorder import refuse_not_finite
 
 REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from attnviz.attention import reference as attention
-from attnviz.attention.recorder import in_blocks
 from attnviz.errors import VerificationError
-from attnviz.model.architectures.base import LayerModules
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.base import LayerModules
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.trace.recorder import in_blocks
 
 
 @dataclass(frozen=True)

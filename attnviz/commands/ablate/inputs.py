@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from attnviz.attention.generation import target_tokens
-from attnviz.corpora.batches import Batch, Item, collate, encode
-from attnviz.corpora.reading import Corpus, Text, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier
-from attnviz.model.encoding import mask_token
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import Classifier
+from attnviz.models.encoding import mask_token
+from attnviz.texts.batches import Batch, Item, collate, encode
+from attnviz.texts.reading import Corpus, Text, as_labelled, open_corpus, read_texts
+from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"

@@ -25,16 +25,16 @@ from attnviz.commands.ablate.inputs import (
     with_targets,
 )
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
-from attnviz.corpora.reading import Text
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.wording import counted
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.wording import counted
 from attnviz.options import checked
+from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.results.result import Result
+from attnviz.texts.reading import Text
 
 MANY = 2000
 """Inputs from which on a message gives their number; attnviz's own choice."""
@@ -178,7 +178,7 @@ def ablate(
     Args:
         texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``; for a classifier also ``.tsv`` with the
             columns text and label). Existing files are corpora.
-        model: see :data:`attnviz.model.opening.Model`.
+        model: see :data:`attnviz.models.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.

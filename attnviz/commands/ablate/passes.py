@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.attention import reference as attention
-from attnviz.attention.checks import Verification
-from attnviz.attention.recorder import refuse_not_finite
-from attnviz.attention.verify import VerifiedRows
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
-from attnviz.corpora.batches import EVERY, SampledAttention
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import named_generator
+from attnviz.measures.bootstrap import named_generator
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.texts.batches import EVERY, SampledAttention
+from attnviz.trace.checks import Verification
+from attnviz.trace.recorder import refuse_not_finite
+from attnviz.trace.verify import VerifiedRows
 
 PROJECTIONS = 4
 """Random directions in which the final states of a text are followed, where there is no loss."""

@@ -22,13 +22,13 @@ from attnviz.commands.ablate.wording import (
     source_line,
     what_is_measured,
 )
-from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, unisolated, visible
-from attnviz.results.documents import model_entry, stack_entry, verification_entry
-from attnviz.results.facts import capital
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices, View
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted, unisolated, visible
+from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.facts import capital
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
+from attnviz.present.view import Choices, View
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""

@@ -20,9 +20,9 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.model.wording import counted, visible
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import counted, visible
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}

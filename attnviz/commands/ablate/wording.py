@@ -6,9 +6,9 @@ from statistics import median
 from attnviz.commands.ablate.effects import VERDICTS, Estimate, SetEffect
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, percent, quoted, visible
-from attnviz.patterns.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted, percent, quoted, visible
 
 _LESS = "together, minus the sum of one at a time"
 GIVES = {

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.attention.reference import entropy
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import Tokens, Units
-from attnviz.model.wording import counted
-from attnviz.patterns.verdicts import Label
-from attnviz.results.result import OfHeads, Result
+from attnviz.judge.verdicts import Label
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import Tokens, Units
+from attnviz.models.wording import counted
+from attnviz.present.result import OfHeads, Result
+from attnviz.reference.attention import entropy
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""

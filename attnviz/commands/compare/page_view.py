@@ -10,12 +10,12 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
 from attnviz.figures.families import family_of_label
-from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, signed, visible
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted, signed, visible
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, rounded
-from attnviz.results.facts import sentence
-from attnviz.results.tables import verification_line
-from attnviz.results.view import Choices
+from attnviz.present.facts import sentence
+from attnviz.present.tables import verification_line
+from attnviz.present.view import Choices
 
 _OF_SIDES = ("entropy", "distance", "sink")
 

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.wording import side_lines
-from attnviz.model.wording import signed, visible
-from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices, View, page_view
+from attnviz.models.wording import signed, visible
+from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.view import Choices, View, page_view
 
 _NARROWEST = 16
 """Columns of the terminal that labels and differences are never less than."""

@@ -6,10 +6,10 @@ import torch
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.opening import refuse_undeclared
-from attnviz.model.tokens import merge_units
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.opening import refuse_undeclared
+from attnviz.models.tokens import merge_units
+from attnviz.models.wording import counted, quoted, visible
 
 _BEFORE_DIFFERENCE = 30
 """Characters at most that are quoted of what two texts have in common before their first difference."""

@@ -17,9 +17,9 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
-from attnviz.model.wording import counted, shortened, signed
-from attnviz.results.facts import Facts, sentence
-from attnviz.results.view import Choices, Drawing, page_drawing
+from attnviz.models.wording import counted, shortened, signed
+from attnviz.present.facts import Facts, sentence
+from attnviz.present.view import Choices, Drawing, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"

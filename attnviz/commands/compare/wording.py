@@ -2,7 +2,7 @@
 
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.model.wording import counted, quoted, shortened, visible
+from attnviz.models.wording import counted, quoted, shortened, visible
 
 LONGEST_LABEL = 24
 """Letters of a label that a sentence has room for."""

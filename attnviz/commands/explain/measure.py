@@ -11,15 +11,15 @@ from torch import Tensor
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import merge_units, only_position
-from attnviz.model.wording import counted
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, head_named
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.tokens import merge_units, only_position
+from attnviz.models.wording import counted
 from attnviz.options import checked
+from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
-from attnviz.results.result import TextResult
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.model.wording import ordinal
+from attnviz.models.wording import ordinal
 
 SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens too
 OPERATIONS = ("+", "layer norm", "RMS norm")

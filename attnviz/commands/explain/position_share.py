@@ -30,12 +30,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attention.reference import widened
 from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.tokens import Tokens
+from attnviz.reference.attention import widened
 
 GROUPS = {
     "content": ("content_content", "constant_content"),

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention import reference as attention
-from attnviz.attention.positions import rotated
-from attnviz.attention.reference import HeadParameters, Norm, widened
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import LayerModules, position_rows
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.offloading import parameter_of
-from attnviz.model.tokens import Tokens
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.base import LayerModules, position_rows
+from attnviz.models.offloading import parameter_of
+from attnviz.models.tokens import Tokens
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, Norm, widened
+from attnviz.reference.positions import rotated
 
 _ROWS = 128
 """Queries whose scores become weights at once."""
@@ -207,7 +207,7 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
 
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
-    """The steps of the attention, with the functions of :mod:`attnviz.attention.reference`."""
+    """The steps of the attention, with the functions of :mod:`attnviz.reference.attention`."""
     parts = {name: attention.project(x, getattr(heads, name)) for name in ("query", "key", "value")}
     steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
     steps["split"] = torch.stack([attention.shared_by_groups(part, heads.n_heads) for part in parts.values()])

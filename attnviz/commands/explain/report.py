@@ -11,16 +11,16 @@ from rich.console import RenderableType
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.attention.checks import Verification
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.model.wording import counted, unisolated, visible
-from attnviz.results.documents import model_entry, tokens_entry
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, notes
-from attnviz.results.view import Choices, View
+from attnviz.models.wording import counted, unisolated, visible
+from attnviz.present.documents import model_entry, tokens_entry
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, error, notes
+from attnviz.present.view import Choices, View
+from attnviz.trace.checks import Verification
 
 _COLUMNS = (
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.recorder import PatternsAlone, record_attention, refuse_not_finite
-from attnviz.attention.reference import allowed_positions, shared_by_groups, widened
-from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
-from attnviz.model.architectures.base import LayerModules
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.base import LayerModules
+from attnviz.models.tokens import Tokens
+from attnviz.reference.attention import allowed_positions, shared_by_groups, widened
+from attnviz.reference.tolerances import Tolerance
+from attnviz.trace.recorder import PatternsAlone, record_attention, refuse_not_finite
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Of an activation on the model's own input; for other dtypes that of every output."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.attention.reference import HeadParameters
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
-from attnviz.model.wording import counted, rounded, shortened, visible
+from attnviz.models.wording import counted, rounded, shortened, visible
+from attnviz.reference.attention import HeadParameters
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _THROUGH_PATTERN = "the model does not show them: checked through the pattern"

@@ -19,10 +19,10 @@ from attnviz.errors import UsageError
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
 from attnviz.figures.style import Style, figure_style
-from attnviz.model.wording import quoted, rounded, visible
-from attnviz.results.facts import sentence
-from attnviz.results.tables import error
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import quoted, rounded, visible
+from attnviz.present.facts import sentence
+from attnviz.present.tables import error
+from attnviz.present.view import Choices, Drawing
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_switch
-from attnviz.attention.checks import Verification
-from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import HeadId, Stack
-from attnviz.model.tokens import Tokens, UnitRows, Units, sinks_in_words
-from attnviz.model.wording import counted, quoted, visible
-from attnviz.patterns.profile_store import StoredProfile
-from attnviz.patterns.published import PublishedHead
-from attnviz.patterns.statistics import TextContext
-from attnviz.patterns.syntax import Parse
-from attnviz.results.facts import Facts
-from attnviz.results.result import OfHeads, TextResult
+from attnviz.language.syntax import Parse
+from attnviz.measures.statistics import TextContext
+from attnviz.models.head_ids import HeadId, Stack
+from attnviz.models.tokens import Tokens, UnitRows, Units, sinks_in_words
+from attnviz.models.wording import counted, quoted, visible
+from attnviz.present.facts import Facts
+from attnviz.present.result import OfHeads, TextResult
+from attnviz.profiles.published import PublishedHead
+from attnviz.profiles.store import StoredProfile
+from attnviz.trace.checks import Verification
+from attnviz.trace.verify import VerifiedAttention
 
 
 class PatternReader(Protocol):
@@ -43,7 +43,7 @@ class Options:
         words: merge the pieces of words.
         local_window: largest distance that counts as local, in tokens (words with ``words``).
         long_range_from: smallest distance that counts as long-range, likewise.
-        queries: the rows that are measured, see :func:`attnviz.model.tokens.find_queries`; None for all.
+        queries: the rows that are measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
     """
 
     words: bool = False

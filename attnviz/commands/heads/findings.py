@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import FORMS, HeadId, selection_texts
-from attnviz.model.wording import visible
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.registry import PATTERNS, RETRIEVAL
-from attnviz.patterns.universal import RELATIONS
-from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT, Label, Verdict
+from attnviz.judge.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT, Label, Verdict
+from attnviz.language.universal import RELATIONS
+from attnviz.measures.patterns import PATTERNS, RETRIEVAL
+from attnviz.models.head_ids import FORMS, HeadId, selection_texts
+from attnviz.models.wording import visible
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import HeadProfile, StoredRole
 
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
@@ -35,7 +35,7 @@ class HeadFindings:
     """Numbers and verdicts of one head.
 
     Attributes:
-        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
+        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
         labelled: what it does on this text, from this text alone, with the verdict behind it.
         profile: what a stored profile of the model says of the head; None where there is none.

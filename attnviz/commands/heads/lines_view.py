@@ -19,10 +19,10 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
-from attnviz.model.tokens import find_positions, text_at
-from attnviz.model.wording import shortened, visible
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.tokens import find_positions, text_at
+from attnviz.models.wording import shortened, visible
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""

@@ -12,11 +12,11 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
-from attnviz.model.tokens import sinks_in_words
-from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS
-from attnviz.patterns.statistics import DIAGONALITY, SCALARS
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
+from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.models.tokens import sinks_in_words
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"

@@ -7,30 +7,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
-from attnviz.attention.recorder import BLOCK_MEMORY, block_memory
-from attnviz.attention.sinks import with_found_sinks
-from attnviz.attention.verify import VerifiedRows, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.encoding import tokens_of_ids
-from attnviz.model.estimate import TextRun
-from attnviz.model.head_ids import HeadId, is_of_source
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, Units, find_queries, merge_units
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.language.parsers import parser_for
+from attnviz.language.syntax import Parse, parse_texts
+from attnviz.measures.patterns import MaskInput
+from attnviz.measures.relations import RelatedWords, RelationTally
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.encoding import tokens_of_ids
+from attnviz.models.estimate import TextRun
+from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.tokens import Tokens, Units, find_queries, merge_units
 from attnviz.options import checked
-from attnviz.patterns.parsers import parser_for
-from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
-from attnviz.patterns.published import published_heads
-from attnviz.patterns.registry import MaskInput
-from attnviz.patterns.relations import RelatedWords, RelationTally
-from attnviz.patterns.statistics import HeadStatistics, TextContext
-from attnviz.patterns.syntax import Parse, parse_texts
-from attnviz.patterns.verdicts import judge, label_of
+from attnviz.profiles.published import published_heads
+from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
+from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
+from attnviz.trace.recorder import BLOCK_MEMORY, block_memory
+from attnviz.trace.sinks import with_found_sinks
+from attnviz.trace.verify import VerifiedRows, verify_attention
 
 _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 
@@ -76,7 +76,7 @@ def analyze(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
             names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.model.opening.resolve_device_map`.
+            :func:`attnviz.models.opening.resolve_device_map`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         local_window: largest distance that counts as local, in tokens (or words).

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from attnviz.attention.generation import MOST_NEW_TOKENS
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import positions_of
@@ -13,16 +12,17 @@ from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text
 from attnviz.figures.families import family_of_label
 from attnviz.figures.style import PLAIN
-from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import BUILT_IN
-from attnviz.model.tokens import merge_units
-from attnviz.model.wording import counted, visible
+from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import BUILT_IN
+from attnviz.models.tokens import merge_units
+from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
-from attnviz.patterns.statistics import DIAGONALITY, SCALARS
-from attnviz.results.facts import capital, sentence
-from attnviz.results.tables import verification_line
-from attnviz.results.view import Choices
+from attnviz.present.facts import capital, sentence
+from attnviz.present.tables import verification_line
+from attnviz.present.view import Choices
+from attnviz.trace.generation import MOST_NEW_TOKENS
 
 Empty = Callable[[HeadId], PackedPattern]
 """From the id of a head to its pattern on the page, before its first row."""

@@ -28,9 +28,9 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.model.wording import counted, quoted
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import counted, quoted
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""

@@ -9,13 +9,13 @@ from torch import Tensor
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import is_of_source
-from attnviz.model.wording import visible
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.relations import RelatedWords, WordsOfLayer
-from attnviz.patterns.syntax import DIRECTIONS, Parse
-from attnviz.patterns.verdicts import Verdict
-from attnviz.results.published import role_name
+from attnviz.judge.verdicts import Verdict
+from attnviz.language.syntax import DIRECTIONS, Parse
+from attnviz.measures.relations import RelatedWords, WordsOfLayer
+from attnviz.models.head_ids import is_of_source
+from attnviz.models.wording import visible
+from attnviz.present.published import role_name
+from attnviz.profiles.parts import SYNTACTIC
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class HeadRelation:
 
     Attributes:
         name: of the relation; a subtype counts for its base.
-        direction: who attends, one of :data:`attnviz.patterns.syntax.DIRECTIONS`.
+        direction: who attends, one of :data:`attnviz.language.syntax.DIRECTIONS`.
         pairs: every instance that the parse has.
     """
 

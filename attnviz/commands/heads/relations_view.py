@@ -9,11 +9,11 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
-from attnviz.model.head_ids import is_of_source
-from attnviz.model.wording import visible
-from attnviz.patterns import syntax
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.language import syntax
+from attnviz.models.head_ids import is_of_source
+from attnviz.models.wording import visible
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"

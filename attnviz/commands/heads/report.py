@@ -13,16 +13,16 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
 from attnviz.commands.heads.summary import label_entry, summary_entry
 from attnviz.commands.heads.tables import head_tables
-from attnviz.model.head_ids import LayerId
-from attnviz.model.wording import quoted
-from attnviz.patterns.published import published_entries
-from attnviz.patterns.registry import SHARES
-from attnviz.patterns.statistics import DIAGONALITY
-from attnviz.patterns.syntax import Parse
-from attnviz.patterns.verdicts import Verdict
-from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.results.report import Report
-from attnviz.results.view import Choices, View, page_view
+from attnviz.judge.verdicts import Verdict
+from attnviz.language.syntax import Parse
+from attnviz.measures.patterns import SHARES
+from attnviz.measures.statistics import DIAGONALITY
+from attnviz.models.head_ids import LayerId
+from attnviz.models.wording import quoted
+from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.report import Report
+from attnviz.present.view import Choices, View, page_view
+from attnviz.profiles.published import published_entries
 
 _MEASURED = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
 _SCALARS = (

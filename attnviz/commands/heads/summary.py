@@ -12,12 +12,12 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.verdicts import ENOUGH, LEAST_N
-from attnviz.results.documents import stack_entry
-from attnviz.results.published import role_name
-from attnviz.results.tables import Column, column_table
+from attnviz.judge.verdicts import ENOUGH, LEAST_N
+from attnviz.models.wording import counted, rounded, visible
+from attnviz.present.documents import stack_entry
+from attnviz.present.published import role_name
+from attnviz.present.tables import Column, column_table
+from attnviz.profiles.parts import SYNTACTIC
 
 KINDS = {
     "sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "other": "o",

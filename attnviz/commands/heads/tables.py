@@ -12,15 +12,15 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, shorter
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL_NUMBERS, role_text, summary_tables
-from attnviz.model.wording import counted, quoted, shortened, visible
-from attnviz.patterns.profile_store import StoredRole
-from attnviz.patterns.registry import NAMES, PATTERNS, REPEATS
-from attnviz.patterns.statistics import DIAGONALITY
-from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.results.facts import capital
-from attnviz.results.published import ARROWS, published_table, role_name
-from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, titled, verification_line
-from attnviz.results.view import Choices
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
+from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS
+from attnviz.measures.statistics import DIAGONALITY
+from attnviz.models.wording import counted, quoted, shortened, visible
+from attnviz.present.facts import capital
+from attnviz.present.published import ARROWS, published_table, role_name
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, titled, verification_line
+from attnviz.present.view import Choices
+from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS = 5, 8
 

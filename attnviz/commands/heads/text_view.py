@@ -17,11 +17,11 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.figures.style import FAINTEST
-from attnviz.model.tokens import Tokens, Units
-from attnviz.model.wording import counted, percent, visible
-from attnviz.model.words import CONTINUES
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.tokens import Tokens, Units
+from attnviz.models.wording import counted, percent, visible
+from attnviz.models.words import CONTINUES
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"

@@ -23,14 +23,14 @@ from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import sinks_in_words
-from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.profile_store import StoredRole
-from attnviz.results.facts import capital, sentence
-from attnviz.results.published import role_name
-from attnviz.results.view import Choices, Drawing, File, page_drawing
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import sinks_in_words
+from attnviz.models.wording import counted, rounded, visible
+from attnviz.present.facts import capital, sentence
+from attnviz.present.published import role_name
+from attnviz.present.view import Choices, Drawing, File, page_drawing
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import StoredRole
 
 MOST_HEADS = 12
 """Heads side by side in a panel; of more, those furthest above their baselines."""

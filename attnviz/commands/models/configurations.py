@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.libraries import first_line
-from attnviz.model.sources import BUILT_IN, as_folder, built_in_folder, download, find_checkpoint
+from attnviz.models.libraries import first_line
+from attnviz.models.sources import BUILT_IN, as_folder, built_in_folder, download, find_checkpoint
 
 CONFIG = "config.json"
 
@@ -63,7 +63,7 @@ class Configuration:
 
     @property
     def level(self) -> int | None:
-        """How deep its heads are verified, see :class:`attnviz.attention.checks.Verification`; None: they are not."""
+        """How deep its heads are verified, see :class:`attnviz.trace.checks.Verification`; None: they are not."""
         return 4 if self.reproduced else None
 
     @property

@@ -20,12 +20,12 @@ from attnviz.commands.models.configurations import (
     width_of_heads,
 )
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
-from attnviz.model.smollm2 import check_cache
-from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
+from attnviz.models.smollm2 import check_cache
+from attnviz.models.sources import BUILT_IN, as_folder, read_json, weight_files
 from attnviz.options import checked
 
 if TYPE_CHECKING:
-    from attnviz.model.architectures.base import Architecture
+    from attnviz.models.families.base import Architecture
 
 
 _NAMES = {
@@ -130,8 +130,8 @@ def read_configuration(file: ConfigFile) -> Configuration:
     if model_type not in CONFIG_MAPPING:
         unknown = f"transformers {__version__} does not know it: sizes as its config names them, parameters not counted"
         return _with_sizes(replace(model, reason=f"architecture {model_type!r}", notes=(unknown,)), raw.get)
-    from attnviz.model.configs import read_config
-    from attnviz.model.libraries import calling_transformers
+    from attnviz.models.configs import read_config
+    from attnviz.models.libraries import calling_transformers
 
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):
@@ -141,7 +141,7 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
     """The configuration with the sizes of its main part; what differs from layer to layer has no size."""
-    from attnviz.model.architectures import ARCHITECTURES
+    from attnviz.models.families import ARCHITECTURES
 
     def setting(name: str) -> Any:
         try:
@@ -174,8 +174,8 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     """The configuration with its parameters, and with the verdict on whether it is reproduced."""
     from torch import nn
 
-    from attnviz.model.architectures.base import first_position
-    from attnviz.model.configs import empty_model
+    from attnviz.models.configs import empty_model
+    from attnviz.models.families.base import first_position
 
     architecture, reason = _reproduced(model, config)
     try:
@@ -203,7 +203,7 @@ def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None
     """The architecture that reproduces the config, or why none does, in short."""
     import torch
 
-    from attnviz.model.architectures import ARCHITECTURES, architecture_of
+    from attnviz.models.families import ARCHITECTURES, architecture_of
 
     unknown = [name for name in ("n_layers", "n_heads", "d_model") if getattr(model, name) is None]
     if model.architecture in ARCHITECTURES and unknown:

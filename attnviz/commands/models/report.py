@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.configurations import PAPERS, Configuration
-from attnviz.model.wording import visible
-from attnviz.results.documents import csv_text
-from attnviz.results.report import Layout
-from attnviz.results.tables import Column, column_table, notes, spaced
+from attnviz.models.wording import visible
+from attnviz.present.documents import csv_text
+from attnviz.present.report import Layout
+from attnviz.present.tables import Column, column_table, notes, spaced
 
 _SIZES = {
     "Layers": "n_layers",
@@ -141,8 +141,8 @@ def _on_models(models: Sequence[Configuration]) -> list[str]:
 
 def families_document(version: str) -> dict[str, Any]:
     """From the families' own declarations: each one's level, and by command which part of its models is measured."""
-    from attnviz.attention.checks import Verification
-    from attnviz.model.architectures import ARCHITECTURES, commands_of
+    from attnviz.models.families import ARCHITECTURES, commands_of
+    from attnviz.trace.checks import Verification
 
     families = [
         {"architecture": name, "level": Verification.level, "commands": commands_of(architecture)}

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from attnviz.attention.contributions import without_gradients
-from attnviz.attention.recorder import refuse_not_finite
-from attnviz.attention.reference import Norm, widened
-from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, parts_at
 from attnviz.errors import UsageError, VerificationError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier
-from attnviz.model.head_ids import HeadId
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import Classifier
+from attnviz.models.head_ids import HeadId
+from attnviz.reference.attention import Norm, widened
+from attnviz.trace.contributions import without_gradients
+from attnviz.trace.recorder import refuse_not_finite
+from attnviz.trace.verify import VerifiedAttention
 
 NOT_LINEAR = "classifier (not linear)"
 """The part that a linearisation leaves out."""

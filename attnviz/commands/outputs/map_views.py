@@ -14,9 +14,9 @@ from attnviz.commands.outputs.report import how_it_is_read, versus
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
-from attnviz.model.wording import percent, quoted, rounded, signed
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices
+from attnviz.models.wording import percent, quoted, rounded, signed
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices
 
 _Columns = tuple[tuple[str, Numbers], ...]
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}

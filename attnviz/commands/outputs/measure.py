@@ -1,7 +1,7 @@
 """What every head of a model adds to the residual stream on one text: verified, measured and ranked.
 
-For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions, S the sinks (special
-tokens, in GPT-2 the first and those of :mod:`attnviz.attention.sinks`); means and sums over queries are over C.
+For o_h, o, b_O and f see :mod:`attnviz.trace.contributions`. C are the content positions, S the sinks (special
+tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.attention.contributions import LayerContributions, layer_contributions
-from attnviz.attention.generation import TargetTokens, target_tokens
-from attnviz.attention.recorder import block_memory
-from attnviz.attention.sinks import with_found_sinks
-from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
 from attnviz.commands.outputs.residual_stream import (
@@ -31,16 +26,21 @@ from attnviz.commands.outputs.residual_stream import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
-from attnviz.model.estimate import TextRun
-from attnviz.model.head_ids import HeadId, Stack
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, merge_units, only_position
-from attnviz.model.wording import quoted, rounded
+from attnviz.models.estimate import TextRun
+from attnviz.models.head_ids import HeadId, Stack
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.tokens import Tokens, merge_units, only_position
+from attnviz.models.wording import quoted, rounded
 from attnviz.options import checked
+from attnviz.present.facts import Facts
+from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import OfHeads, TextResult
+from attnviz.trace.contributions import LayerContributions, layer_contributions
+from attnviz.trace.generation import TargetTokens, target_tokens
+from attnviz.trace.recorder import block_memory
+from attnviz.trace.sinks import with_found_sinks
+from attnviz.trace.verify import VerifiedAttention, verify_attention
 
 Numbers = NDArray[np.float64]
 
@@ -229,7 +229,7 @@ def head_outputs(
 
     Args:
         text: one text.
-        model: see :data:`attnviz.model.opening.Model`.
+        model: see :data:`attnviz.models.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.

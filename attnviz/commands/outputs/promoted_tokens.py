@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attention.contributions import without_gradients
-from attnviz.attention.recorder import refuse_not_finite
-from attnviz.attention.reference import widened
-from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream, parts_at
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.model.offloading import parameter_of
-from attnviz.model.words import vocabulary_labels
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import parameter_of
+from attnviz.models.words import vocabulary_labels
+from attnviz.reference.attention import widened
+from attnviz.trace.contributions import without_gradients
+from attnviz.trace.recorder import refuse_not_finite
+from attnviz.trace.verify import VerifiedAttention
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -130,7 +130,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
     Raises:
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
-            number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
+            number format (:data:`attnviz.reference.tolerances.TOLERANCES`), or the model was changed since.
     """
     checkpoint = verified.checkpoint
     tokens, _ = verified.tokens_of(last_stream(checkpoint)[0])

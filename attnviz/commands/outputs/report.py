@@ -17,12 +17,12 @@ from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion,
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
-from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices, View
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
+from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.present.view import Choices, View
 
 MOST_BYTES = 4 * 2**30
 """Of outputs.safetensors, which is made in memory."""

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.contributions import (
+from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, LayerId
+from attnviz.trace.contributions import (
     check_sum,
     error_of_sum,
     layer_contributions,
     without_gradients,
 )
-from attnviz.attention.verify import VerifiedAttention
-from attnviz.errors import VerificationError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, LayerId
+from attnviz.trace.verify import VerifiedAttention
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ from attnviz.figures.page import (
     written,
 )
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.model.wording import percent
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import percent
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices, Drawing
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6

@@ -15,15 +15,15 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
-from attnviz.model.wording import counted, signed, visible
-from attnviz.patterns.relations import RelationCount
-from attnviz.patterns.rules import MARGIN as PASS_MARGIN
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices
+from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.rules import MARGIN as PASS_MARGIN
+from attnviz.measures.relations import RelationCount
+from attnviz.models.wording import counted, signed, visible
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""

@@ -2,17 +2,17 @@
 
 from torch import Tensor
 
-from attnviz.commands.profile.head_distances import HeadDistanceTally
-from attnviz.commands.profile.names import NameTally
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
-from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
-from attnviz.corpora.batches import Batch, SampledAttention
-from attnviz.corpora.long_runs import Measured
-from attnviz.corpora.parsing import ready
-from attnviz.corpora.reading import Text
-from attnviz.corpora.runs import LongRun, Part, RunSettings
-from attnviz.patterns.bootstrap import text_weights
-from attnviz.patterns.relations import RelationTally
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.head_distances import HeadDistanceTally
+from attnviz.measures.names import NameTally
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.repeats import SEQUENCES, RepeatTally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally
+from attnviz.texts.batches import Batch, SampledAttention
+from attnviz.texts.long_runs import Measured
+from attnviz.texts.parsing import ready
+from attnviz.texts.reading import Text
+from attnviz.texts.runs import LongRun, Part, RunSettings
 
 _APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
@@ -44,7 +44,7 @@ class CorpusRun:
     def measure(self, *, repeats: bool) -> bool:
         """Measure this process's share of all corpora, and of random ``repeats``; whether this is the first process.
 
-        The first adds up what all have counted. Errors are those of :class:`attnviz.corpora.runs.LongRun`.
+        The first adds up what all have counted. Errors are those of :class:`attnviz.texts.runs.LongRun`.
         """
         parts: dict[str, Part] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,

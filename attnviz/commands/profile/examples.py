@@ -19,21 +19,21 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.attention.reference import entropy
 from attnviz.commands.profile.corpus_run import CorpusRun
-from attnviz.commands.profile.names import NAME_DIRECTIONS
-from attnviz.commands.profile.roles import Role
-from attnviz.corpora.batches import Batch, Item, SampledAttention, batches
-from attnviz.corpora.reading import Text, read_texts
-from attnviz.corpora.runs import RunSettings
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import named_generator
-from attnviz.patterns.examples import Example, RoleExamples, Unit
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.registry import allowed_units
-from attnviz.patterns.relations import RelatedWords, Spans, between_spans
-from attnviz.patterns.rules import BROAD_SHARE, MARGIN
-from attnviz.patterns.syntax import DIRECTIONS
+from attnviz.judge.roles import Role
+from attnviz.judge.rules import BROAD_SHARE, MARGIN
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.measures.bootstrap import named_generator
+from attnviz.measures.names import NAME_DIRECTIONS
+from attnviz.measures.patterns import allowed_units
+from attnviz.measures.relations import RelatedWords, Spans, between_spans
+from attnviz.models.head_ids import HeadId
+from attnviz.profiles.examples import Example, RoleExamples, Unit
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.reference.attention import entropy
+from attnviz.texts.batches import Batch, Item, SampledAttention, batches
+from attnviz.texts.reading import Text, read_texts
+from attnviz.texts.runs import RunSettings
 
 SAMPLED_TEXTS = 500
 """Texts of each corpus, at most, that examples are taken from: as many as an untrained copy is measured on."""

@@ -17,12 +17,12 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted, put_text, text_width
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.model.head_ids import HeadId, select_heads
-from attnviz.model.wording import right_to_left, rounded, visible
-from attnviz.patterns.examples import Example, Part, RoleExamples, parts_of_text
-from attnviz.results.facts import sentence
-from attnviz.results.published import role_name
-from attnviz.results.view import Choices
+from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.models.wording import right_to_left, rounded, visible
+from attnviz.present.facts import sentence
+from attnviz.present.published import role_name
+from attnviz.present.view import Choices
+from attnviz.profiles.examples import Example, Part, RoleExamples, parts_of_text
 
 _ROLES = 3
 """Of a head's roles, so many are drawn."""

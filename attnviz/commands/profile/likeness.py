@@ -12,14 +12,14 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import NO_ROLE, Family, counted_families, family_of_label
 from attnviz.figures.fonts import text_width
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
-from attnviz.model.wording import visible
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices
+from attnviz.judge.roles import Role
+from attnviz.models.wording import visible
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]

@@ -9,31 +9,31 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.checks import Verification
-from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import find_examples
-from attnviz.commands.profile.names import NameCount
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.roles import Candidate, Role
-from attnviz.commands.profile.tallies import StatisticsTally
-from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.parsing import find_parser
-from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import RunSettings, own_device
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, select_heads
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import named_source, open_checkpoint
-from attnviz.model.sources import Source
-from attnviz.model.wording import counted, visible
+from attnviz.judge import roles as judged
+from attnviz.judge.roles import Candidate, Role
+from attnviz.measures.names import NameCount
+from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.repeats import RepeatScores
+from attnviz.measures.tallies import StatisticsTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import named_source, open_checkpoint
+from attnviz.models.sources import Source
+from attnviz.models.wording import counted, visible
 from attnviz.options import checked
-from attnviz.patterns.examples import RoleExamples
-from attnviz.patterns.registry import ROLES_ON_REPEATS
-from attnviz.patterns.relations import RelationCount
+from attnviz.present.result import Result
+from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, told_once
-from attnviz.results.result import Result
+from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.parsing import find_parser
+from attnviz.texts.reading import Corpus, open_corpus
+from attnviz.texts.runs import RunSettings, own_device
+from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 
 PARTS = "", "untrained copy", "confirmation"
@@ -309,7 +309,7 @@ def _checkpoint(
         return model
     if isinstance(model, nn.Module):
         raise UsageError(
-            "a model in memory needs its tokenizer: give attnviz.model.checkpoint.from_loaded(model, tokenizer)."
+            "a model in memory needs its tokenizer: give attnviz.models.checkpoint.from_loaded(model, tokenizer)."
         )
     source = model if isinstance(model, Source) else named_source(model, revision)
     place = own_device(process, device, device_map)

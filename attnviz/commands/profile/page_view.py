@@ -6,18 +6,18 @@ from typing import Any
 
 from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.wording import counted, visible
+from attnviz.judge.roles import Role
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.tallies import OFFSETS
+from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, rounded
-from attnviz.patterns.examples import Example, RoleExamples, parts_of_text
-from attnviz.patterns.relations import RelationCount
-from attnviz.results.facts import sentence
-from attnviz.results.published import ARROWS, role_name
-from attnviz.results.tables import verification_line
-from attnviz.results.view import Choices
+from attnviz.present.facts import sentence
+from attnviz.present.published import ARROWS, role_name
+from attnviz.present.tables import verification_line
+from attnviz.present.view import Choices
+from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 
 
 def page_data(profile: Profile, _: Choices) -> dict[str, Any]:

@@ -10,23 +10,23 @@ from rich.table import Table
 from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.commands.profile.names import NAME_DIRECTIONS, NameCount
-from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
-from attnviz.corpora.reading import LONGEST, SHORTEST
-from attnviz.model.opening import encoder_note
-from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.estimates import Estimate
-from attnviz.patterns.examples import examples_entry
-from attnviz.patterns.guesses import BASELINES
-from attnviz.patterns.published import PublishedHead, published_entries, published_heads
-from attnviz.patterns.registry import PATTERNS, RETRIEVAL
-from attnviz.patterns.relations import RelationCount
-from attnviz.results.documents import model_entry, verification_entry
-from attnviz.results.published import ARROWS, published_table
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices, View, page_view
+from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.measures.estimates import Estimate
+from attnviz.measures.guesses import BASELINES
+from attnviz.measures.names import NAME_DIRECTIONS, NameCount
+from attnviz.measures.patterns import PATTERNS, RETRIEVAL
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.models.opening import encoder_note
+from attnviz.models.wording import counted, rounded, visible
+from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.published import ARROWS, published_table
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.view import Choices, View, page_view
+from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.published import PublishedHead, published_entries, published_heads
+from attnviz.texts.reading import LONGEST, SHORTEST
 
 _ROLES = 4
 """Roles of one head that are listed."""

@@ -7,13 +7,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import HeadId, head_named, select_heads
-from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.examples import Example, RoleExamples, examples_entry, parts_of_text
-from attnviz.patterns.profile_parts import SYNTACTIC
-from attnviz.patterns.profile_store import StoredProfile, StoredRole
-from attnviz.results.published import ARROWS
-from attnviz.results.tables import Column, column_table, notes
+from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.wording import counted, rounded, visible
+from attnviz.present.published import ARROWS
+from attnviz.present.tables import Column, column_table, notes
+from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import StoredProfile, StoredRole
 
 LONGEST = 60
 """Words of a text that are shown."""

@@ -15,15 +15,15 @@ from attnviz.commands.profile.examples_view import examples_figure, no_examples,
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
-from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, ReferenceValue
 from attnviz.figures.style import DPI
-from attnviz.model.wording import rounded, visible
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, Drawing, page_drawing
+from attnviz.judge.roles import Role
+from attnviz.models.wording import rounded, visible
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices, Drawing, page_drawing
 
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""

@@ -9,11 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
-from attnviz.attention.recorder import block_memory
-from attnviz.attention.reference import transformed_values, uniform_pattern
-from attnviz.attention.sinks import with_found_sinks
-from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.rollout_and_flow import (
     check_flow_library,
     maximum_flows,
@@ -24,16 +19,21 @@ from attnviz.commands.rollout.rollout_and_flow import (
     summed_norms,
 )
 from attnviz.errors import UsageError
-from attnviz.model.estimate import TextRun
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
-from attnviz.model.wording import counted
+from attnviz.measures.patterns import allowed_units
+from attnviz.models.estimate import TextRun
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.tokens import Units, find_positions, merge_pattern, merge_units
+from attnviz.models.wording import counted
 from attnviz.options import checked
-from attnviz.patterns.registry import allowed_units
+from attnviz.present.facts import Facts
+from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import TextResult
+from attnviz.reference.attention import transformed_values, uniform_pattern
+from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.trace.recorder import block_memory
+from attnviz.trace.sinks import with_found_sinks
+from attnviz.trace.verify import VerifiedAttention, verify_attention
 
 MOST_FLOWS = 128
 """Tokens up to which the flow between all pairs is found: n² problems."""
@@ -176,7 +176,7 @@ def rollout(
 
     Args:
         text: one text.
-        model: see :data:`attnviz.model.opening.Model`.
+        model: see :data:`attnviz.models.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.

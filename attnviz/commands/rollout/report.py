@@ -9,13 +9,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
-from attnviz.model.opening import encoder_note
-from attnviz.model.tokens import text_at
-from attnviz.model.wording import shortened
-from attnviz.results.documents import model_entry, tokens_entry, verification_entry
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, notes, titled, verification_line
-from attnviz.results.view import Choices, View
+from attnviz.models.opening import encoder_note
+from attnviz.models.tokens import text_at
+from attnviz.models.wording import shortened
+from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, error, left_out, notes, titled, verification_line
+from attnviz.present.view import Choices, View
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """By method, its name for people."""

@@ -25,9 +25,9 @@ from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.model.wording import counted
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import counted
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices, Drawing
 
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""

@@ -14,29 +14,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.attention.checks import Verification
-from attnviz.attention.recorder import PatternsAlone, record_attention
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
 from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.tallies import Tally
-from attnviz.corpora.batches import Batch, SampledAttention, encode
-from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.parsing import find_parser, ready
-from attnviz.corpora.reading import Corpus, Text, open_corpus
-from attnviz.corpora.runs import LongRun, Part, RunSettings, own_device
 from attnviz.errors import TextError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.sources import Source
-from attnviz.model.wording import counted, visible
+from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.estimates import Evidence, cosine_evidence, false_discovery
+from attnviz.measures.tallies import Tally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.sources import Source
+from attnviz.models.wording import counted, visible
 from attnviz.options import checked
-from attnviz.patterns.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.patterns.estimates import Evidence, cosine_evidence, false_discovery
+from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, told_once
-from attnviz.results.result import OfHeads, Result
+from attnviz.texts.batches import Batch, SampledAttention, encode
+from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.parsing import find_parser, ready
+from attnviz.texts.reading import Corpus, Text, open_corpus
+from attnviz.texts.runs import LongRun, Part, RunSettings, own_device
+from attnviz.trace.checks import Verification
+from attnviz.trace.recorder import PatternsAlone, record_attention
 from attnviz.version import __version__
 
 

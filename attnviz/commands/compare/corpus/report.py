@@ -8,16 +8,16 @@ from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.sides import model_names
-from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
-from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.model.opening import encoder_note
-from attnviz.model.wording import counted, visible
-from attnviz.patterns.bootstrap import ENOUGH_TEXTS
-from attnviz.results.documents import model_entry, stack_entry, verification_entry
-from attnviz.results.published import role_name
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.results.view import Choices, View
+from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
+from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.models.opening import encoder_note
+from attnviz.models.wording import counted, visible
+from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.published import role_name
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.view import Choices, View
 
 
 def side_lines(result: CorpusComparison) -> list[str]:

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, query_differences
-from attnviz.commands.profile.roles import (
+from attnviz.judge.roles import (
     Role,
     judged_roles,
     passed_by_head,
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.commands.profile.tallies import StatisticsTally
-from attnviz.corpora.batches import Batch, collate
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.patterns.bootstrap import REPLICATES, named_generator, standard_error
-from attnviz.patterns.relations import RelationTally
-from attnviz.patterns.sums import SumTally
+from attnviz.measures.bootstrap import REPLICATES, named_generator, standard_error
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.sums import SumTally
+from attnviz.measures.tallies import StatisticsTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.texts.batches import Batch, collate
 
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
@@ -52,7 +52,7 @@ class DifferenceTally(SumTally):
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
-        """Take up a batch; ``weights`` as for :func:`attnviz.patterns.bootstrap.text_weights`."""
+        """Take up a batch; ``weights`` as for :func:`attnviz.measures.bootstrap.text_weights`."""
         self._valid, self._weights = batch.valid, weights
         self._counts["texts"] += weights.sum(1)
         for item in batch.items:  # a query that sees one key alone attends to it in any model

@@ -20,9 +20,9 @@ from attnviz.commands.compare.views import distance_map, rounded_up
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.model.wording import counted
-from attnviz.results.facts import sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import counted
+from attnviz.present.facts import sentence
+from attnviz.present.view import Choices, Drawing
 
 _NOISE = "#D55E00"
 _ROOM = 1.3

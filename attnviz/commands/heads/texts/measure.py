@@ -9,24 +9,24 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar
 
 from attnviz.arguments import check_texts
-from attnviz.attention.checks import LayerCheck, Verification, worse_of
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
-from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.errors import TextError, UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
-from attnviz.model.offloading import DeviceMap
-from attnviz.model.opening import Model, refuse_target
-from attnviz.model.wording import counted, visible
+from attnviz.judge.verdicts import HETEROGENEOUS, TOO_SHORT
+from attnviz.measures.patterns import NAMES
+from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, refuse_target
+from attnviz.models.wording import counted, visible
 from attnviz.options import checked
-from attnviz.patterns.registry import NAMES
-from attnviz.patterns.statistics import DIAGONALITY, SCALARS
-from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
+from attnviz.present.output_folder import text_folder
+from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
-from attnviz.results.output_folder import text_folder
-from attnviz.results.result import OfHeads, Result
+from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
+from attnviz.trace.checks import LayerCheck, Verification, worse_of
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
@@ -88,7 +88,7 @@ class HeadSpread:
     Attributes:
         labels: how many texts give it which label, the most frequent first.
         score: of the pattern behind the most frequent label, over the texts with this label.
-        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`).
+        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
         uniform: the same under uniform attention, the mean over texts; only of those for which it is defined.
     """
 
@@ -179,7 +179,7 @@ def analyze_each(
 
     Args:
         texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
-            :mod:`attnviz.corpora.reading` says where it stands.
+            :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
         tokenizer: likewise.
         revision: likewise.

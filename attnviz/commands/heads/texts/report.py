@@ -9,11 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
-from attnviz.model.wording import counted, quoted, rounded, unisolated, visible
-from attnviz.results.documents import model_entry, stack_entry, verification_entry
-from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.results.view import Choices, View
+from attnviz.models.wording import counted, quoted, rounded, unisolated, visible
+from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.report import Report
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.view import Choices, View
 
 _COLUMNS = (
     ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),

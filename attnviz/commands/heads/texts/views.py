@@ -8,9 +8,9 @@ from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.model.wording import counted, quoted, visible
-from attnviz.results.facts import capital, sentence
-from attnviz.results.view import Choices, Drawing
+from attnviz.models.wording import counted, quoted, visible
+from attnviz.present.facts import capital, sentence
+from attnviz.present.view import Choices, Drawing
 
 _MOST_HEADS = 6
 """Heads in a row; of more the first are drawn."""

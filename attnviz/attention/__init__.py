@@ -1,1 +1,0 @@
-"""The reference attention, and how it is verified against the running model."""

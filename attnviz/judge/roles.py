@@ -1,0 +1,293 @@
+"""From what was measured over corpora to roles: score, baselines, intervals, threshold, verdict."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnviz.judge import rules
+from attnviz.judge.rules import Rule
+from attnviz.measures.estimates import (
+    Estimate,
+    Evidence,
+    Interval,
+    cosine_evidence,
+    false_discovery,
+    proportion_evidence,
+    share_evidence,
+)
+from attnviz.measures.guesses import error_reduction
+from attnviz.measures.names import NameCount
+from attnviz.measures.patterns import NAMES, REPEATS, RETRIEVAL, SHARES, told_after
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.repeats import RepeatScores
+from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
+from attnviz.models.head_ids import HeadId, all_heads
+
+ERROR_RATE = 0.05
+"""The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
+over all roles and heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
+
+ENOUGH_INSTANCES = 30
+"""Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""
+
+ENOUGH_TEXTS = 100
+"""Texts below which no verdict on a share of attention is given: their intervals cover too seldom with fewer."""
+
+ENOUGH_SEQUENCES = 30
+"""The same of random sequences, which are alike."""
+
+_CORRECTED = f"at {ERROR_RATE} over all heads together (Bonferroni)"
+_STANDS = (
+    f"the interval of the difference, {_CORRECTED}, above 0; false discovery rate over all roles at most {ERROR_RATE} "
+    "(Benjamini-Yekutieli 2001); above every head of an untrained copy"
+)
+_STANDS_ALONE = f"and all of the interval, {_CORRECTED}; untrained heads are broad, so they are no measure of it"
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A role of a head, measured again on another corpus, in the same direction; it passes by the same threshold.
+
+    The interval of the difference is at 0.05 over all roles that were tested again.
+    """
+
+    score: float
+    baseline: float
+    n: int
+    difference: Interval
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role of one head.
+
+    Attributes:
+        id: the head.
+        role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
+        score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
+        baseline: the largest of ``baselines``.
+        n: what the score rests on: content positions, instances, or sequences.
+        texts: how many texts, or sequences, the intervals are over.
+        interval: of the score, corrected for the number of heads; everything from the least to the greatest possible
+            score where there are too few texts to say more.
+        difference: likewise of the score above the baseline, from paired bootstrap samples of texts; of ``broad`` above
+            its threshold.
+        p: of a difference of 0 or less, one-sided, times the directions, or offsets, of which the best was taken.
+        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
+            too few texts.
+        untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
+        threshold: the rule in words, with its source.
+        passed: whether it holds.
+        direction: of a relation or of coreference, who attends to whom.
+        baselines: by name, what the head has to beat.
+        confirmed: the same on another corpus, of roles that pass; None where none was given, or it is too rare there.
+    """
+
+    id: HeadId
+    role: str
+    score: float
+    baseline: float
+    n: int
+    texts: int
+    interval: Interval
+    difference: Interval
+    threshold: str
+    passed: bool
+    direction: str | None
+    baselines: dict[str, float]
+    p: float | None = None
+    q: float | None = None
+    untrained: float | None = None
+    confirmed: Confirmation | None = None
+
+    @property
+    def margin(self) -> float:
+        """Score above baseline."""
+        return self.score - self.baseline
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not."""
+        return error_reduction(self.score, self.baseline)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What was measured for one role of all heads, and the rule by which they pass.
+
+    Attributes:
+        rule: what the score has to reach.
+        scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
+        enough: texts that a verdict takes.
+        measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
+        heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
+        looks: scores that were tried; 0 for as many as there are.
+    """
+
+    role: str
+    rule: Rule
+    estimate: Estimate
+    scale: str = "share"
+    enough: int = ENOUGH_TEXTS
+    measurable: Tensor | None = None
+    heads: Tensor | None = None
+    looks: int = 0
+
+    @property
+    def threshold(self) -> str:
+        """The rule in words, with what a corpus asks for beside it."""
+        return f"{self.rule.words}; {_STANDS if self.rule.least is None else _STANDS_ALONE}"
+
+    def judge(self, id: HeadId, direction: int, rate: float) -> Role:
+        """One head in one direction; ``rate``: the chance that an interval misses."""
+        estimate, place = self.estimate, (direction, *id)
+        score, baseline, baselines = estimate.at(direction, id)
+        score = min(1.0, score)
+        against = baseline if self.rule.least is None else self.rule.least
+        errors = float(estimate.errors[place]), float(estimate.differences[place])
+        enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
+        low = -1.0 if self.scale == "cosine" else 0.0
+        found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
+        if enough and self.scale == "proportion":
+            found = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+        elif enough:
+            of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
+            found = of_scale(score, against, errors, estimate.texts, rate)
+        elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
+        holds = enough and self.rule.holds(score, baseline, elsewhere) and found.difference[0] > 0
+        return Role(
+            id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference,
+            self.threshold, holds, estimate.directions[direction] or None,
+            baselines, found.p if enough else None,
+        )  # fmt: skip
+
+    def roles(self) -> Iterator[Role]:
+        """Every head that has a score, in the direction in which it is furthest above what it has to beat."""
+        estimate, best, margins = self.estimate, self.estimate.best, self.estimate.margins
+        looks = self.looks or estimate.scores.numel()
+        for id in all_heads(*best.shape):
+            if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
+                role = self.judge(id, int(best[id]), ERROR_RATE / looks)
+                yield replace(role, p=None if role.p is None else min(1.0, role.p * looks / best.numel()))
+
+
+def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
+    """Positional roles, sink and broad, and the fixed distance beyond these that each head attends to most.
+
+    The latter is ``offset:-3`` where keys stand three tokens before their queries; one look for each that was tried.
+    """
+    estimates = tally.estimates()
+    on_content = 1 - estimates["sink"].scores[0]
+    for name in SHARES:
+        if name in estimates:
+            rule = rules.of_position(NAMES[name])
+            yield Candidate(NAMES[name], rule, estimates[name], measurable=on_content)
+    yield Candidate("sink", rules.SINK, estimates["sink"])
+    yield Candidate("broad", rules.BROAD, estimates["broad"])
+    tried = {name: estimates[name] for name in OFFSETS if name in estimates}
+    best = torch.stack([each.margins[0] for each in tried.values()]).argmax(0)
+    for place, (name, estimate) in enumerate(tried.items()):
+        yield Candidate(
+            name, rules.POSITION, estimate, measurable=on_content, heads=best == place,
+            looks=len(tried) * best.numel(),
+        )  # fmt: skip
+
+
+def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
+    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
+
+    No paper gives a number for the margin of the cosine. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English
+    EWT, dev) two are at 0.12 to 0.13, which join "payment" and "payments", "you" and "your" (one with 0.08 of its
+    attention, too little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all
+    below 0.001.
+    """
+    yield Candidate("semantic", rules.SEMANTIC, tally.results(), "cosine", measurable=tally.on_pairs())
+
+
+def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
+    """One role for each relation with enough instances."""
+    for each in relations:
+        if each.n >= ENOUGH_INSTANCES:
+            role = f"syntactic:{each.relation}"
+            yield Candidate(role, rules.RELATION, each.accuracy, "proportion", ENOUGH_INSTANCES)
+
+
+def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
+    """Which of two names a pronoun means."""
+    if names is not None:
+        yield Candidate("coreference", rules.RELATION, names.accuracy, "proportion", ENOUGH_INSTANCES)
+
+
+def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
+    """Induction, duplicate-token and retrieval; on request previous-token heads, which are better judged by text."""
+    if repeats is None:
+        return
+    for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
+        scores, n = repeats.scores[name], len(repeats.scores[name])
+        errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
+        baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
+        uniform = {"uniform attention": baseline}
+        estimate = Estimate(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
+        rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
+        yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
+
+
+def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
+    """By role, the best score of any head of an untrained model, where enough was measured; broad is no measure."""
+    return {
+        each.role: float(scores.max())
+        for each in candidates
+        if each.role != "broad" and min(each.estimate.n, each.estimate.texts) >= each.enough
+        and len(scores := each.estimate.scores[each.estimate.scores.isfinite()])
+    }  # fmt: skip
+
+
+def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
+    """Every head's verdict for every role: by its own interval, the rate of false discoveries, and the control.
+
+    The latter are :func:`untrained_scores` of a freshly initialised copy of the model; empty without a control.
+    """
+    roles = [role for candidate in candidates for role in candidate.roles()]
+    tested = [role.p for role in roles if role.p is not None]
+    rates = iter(false_discovery(tested))
+    judged = []
+    for role in roles:
+        q, control = None if role.p is None else next(rates), untrained.get(role.role)
+        above = control is None or role.interval[0] > control
+        passed = role.passed and q is not None and q <= ERROR_RATE and above
+        judged.append(replace(role, q=q, untrained=control, passed=passed))
+    return judged
+
+
+def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
+    """The roles that each of these heads passes, the largest error reduction first.
+
+    Local, long-range and broad come last: many heads with a role of their own show them, too.
+    """
+    passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
+    for role in sorted(roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
+        if role.passed:
+            passed[role.id].append(role)
+    return passed
+
+
+def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
+    """The roles, those that pass with what the ``candidates`` of another corpus say of them."""
+    by_role = {candidate.role: candidate for candidate in candidates}
+    rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
+
+    def again(role: Role) -> Confirmation | None:
+        candidate = by_role.get(role.role)
+        if candidate is None or not role.passed:
+            return None
+        direction = candidate.estimate.directions.index(role.direction or "")
+        if not math.isfinite(float(candidate.estimate.scores[(direction, *role.id)])):
+            return None
+        found = candidate.judge(role.id, direction, rate)
+        return Confirmation(found.score, found.baseline, found.n, found.difference, found.passed)
+
+    return [replace(role, confirmed=again(role)) for role in roles]

@@ -1,0 +1,264 @@
+"""From the numbers of one text to verdicts, and from verdicts to one label.
+
+The rules are those of :mod:`attnviz.judge.rules`. A text has no intervals: it adds how many instances it takes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnviz.judge import rules
+from attnviz.judge.rules import Rule
+from attnviz.measures.guesses import error_reduction
+from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.statistics import DIAGONALITY, TextContext, ratio
+from attnviz.models.head_ids import HeadId
+
+_HALF_OF_THE_TOKENS = 0.5
+"""So many attend most to a position that is a label, so that a few strong rows give none (our own choice)."""
+
+ENOUGH = 10
+"""Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
+
+LEAST_N = 3
+"""Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
+
+LEAST_TYPES = 2
+"""Different tokens from which a head has to attend to a copy, or to what followed it: one that comes back often, "the",
+says nothing of any other (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
+
+HETEROGENEOUS = "heterogeneous"
+"""The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
+
+TOO_SHORT = "too short"
+"""The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
+
+DIAGONAL = "diagonal"
+"""The label of a head of cross-attention that goes through the source as the decoder goes through the target."""
+
+_AT_LEAST = f"n at least {LEAST_N} (our own)"
+_REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
+_MORE = {
+    "induction": f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)",
+    "duplicate": _REPEATED,
+    "broad": f"without sinks, too (our own), {_AT_LEAST}",
+}
+"""What a text asks for beside the rule, by statistic."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict on one pattern of one head, with its evidence.
+
+    Attributes:
+        name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
+        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
+        score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
+        baseline: the same under uniform attention; of a relation the largest of its ``baselines``.
+        n: how many queries (or instances of the relation) the score rests on.
+        passed: score against threshold; see ``threshold``.
+        threshold: the rule in words, with its source.
+        direction: of a relation, who attends to whom; None otherwise.
+        offset: of a relation, the best fixed offset; None otherwise.
+        on_sinks: of a relation, whether its words attend more to sinks than to its other end.
+        baselines: of a relation, how often each guess of :data:`attnviz.measures.guesses.BASELINES` is right.
+        on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
+            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
+        baseline_on_repeats: the same under uniform attention.
+        types: likewise of how many different tokens that is above a half; None where no token repeats.
+        on_top: of a position, the share of the ``n`` queries whose largest weight, sinks included, is there.
+        on_content: of broad, the score from content to content; None otherwise.
+    """
+
+    name: str
+    kind: str
+    score: float | None
+    baseline: float | None
+    n: int
+    passed: bool
+    threshold: str
+    direction: str | None = None
+    offset: int | None = None
+    on_repeats: float | None = None
+    baseline_on_repeats: float | None = None
+    types: int | None = None
+    baselines: dict[str, float] | None = None
+    on_sinks: bool = False
+    on_content: float | None = None
+    on_top: float | None = None
+
+    @property
+    def largest_baseline(self) -> str:
+        """Of a relation, the name of the guess that decides, the offset by its number; nothing otherwise."""
+        if self.baselines is None:
+            return ""
+        name = max(self.baselines, key=self.baselines.__getitem__)
+        return f"{self.offset:+d}" if name == "fixed offset" else name
+
+    @property
+    def enough(self) -> bool:
+        """Whether ``n`` is large enough for more than an indication."""
+        return self.n >= ENOUGH
+
+    @property
+    def tells(self) -> bool:
+        """Whether a relation can be a label: instances enough, and enough of them right that the baseline misses."""
+        return self.enough and not self.on_sinks and round(self.n * self.margin, 6) >= LEAST_N
+
+    @property
+    def margin(self) -> float:
+        """Score above baseline; minus infinity where not measurable."""
+        return float("-inf") if self.score is None else self.score - (self.baseline or 0.0)
+
+    @property
+    def judged(self) -> tuple[float | None, float | None]:
+        """The score and the baseline that the verdict rests on: of induction and duplicate-token those on repeats."""
+        return (self.on_repeats, self.baseline_on_repeats) if self.kind == "repeats" else (self.score, self.baseline)
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not; None where not defined."""
+        return error_reduction(*self.judged)
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a head does on this text, in one word, from this text alone.
+
+    Attributes:
+        name: ``sink``, ``previous-token``, ``syntactic:det``, …, ``heterogeneous`` or ``too short``.
+        verdict: that gave it; None for the last two.
+        n: what it rests on: the verdict's n, at most the content positions of the text; without a verdict these.
+    """
+
+    name: str
+    verdict: Verdict | None
+    n: int
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction of the verdict; None without one, and of broad, whose baseline is the most there can be."""
+        return None if self.verdict is None else self.verdict.gain
+
+    @property
+    def certain(self) -> bool:
+        """Whether ``n`` is large enough for more than an indication; never of ``too short``."""
+        return self.n >= ENOUGH
+
+    @property
+    def shown(self) -> str:
+        """The name, with a question mark where it is no more than an indication."""
+        return self.name if self.certain or self.name == TOO_SHORT else f"{self.name}?"
+
+
+def judge(
+    statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationCount], id: HeadId
+) -> list[Verdict]:
+    """Every pattern of one head with its verdict; roles overlap, so several may pass.
+
+    ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
+    those of the text, from :class:`attnviz.measures.relations.RelationTally`; none of layers that read another text.
+    """
+    elsewhere = statistics["sink"] or 0.0
+    of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
+    if context.source is not None:
+        return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *of_any]
+    verdicts = [_positional(name, statistics, context, elsewhere) for name in SHARES]
+    verdicts += [_repeats(name, statistics, context) for name in REPEATS]
+    return [*verdicts, *of_any, *(_syntactic(relation, id) for relation in relations)]
+
+
+def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
+    """One word for what a head does on a text, from this text alone.
+
+    In order: nothing where ``n`` is below :data:`LEAST_N`; sink; of previous, current and next token, induction,
+    duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
+    the baseline (our own choice: one or two are chance), that of the largest error reduction,
+    (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. A share of the
+    attention on content gives no label where sinks take more of all attention than it does, or where fewer than half of
+    its tokens attend there most, sinks included; nor does a broader one that includes it, and a relation none where its
+    words attend more to sinks than to its other end (our own choice).
+    Scores come first: a head may show several patterns, and all of them stand in its evidence. ``n`` counts the content
+    positions of the text.
+    """
+    if n < LEAST_N:
+        return Label(TOO_SHORT, None, n)
+    sink = next((each.score for each in verdicts if each.kind == "sink"), None) or 0.0
+    passed = [each for each in verdicts if each.passed and _tells(each, sink)]
+    if any(each.passed and each.kind == "positional" and _rank(each) == 1 and each not in passed for each in verdicts):
+        passed = [each for each in passed if _rank(each) != 2]  # of a single position that sinks outweigh
+    if not passed:
+        return Label(HETEROGENEOUS, None, n)
+    first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.gain or 0.0)))
+    return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
+
+
+def _tells(verdict: Verdict, sink: float) -> bool:
+    """Whether a pattern that passes may be the label of a head with so much of its attention on sinks."""
+    if verdict.kind == "positional":
+        most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
+        return most and (verdict.score or 0.0) * (1 - sink) >= sink
+    return verdict.kind != "syntactic" or verdict.tells
+
+
+def _rank(verdict: Verdict) -> int:
+    """Which verdicts are told before others: sink, what is specific, local and long-range, broad."""
+    if verdict.kind in ("sink", "broad"):
+        return 0 if verdict.kind == "sink" else 3
+    return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
+
+
+def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0) -> bool:
+    return rule.holds(score, baseline, elsewhere) and n >= LEAST_N
+
+
+def _words(rule: Rule, statistic: str = "") -> str:
+    return f"{rule.words}, {_MORE.get(statistic, _AT_LEAST)}"
+
+
+def _positional(name: str, statistics: dict[str, float | None], context: TextContext, elsewhere: float) -> Verdict:
+    score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
+    rule = rules.of_position(NAMES[name])
+    passed = _holds(rule, score, baseline, n, elsewhere)
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule), on_top=statistics[TOP[name]])
+
+
+def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:
+    baseline, n = context.uniform[DIAGONALITY], context.n_content if score is not None else 0
+    passed = _holds(rules.DIAGONALITY, score, baseline, n, elsewhere)
+    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _words(rules.DIAGONALITY))
+
+
+def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
+    types = statistics.get(TYPES[name])
+    passed = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
+    return Verdict(
+        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed, _words(rules.REPEATED, name),
+        on_repeats=on_repeats, baseline_on_repeats=uniform, types=None if types is None else int(types),
+    )  # fmt: skip
+
+
+def _sink(score: float | None, context: TextContext) -> Verdict:
+    baseline, n = context.uniform["sink"], context.n_content
+    return Verdict("sink", "sink", score, baseline, n, _holds(rules.SINK, score, baseline, n), _words(rules.SINK))
+
+
+def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    score = ratio(statistics["entropy"], context.uniform["entropy"])
+    on_content = ratio(statistics["entropy_content"], context.uniform["entropy_content"])
+    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_content)
+    baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
+    return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)
+
+
+def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
+    """In the direction in which the head is furthest above the largest baseline."""
+    direction = int(relation.accuracy.best[id])
+    score, baseline, baselines = relation.accuracy.at(direction, id)
+    return Verdict(
+        relation.relation, "syntactic", score, baseline, relation.n,
+        _holds(rules.RELATION, score, baseline, relation.n), _words(rules.RELATION),
+        direction=relation.accuracy.directions[direction], offset=relation.offset, baselines=baselines,
+        on_sinks=relation.on_sinks is not None and bool(relation.on_sinks[(direction, *id)]),
+    )  # fmt: skip

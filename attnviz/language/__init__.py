@@ -1,0 +1,1 @@
+"""Parsers, the names of relations, words."""

@@ -1,0 +1,85 @@
+"""How differently any two heads of a model attend, over a corpus."""
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.sums import SumTally
+from attnviz.reference.attention import entropy
+from attnviz.texts.batches import Batch
+
+SMOOTHING = 0.001
+"""Share of every pattern that is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
+
+MOST_QUERIES = 512
+"""Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
+
+_TOGETHER = 32
+"""Queries that are compared at once, few enough for the processor's cache."""
+
+
+class HeadDistanceTally(SumTally):
+    """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
+
+    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to
+    0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
+    heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``;
+    Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query,
+    special tokens too, as for Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
+    queries are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        super().__init__(sums=(n_layers * n_heads, n_layers * n_heads), queries=())
+        self.n_layers = n_layers
+        self._rows: list[Tensor] = []
+        self._text = self._query = torch.empty(0, dtype=torch.long)
+
+    def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - means need no bootstrap
+        """Choose the queries of a batch; rows of an earlier one whose last layer never came are forgotten."""
+        queries = batch.valid.nonzero()
+        count = min(len(queries), MOST_QUERIES)
+        chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
+        self._text, self._query = queries[chosen].T
+        self._rows = []
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Take one layer's patterns, [batch, n_heads, n, n]; with the last layer's, the heads are compared.
+
+        Raises:
+            ValueError: layers are left out, or come twice.
+        """
+        if layer != len(self._rows):
+            raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
+        wide = pattern if pattern.dtype == torch.float64 else pattern.float()
+        valid = batch.valid[self._text].to(wide)
+        uniform = valid / valid.sum(-1, keepdim=True)
+        rows = wide[self._text, :, self._query] * valid[:, None]
+        self._rows.append((1 - SMOOTHING) * rows + SMOOTHING * uniform[:, None])
+        if len(self._rows) == self.n_layers:
+            self._compare(torch.cat(self._rows, dim=1))
+            self._rows = []
+
+    def _compare(self, rows: Tensor) -> None:
+        """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
+        for first in range(0, len(rows), _TOGETHER):
+            some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
+            own = entropy(some)
+            sums = some.new_zeros(len(some), len(some))
+            for head in range(len(some) - 1):
+                mixed = entropy((some[head + 1 :] + some[head]) / 2)
+                sums[head, head + 1 :] = (mixed - (own[head + 1 :] + own[head]) / 2).clamp(min=0).sum(1)
+            upper = sums.cpu().double()
+            self._counts["sums"] += upper + upper.T
+        self._counts["queries"] += len(rows)
+
+    @property
+    def n_queries(self) -> int:
+        """Queries compared."""
+        return int(self._counts["queries"])
+
+    def results(self) -> Tensor:
+        """The mean divergence of any two heads in nats, 0 to ln 2, [n_all_heads, n_all_heads], layer by layer.
+
+        Symmetric, zeros on the diagonal; NaN where nothing was compared.
+        """
+        return self._counts["sums"] / self._counts["queries"]

@@ -1,0 +1,107 @@
+"""How often heads find which of two names a pronoun means, beside guesses that track no reference (GAP)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.estimates import Estimate, estimated
+from attnviz.measures.relations import between_spans
+from attnviz.measures.sums import SumTally
+from attnviz.texts.batches import Batch, Item
+
+NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
+"""Who attends."""
+
+_GUESSES = ("nearer name", "longer name", "subject, else nearer name")
+
+
+@dataclass(frozen=True)
+class NameCount:
+    """Pronouns with two names each, of which one is right.
+
+    Attributes:
+        accuracy: of every head by direction, attention to a name summed over its pieces; beside it the nearer name, the
+            longer one (in pieces), the subject of a clause, else the nearer (where a parser is there), and the name
+            that the same head prefers from the other tokens of the text.
+        by_mean: the same accuracy with the mean over a name's pieces, [n_directions, n_layers, n_heads].
+    """
+
+    accuracy: Estimate
+    by_mean: Tensor
+
+    @property
+    def n(self) -> int:
+        """Pronouns."""
+        return self.accuracy.n
+
+
+class NameTally(SumTally):
+    """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
+
+    The spans of a text are the pronoun and the two names. A head's guess is the name with more attention from the
+    pronoun, or to it; half a guess where both have as much. A causal model, which must be given both names before the
+    pronoun, has the first direction only.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+        self._causal = causal
+        self._directions = NAME_DIRECTIONS[: 1 if causal else 2]
+        super().__init__(
+            examples=(1 + replicates,), parsed=(), guesses=(1 + replicates, len(_GUESSES)),
+            heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from elsewhere
+        )  # fmt: skip
+        self._weights = self._second = torch.empty(0)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count examples, and how often each guess is right."""
+        self._weights = weights
+        self._second = torch.tensor([bool(item.source.answer) for item in batch.items])
+        self._counts["examples"] += weights.sum(1)
+        self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
+        preferred = torch.stack([_preferences(item) for item in batch.items])
+        self._counts["guesses"] += weights @ self._right(preferred.T).T
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        spans = [[*item.members, self._elsewhere(item)] for item in batch.items]
+        merged = between_spans(pattern, spans).double()
+        pieces = torch.tensor([[len(positions) for positions in item.members[1:]] for item in batch.items])
+        seen, seeing = merged[..., 1:3], merged.mT[..., 1:3]  # from each span to the names, to each span from them
+        sums, means = seen[:, :, 0], seen[:, :, 0] / pieces[:, None].to(merged)
+        read = [(sums, means, seen[:, :, 3]), (seeing[:, :, 0], seeing[:, :, 0], seeing[:, :, 3])]
+        for direction, _ in enumerate(self._directions):
+            names = torch.stack(read[direction])  # [readings, batch, n_heads, names]
+            right = self._right((names[..., 0] - names[..., 1]).transpose(1, 2).cpu())
+            self._counts["heads"][:, direction, :, layer] += torch.einsum("rb,khb->rkh", self._weights, right)
+
+    def _right(self, preferred: Tensor) -> Tensor:
+        """How far a preference for the first name (above 0) is right, 0, ½ or 1; the last axis are examples."""
+        return (1 + preferred.sign() * torch.where(self._second, -1, 1)).double() / 2
+
+    def _elsewhere(self, item: Item) -> list[int]:
+        """Content tokens outside of the names and the pronoun; in a causal model only those that see both names."""
+        own = {place for positions in item.members for place in positions}
+        first = max(positions[-1] for positions in item.members[1:]) if self._causal else -1
+        return [place for place, sink in enumerate(item.sink) if place > first and not sink and place not in own]
+
+    def results(self) -> NameCount | None:
+        """The accuracy of every head; None without examples."""
+        n = self._counts["examples"]
+        if not n[0]:
+            return None
+        parsed = int(self._counts["parsed"]) == int(n[0])
+        by_sum, by_mean, elsewhere = (self._counts["heads"] / n[:, None, None, None, None]).unbind(2)
+        guesses = (self._counts["guesses"] / n[:, None])[:, : len(_GUESSES) if parsed else -1, None, None, None]
+        baselines = dict(zip(_GUESSES, guesses.unbind(1), strict=False)) | {"other words": elsewhere}
+        return NameCount(estimated(by_sum, baselines, int(n[0]), int(n[0]), self._directions), by_mean[0])
+
+
+def _preferences(item: Item) -> Tensor:
+    """For each guess, above 0 where it is the first name, below 0 where it is the second, 0 where it cannot tell."""
+    pronoun, *names = item.members
+    nearer = abs(names[1][0] - pronoun[0]) - abs(names[0][0] - pronoun[0])
+    first, second = item.source.subjects or (False, False)
+    subject = int(first) - int(second)
+    return torch.tensor([nearer, len(names[0]) - len(names[1]), subject or nearer])

@@ -1,0 +1,314 @@
+"""How often heads find the other end of a syntactic relation, beside guesses that track none: of texts and corpora.
+
+The measure of Clark et al. 2019, section 4.2: between words, a head's guess is the other word that a word attends to
+most; its accuracy on a relation stands beside that of always guessing the word at one fixed offset, and of the other
+guesses of :mod:`attnviz.measures.guesses`. Sinks are no words: a word is made of its other tokens, and one that has
+none is nobody's guess and in no relation.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from attnviz.language.syntax import DIRECTIONS, Arc
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.estimates import Estimate, estimated
+from attnviz.measures.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
+from attnviz.measures.sums import SumTally
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import UnitRows
+from attnviz.trace.verify import VerifiedRows
+
+if TYPE_CHECKING:
+    from attnviz.texts.batches import Batch
+
+Spans = Sequence[Sequence[Sequence[int]]]
+_Right = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class RelatedWords:
+    """The words of some texts, and the relations between them.
+
+    Attributes:
+        members: of each text and word the tokens that are no sinks, of which a word may have none.
+        sinks: of each text the positions of its sinks.
+        pairs: of each instance the text, the dependent and the head, [n, 3].
+        numbers: for each relation the numbers of its instances; a subtype (``acl:relcl``) counts as its base, too.
+    """
+
+    members: list[list[tuple[int, ...]]]
+    sinks: list[tuple[int, ...]]
+    pairs: Tensor
+    numbers: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, texts: Iterable[tuple[Iterable[Sequence[int]], Iterable[Arc], Collection[int]]]) -> "RelatedWords":
+        """From the tokens of each text's words, its arcs, and the positions of its sinks."""
+        found = cls([], [], torch.empty(0), defaultdict(list))
+        pairs: list[tuple[int, int, int]] = []
+        for text, (words, arcs, sinks) in enumerate(texts):
+            members = [tuple(place for place in positions if place not in sinks) for positions in words]
+            found.members.append(members)
+            found.sinks.append(tuple(sorted(sinks)))
+            for arc in arcs:
+                if members[arc.dependent] and members[arc.head]:
+                    for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
+                        found.numbers[name].append(len(pairs))
+                    pairs.append((text, arc.dependent, arc.head))
+        return cls(found.members, found.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), found.numbers)
+
+    @classmethod
+    def of_batch(cls, batch: "Batch") -> "RelatedWords":
+        """Those of the texts of a batch."""
+        items = ((item, [place for place, sink in enumerate(item.sink) if sink]) for item in batch.items)
+        return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
+
+    def instances(self, text: int = 0) -> dict[str, list[tuple[int, int]]]:
+        """By relation the dependents and heads of one text."""
+        every = [(int(dependent), int(head)) for _, dependent, head in self.pairs[self.pairs[:, 0] == text]]
+        return {name: [every[number] for number in numbers] for name, numbers in self.numbers.items()}
+
+
+def between_spans(pattern: Tensor, members: Spans) -> Tensor:
+    """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
+
+    Args:
+        pattern: [batch, n_heads, n, n].
+        members: for each text, for each of its spans, token positions; a span may have none.
+
+    Returns:
+        [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a text's last span.
+    """
+    batch, _, n, _ = pattern.shape
+    n_spans = max((len(spans) for spans in members), default=0)
+    belongs = torch.zeros(batch, n_spans, n)
+    for text, spans in enumerate(members):
+        rows = [row for row, positions in enumerate(spans) for _ in positions]
+        columns = [position for positions in spans for position in positions]
+        belongs[text, rows, columns] = 1.0
+    belongs = belongs.to(pattern)[:, None]
+    means = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+    return means @ pattern @ belongs.transpose(-1, -2)
+
+
+@dataclass(frozen=True)
+class RelationCount:
+    """One relation over a corpus.
+
+    Attributes:
+        relation: its name.
+        offset: the best fixed guess: +1 means that the head is the word after the dependent.
+        accuracy: of every head by direction, beside the guesses of :data:`attnviz.measures.guesses.BASELINES`.
+        on_sinks: boolean [n_directions, n_layers, n_heads], whether these words attend more to sinks than to the other
+            end, in the mean; None of a corpus, and of a text without sinks.
+        layers: of the model, which name its heads; of an encoder-decoder those of its encoder.
+    """
+
+    relation: str
+    offset: int
+    accuracy: Estimate
+    on_sinks: Tensor | None = None
+    layers: Sequence[int] = ()
+
+    @property
+    def n(self) -> int:
+        """Instances."""
+        return self.accuracy.n
+
+    @property
+    def offset_accuracy(self) -> float:
+        """How often the best fixed guess is right."""
+        return float(self.accuracy.baselines["fixed offset"].flatten()[0])
+
+    @property
+    def best(self) -> tuple[HeadId, str, float]:
+        """The head that is right most often, its direction, and how often."""
+        scores = self.accuracy.scores
+        direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
+        return (
+            HeadId(self.layers[layer] if self.layers else layer, head),
+            self.accuracy.directions[direction],
+            float(scores.max()),
+        )
+
+
+class RelationTally(SumTally):
+    """How often every head's most attended other word is the other end of a relation (Clark et al. 2019).
+
+    A corpus is counted batch by batch, a single text in blocks of rows. Counts are of relations and bootstrap samples
+    of texts; of heads, how often they are right, and how often they guess the same from other words.
+
+    Attributes:
+        words: of the texts begun last.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+        super().__init__()
+        self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
+        self._causal = causal
+        self.words = RelatedWords.of([])
+        self._weights = self._instances = self._places = torch.empty(0)
+        self._guesses: WordGuesses | None = None
+        self._layer: WordsOfLayer | None = None
+
+    def begin(self, batch: "Batch", weights: Tensor) -> None:
+        """Count the instances of a batch."""
+        self.begin_words(RelatedWords.of_batch(batch), weights)
+
+    def begin_words(self, words: RelatedWords, weights: Tensor | None = None) -> None:
+        """Count the instances of some texts; without ``weights`` [1 + replicates, n_texts] each text counts once."""
+        self.words, self._guesses = words, None
+        self._weights = torch.ones(1, len(words.members), dtype=torch.float64) if weights is None else weights
+        if not words.numbers:
+            return
+        sizes = [torch.tensor(list(map(len, members)), dtype=torch.long) for members in words.members]
+        self._guesses = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
+        self._instances = torch.tensor([number for numbers in words.numbers.values() for number in numbers])
+        relations = torch.repeat_interleave(torch.tensor(list(map(len, words.numbers.values()))))
+        self._places = relations * len(words.members) + words.pairs[self._instances, 0]
+        self._count_guesses(self._guesses)
+
+    def _count_guesses(self, words: WordGuesses) -> None:
+        """Instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
+
+        def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
+            chance = words.chance[text, query] * words.visible[text, query, target]
+            return torch.stack([chance, *((words.words[name][text, query] == target).double() for name in GUESSES)], 1)
+
+        offsets = self.words.pairs[:, 2] - self.words.pairs[:, 1]
+        different = sorted(set(offsets.tolist()))
+        counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
+        for name, of_offsets in zip(self.words.numbers, counted, strict=True):
+            self._sum((name, "instances"), of_offsets.sum(1))
+            self._sum(
+                (name, "sentences"),
+                torch.tensor(float(len(set(self.words.pairs[self.words.numbers[name], 0].tolist())))),
+            )
+            for offset, sums in zip(different, of_offsets.T, strict=True):
+                if sums[0]:
+                    self._sum((name, offset), sums)
+            if (name, "heads") not in self._counts:
+                self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+        for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
+            self._sum((name, "guesses"), sums)
+
+    def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        if self._guesses is not None:
+            between = between_spans(pattern, self.words.members).cpu()
+            self._count_heads(layer, most_attended_other(between), self._guesses)
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Count a block of rows of the single text that was begun."""
+        if self._guesses is None:
+            return
+        self._layer = self._layer or WordsOfLayer(self.words, rows)
+        self._layer.update(rows)
+        if rows.last:
+            self._count_heads(rows.layer, self._layer.guesses[None], self._guesses)
+            if self.words.sinks[0]:
+                self._count_above_sinks(rows.layer, self._layer.above_sinks)
+            self._layer = None
+
+    def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
+        """Count one layer from the guess of each head for each word, [n_texts, n_heads, n_words]."""
+
+        def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
+            own = (guesses[text, :, query] == target[:, None]).double()
+            return torch.stack([own, votes_elsewhere(guesses, words.visible, text, query, target)], 1)
+
+        for name, sums in zip(self.words.numbers, self._of_relations(self._from_either_end(right)), strict=True):
+            self._counts[name, "heads"][:, :, :, layer] += sums
+
+    def _count_above_sinks(self, layer: int, above: Tensor) -> None:
+        _, n_directions, _, *shape = self._shape
+        for name, sums in zip(self.words.numbers, self._of_relations(above), strict=True):
+            self._sum((name, "above sinks"), torch.zeros(n_directions, *shape, dtype=torch.float64))
+            self._counts[name, "above sinks"][:, layer] = sums[0]
+
+    def _from_either_end(self, right: _Right) -> Tensor:
+        """What is right of each instance, [n_instances, n_directions, …]."""
+        text, dependents, heads = self.words.pairs.T
+        return torch.stack([right(text, dependents, heads), right(text, heads, dependents)], 1)
+
+    def _of_relations(self, values: Tensor) -> Tensor:
+        """Values of instances, summed over each relation in each bootstrap sample, [n_relations, 1 + replicates, …]."""
+        n_relations, n_texts = len(self.words.numbers), len(self.words.members)
+        by_text = torch.zeros(n_relations * n_texts, values[0].numel(), dtype=torch.float64)
+        by_text.index_add_(0, self._places, values.flatten(1)[self._instances])
+        sums = self._weights @ by_text.view(n_relations, n_texts, -1)
+        return sums.view(n_relations, -1, *values.shape[1:])
+
+    def results(self) -> list[RelationCount]:
+        """Every relation, the most frequent first."""
+        names = [name for name, what in self._counts if what == "instances"]
+        counts = [self._result(name) for name in names]
+        return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
+
+    def _result(self, name: str) -> RelationCount:
+        counts = {what: sums for (of_name, what), sums in self._counts.items() if of_name == name}
+        offset, _ = best_offset(Counter({k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}))
+        n = counts["instances"]
+        heads = counts["heads"] / n[:, None, None, None, None]
+        guesses = (counts["guesses"] / n[:, None, None])[..., None, None]
+        baselines = {"fixed offset": (counts[offset] / n)[:, None, None, None]}
+        baselines |= dict(zip(("chance", *GUESSES), guesses.unbind(2), strict=True)) | {"other words": heads[:, :, 1]}
+        accuracy = estimated(heads[:, :, 0], baselines, int(n[0]), int(counts["sentences"]), DIRECTIONS)
+        above = counts.get("above sinks")
+        return RelationCount(name, offset, accuracy, None if above is None else above < 0)
+
+
+class WordsOfLayer:
+    """The words of one text in a layer whose rows come in blocks.
+
+    Attributes:
+        guesses: the other word that each word attends to most, [n_heads, n_words]; -1 where to none.
+        above_sinks: of each instance in each direction, how much more attention its other end gets than the sinks do,
+            [n_instances, n_directions, n_heads].
+    """
+
+    def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
+        pieces = words.members[0]
+        self._kept = torch.tensor([place for place, member in enumerate(pieces) if member])
+        kept = [member for member in pieces if member]
+        self._merge = UnitRows(kept, [*kept, words.sinks[0]], rows.n_queries, rows.n_keys)
+        self._place = torch.zeros(len(pieces), dtype=torch.long).index_copy(0, self._kept, torch.arange(len(kept)))
+        self._ends = self._place[words.pairs[:, 1:]]
+        n_heads = rows.pattern.shape[1]
+        self.guesses = torch.full((n_heads, len(pieces)), -1)
+        self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, dtype=torch.float64)
+
+    def update(self, rows: VerifiedRows) -> None:
+        """The next block of rows."""
+        first, merged = self._merge.add(rows.first, rows.wide[0])
+        merged = merged.cpu()
+        last, pattern = first + merged.shape[1], merged[..., :-1]
+        guesses = most_attended_other(pattern, first)
+        self.guesses[:, self._kept[first:last]] = torch.where(guesses < 0, -1, self._kept[guesses])
+        for direction, (query, target) in enumerate((self._ends.T, self._ends.flip(1).T)):
+            here = (query >= first) & (query < last)
+            onto, of = pattern[:, query[here] - first, target[here]], merged[:, query[here] - first, -1]
+            self.above_sinks[here, direction] = (onto - of).double().T
+
+
+def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
+    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 where to none.
+
+    The first row is that of the word ``first``.
+    """
+    others = pattern.clone()
+    others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
+    guess = first_largest(others)
+    return guess.masked_fill(others.gather(-1, guess[..., None])[..., 0] <= 0, -1)
+
+
+def best_offset(counts: Counter[int]) -> tuple[int, int]:
+    """The most frequent offset, the nearest one of several, and how often it occurs."""
+    offset = min(counts, key=lambda offset: (-counts[offset], abs(offset), -offset))
+    return offset, counts[offset]

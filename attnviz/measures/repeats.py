@@ -1,0 +1,177 @@
+"""Scores on random tokens, repeated: induction, duplicate-token, previous-token and retrieval heads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import CheckpointError
+from attnviz.measures.patterns import RETRIEVAL, allowed_units
+from attnviz.measures.sums import SumTally
+from attnviz.measures.tallies import ordinary_ids
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.reference.attention import uniform_pattern
+from attnviz.texts.batches import Batch, Item, SampledAttention, collate
+from attnviz.texts.reading import Text
+
+SEQUENCES, LENGTH = 32, 50
+"""Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""
+
+CONTEXT, NEEDLE = 256, 10
+"""Tokens of a sequence, and of its needle, at most; attnviz's own choice (the paper: 1,000 to 50,000 tokens)."""
+
+
+@dataclass(frozen=True)
+class RepeatScores:
+    """Scores on random tokens repeated once.
+
+    Attributes:
+        scores: by ``previous``, ``duplicate``, ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads]; of
+            the last two over the second half, whose tokens have a copy before them. Of causal models also
+            ``retrieval``, a share of tokens; see :class:`Needles`.
+        length: tokens before they are repeated.
+        baselines: the scores of uniform attention in each layer, [n_layers, 1].
+        needle: tokens of a sequence with a needle, and of the needle; None without ``retrieval``.
+    """
+
+    scores: dict[str, Tensor]
+    length: int
+    baselines: dict[str, Tensor]
+    needle: tuple[int, int] | None = None
+
+    def sequences(self, role: str = "") -> dict[str, int]:
+        """What was measured on, in words, each with its number of sequences: for one role, or for all."""
+        found = {f"{self.length} random tokens, repeated": len(self.scores["previous"])} if role != RETRIEVAL else {}
+        if self.needle is not None and role in ("", RETRIEVAL):
+            context, needle = self.needle
+            found[f"{context} random tokens, {needle} of them copied"] = len(self.scores[RETRIEVAL])
+        return found
+
+
+class Needles:
+    """Sequences for retrieval scores (Wu et al. 2024): whether a head looks at the token to be copied next.
+
+    A sequence is filler, a needle of a few tokens, filler, and the needle again. Where the copy has its i-th token, a
+    head retrieves if its largest attention is on the needle's token i + 1, the one to come. The score is the share of
+    the needle's tokens of which the head does so. The first token is left out: nothing says that the needle is to come.
+
+    Unlike the paper, tokens are random ones in place of text, and no question is asked and nothing generated: the copy
+    is given (teacher forcing), so that every model is measured on the same tokens, also one that would not copy them.
+    Unlike induction, the largest attention counts and not its mean, a few tokens of a long context come back and not
+    all, at every depth, and none of them stands anywhere else.
+
+    Attributes:
+        context, needle: tokens of a sequence, and of its needle.
+        measurable: not of a model that sees what follows, in which nothing is copied token by token, nor of one with
+            hardly a position or a token.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int, n_sequences: int) -> None:
+        self._checkpoint, self._seed, self._n_sequences = checkpoint, seed, n_sequences
+        self.context = min(CONTEXT, checkpoint.positions)
+        self.needle = max(2, min(NEEDLE, self.context // 8))
+        long_enough = checkpoint.architecture.causal and self.context >= 2 * self.needle + 2
+        self.measurable = long_enough and len(ordinary_ids(checkpoint)) > self.needle
+
+    def starts(self, numbers: list[int]) -> Tensor:
+        """Where the needles of these sequences stand, [n]: evenly from the second token to just before the copy."""
+        last = self.context - 2 * self.needle - 1
+        return 1 + torch.tensor(numbers) * (last - 1) // max(1, self._n_sequences - 1)
+
+    def drawn(self) -> Tensor:
+        """Tokens of all sequences, [n_sequences, context]: needles of different tokens, which are not in the filler."""
+        generator, ordinary = torch.Generator().manual_seed(self._seed), torch.tensor(ordinary_ids(self._checkpoint))
+        rows = []
+        for start in self.starts(list(range(self._n_sequences))).tolist():
+            shuffled = ordinary[torch.randperm(len(ordinary), generator=generator)]
+            needle, rest = shuffled[: self.needle], shuffled[self.needle :]
+            filler = rest[torch.randint(len(rest), (self.context - 2 * self.needle,), generator=generator)]
+            rows.append(torch.cat([filler[:start], needle, filler[start:], needle]))
+        return torch.stack(rows)
+
+    def retrieved(self, pattern: Tensor, numbers: list[int]) -> Tensor:
+        """The share of needle tokens that heads retrieve, [batch, n_heads], from patterns [batch, n_heads, n, n]."""
+        largest = pattern[..., -self.needle : -1, :].argmax(-1).cpu()  # of the copy, all but its last token
+        return (largest == self._wanted(numbers)[:, None]).double().mean(-1)
+
+    def uniform(self, window: int | None) -> float:
+        """The score of a head whose largest attention is on any visible token alike, in a layer with this window."""
+        chance = uniform_pattern(allowed_units(self.context, True, window)[-self.needle : -1])  # [needle - 1, context]
+        wanted = self._wanted(list(range(self._n_sequences)))
+        return float(chance.expand(len(wanted), -1, -1).gather(-1, wanted[..., None]).mean())
+
+    def _wanted(self, numbers: list[int]) -> Tensor:
+        """The positions to look at from the copy's tokens, [n, needle - 1]."""
+        return self.starts(numbers)[:, None] + torch.arange(1, self.needle)
+
+
+class RepeatTally(SumTally):
+    """The scores of each random sequence (Wang et al. 2022, Olsson et al. 2022), no special tokens around it."""
+
+    def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
+        self._checkpoint, self._seed = checkpoint, seed
+        n = self._length = min(LENGTH, checkpoint.positions // 2)
+        # offsets, and the first position with a token before it, or with a copy of its own before it
+        self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
+        self._needles = Needles(checkpoint, seed, SEQUENCES)
+        names = [*self._diagonals, *[RETRIEVAL] * self._needles.measurable]
+        super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
+
+    def measure(
+        self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
+    ) -> None:
+        """Measure the sequences with these numbers; ``tell`` hears how many are done."""
+        if self._length < 1:
+            raise CheckpointError(
+                "the model has a single position; --repeats needs two at least, for a token and its copy"
+            )
+        sequences, needles = self._drawn(), self._needles.drawn() if self._needles.measurable else None
+        for first in range(0, len(numbers), batch_size):
+            chosen = numbers[first : first + batch_size]
+            attention.run(self._batch(sequences[chosen].repeat(1, 2)), partial(self._add, chosen))
+            if needles is not None:
+                attention.run(self._batch(needles[chosen]), partial(self._add_needles, chosen))
+            tell(first + len(chosen))
+
+    def _batch(self, rows: Tensor) -> Batch:
+        items = [Item(tuple(ids), (False,) * len(ids), (), Text("")) for ids in rows.tolist()]
+        return collate(self._checkpoint, items)
+
+    def _add(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
+        for name, (offset, first) in self._diagonals.items():
+            means = torch.diagonal(pattern[..., first:, :], first + offset, -2, -1).double().mean(-1)
+            self._counts[name][numbers, layer] = means.cpu()
+
+    def _add_needles(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
+        self._counts[RETRIEVAL][numbers, layer] = self._needles.retrieved(pattern, numbers)
+
+    def _drawn(self) -> Tensor:
+        """Tokens of all sequences before they are repeated, [n_sequences, length]; the same in every process."""
+        if not (ordinary := ordinary_ids(self._checkpoint)):
+            raise CheckpointError(
+                "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or "
+                "take a model with its whole tokenizer."
+            )
+        generator = torch.Generator().manual_seed(self._seed)
+        return torch.tensor(ordinary)[torch.randint(len(ordinary), (SEQUENCES, self._length), generator=generator)]
+
+    def results(self) -> RepeatScores:
+        """The scores, beside those of uniform attention."""
+        windows = self._checkpoint.windows
+        layers = [self._uniform(window) for window in windows]
+        baselines = {name: torch.tensor([of_layer[name] for of_layer in layers])[:, None] for name in self._diagonals}
+        if not self._needles.measurable:
+            return RepeatScores(self._counts, self._length, baselines)
+        baselines[RETRIEVAL] = torch.tensor([self._needles.uniform(window) for window in windows])[:, None]
+        return RepeatScores(self._counts, self._length, baselines, (self._needles.context, self._needles.needle))
+
+    def _uniform(self, window: int | None) -> dict[str, float]:
+        """The scores of attention that is uniform over the keys that a query may see."""
+        allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
+        pattern = uniform_pattern(allowed)
+        return {
+            name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
+            for name, (offset, first) in self._diagonals.items()
+        }

@@ -1,0 +1,477 @@
+"""What the numbers of a head are: entropy, distance, confidence, sink, and shares under masks.
+
+Written for one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions,
+``C`` all others ("content"). Every share stands beside its baseline, the same share under attention
+that is uniform over what the mask allows.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.guesses import first_largest
+from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
+from attnviz.models.tokens import UnitRows, Units
+from attnviz.reference.attention import uniform_pattern, weighted_logs
+from attnviz.trace.recorder import row_blocks
+from attnviz.trace.verify import VerifiedRows
+
+SCALARS = (
+    "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
+    *REPEATS, *ON_REPEATS.values(),
+)  # fmt: skip
+"""All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
+
+_MEASURED = *SCALARS, *TYPES.values(), *TOP.values()
+
+_HALF = 0.5
+"""A head attends so from a token where its mean over the token's places is above this."""
+
+_MOST_RUNS = 8
+"""Stretches of content keys that are looked at one by one."""
+
+DIAGONALITY = "diagonality"
+"""What it gives for heads of cross-attention, too, where those of positions in one text are None."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """The pairs under every mask in a block of rows, as places in the flattened block.
+
+    Of a mask that holds more than half of a block's pairs of content, the others are listed.
+
+    Attributes:
+        inverted: boolean [n_masks], whether it is the others.
+        pairs: sorted; place in the block's [rows, n_keys], plus rows * n_keys times the number of the mask.
+        places: the same without the mask.
+        onto: row, plus rows times the number of the mask.
+        content: boolean [rows, n_keys], pairs of content.
+    """
+
+    inverted: Tensor
+    pairs: Tensor
+    places: Tensor
+    onto: Tensor
+    content: Tensor
+
+
+_ROWS = 8 * 2**20
+"""Bytes of a block of uniform attention."""
+
+
+@dataclass(frozen=True)
+class TextContext:
+    """What the statistics of every head of one text have in common.
+
+    Attributes:
+        units: tokens, or words.
+        causal: whether a query sees only itself and what precedes it.
+        text: what the masks of patterns depend on; None of cross-attention, where patterns have no meaning.
+        source: of cross-attention, the units of the text attended to; None where that is the same text.
+        window: how many tokens a query sees, itself and those before it; None for all.
+        queries: the units whose rows are measured, in order; None for all.
+    """
+
+    units: Units
+    causal: bool
+    text: MaskInput | None
+    source: Units | None = None
+    window: int | None = None
+    queries: tuple[int, ...] | None = None
+    _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def keys(self) -> Units:
+        """What is attended to."""
+        return self.units if self.source is None else self.source
+
+    @cached_property
+    def content(self) -> Tensor:
+        """Queries that are measured and are not sinks, boolean [n_units]."""
+        content = ~torch.tensor(self.units.sink, dtype=torch.bool)
+        if self.queries is None:
+            return content
+        wanted = torch.zeros_like(content)
+        wanted[list(self.queries)] = True
+        return content & wanted
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The units whose rows are measured."""
+        return range(len(self.units)) if self.queries is None else self.queries
+
+    @cached_property
+    def key_content(self) -> Tensor:
+        """Keys that are not sinks, boolean [n_keys]."""
+        return ~torch.tensor(self.keys.sink, dtype=torch.bool)
+
+    @property
+    def n_content(self) -> int:
+        """How many queries are content."""
+        return int(self.content.sum())
+
+    def allowed_rows(self, first: int, last: int) -> Tensor:
+        """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
+        queries, keys = torch.arange(first, last)[:, None], torch.arange(len(self.keys))
+        allowed = torch.ones(last - first, len(keys), dtype=torch.bool)
+        if self.source is None and self.causal:
+            allowed &= keys <= queries
+        if self.source is None and self.window is not None:
+            firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+            allowed &= firsts[first:last, None] - lasts < self.window
+        return allowed
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """Keys that each query may attend to, boolean [n_queries, n_keys]."""
+        return self.allowed_rows(0, len(self.units))
+
+    @cached_property
+    def masks(self) -> tuple[str, ...]:
+        """The statistics whose masks have a meaning here: those of patterns that apply to the model."""
+        if self.text is None:
+            return ()
+        return tuple(name for name, mask in masks_of(replace(self.text, last=1)).items() if mask is not None)
+
+    def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of some rows the allowed pairs of content, boolean [rows, n_keys], and those under each of the masks."""
+        pairs = self.allowed_rows(first, last) & self.content[first:last, None] & self.key_content
+        if self.text is None:
+            return pairs, {}
+        found = masks_of(replace(self.text, first=first, last=last))
+        return pairs, {name: mask & pairs for name, mask in found.items() if mask is not None}
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        """The first and past-the-last unit of every block in which pairs are counted."""
+        if self.queries is None:
+            yield from row_blocks(len(self.units), len(self.keys), _ROWS)
+        else:
+            yield from ((query, query + 1) for query in self.queries)
+
+    @cached_property
+    def selected(self) -> tuple[str, ...]:
+        """The statistics whose masks hold a pair of this text."""
+        return tuple(name for name in self.masks if self.counts[name])
+
+    def plan(self, first: int, rows: int, n_keys: int) -> RowPlan:
+        """Where the pairs under each of the :attr:`masks` are in a block of rows over its first keys."""
+        if (found := self._plans.get((first, rows, n_keys))) is not None:
+            return found
+        pairs, masks = self.mask_rows(first, first + rows)
+        pairs = pairs[:, :n_keys]
+        every = int(pairs.sum())
+        inverted, places = list[bool](), list[Tensor]()
+        for number, name in enumerate(self.masks):
+            mask = masks[name][:, :n_keys]
+            inverted.append(2 * int(mask.sum()) > every)
+            listed = pairs & ~mask if inverted[-1] else mask
+            places.append(listed.flatten().nonzero()[:, 0] + number * listed.numel())
+        found_pairs = torch.cat(places) if places else torch.empty(0, dtype=torch.long)
+        size = rows * n_keys
+        within = found_pairs % size
+        onto = found_pairs // size * rows + within // n_keys
+        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), found_pairs, within, onto, pairs)
+        self._plans[first, rows, n_keys] = plan
+        return plan
+
+    @cached_property
+    def _uniform(self) -> "HeadStatistics":
+        """Two heads whose attention is uniform over what the queries may attend to, and over its content."""
+        statistics = HeadStatistics(self, 2, kept=self.masks)
+        for first, last in self._blocks():
+            allowed = self.allowed_rows(first, last)
+            statistics.add(first, uniform_pattern(torch.stack([allowed, allowed & self.key_content])))
+        return statistics
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """By share: how many content queries have a key under the mask, which is what a share rests on."""
+        seen = {name: int((self._uniform.seen[name][1] > 0).sum()) for name in self.masks}
+        return {name: seen.get(name, 0) for name in NAMES}
+
+    @cached_property
+    def uniform(self) -> dict[str, float | None]:
+        """Every statistic of uniform attention, by name, which is what a head is held against.
+
+        That of a share is uniform over content alone, since shares are of the attention on content. The diagonality of
+        self-attention is None, and what the text does not have.
+        """
+        return {
+            name: of_content if name in NAMES else of_all
+            for name, (of_all, of_content) in {DIAGONALITY: (None, None), **self._uniform.result()}.items()
+        }
+
+    @cached_property
+    def baselines(self) -> dict[str, float | None]:
+        """By share: the same under uniform attention over allowed content; None where not measurable."""
+        return {name: self.uniform[name] for name in NAMES}
+
+    def types(self, name: str) -> Tensor:
+        """The different tokens that a label of :data:`REPEATS` can rest on: of each query its number, -1 for none.
+
+        Places are content queries with an earlier copy; of induction only those that are followed by what followed an
+        earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
+        before other words, attention to what followed it is not told from attention to nouns.
+        """
+        if name in self._types:
+            return self._types[name]
+        assert self.text is not None  # repeats are looked for in every text
+        if name == "induction":  # what followed a copy counts even where the copy itself is a sink
+            firsts, pairs = dict[object, int](), set[tuple[object, object]]()
+            of_token, tokens = [-1] * len(self.content), self.text.tokens
+            content = self.content.tolist()
+            for place, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
+                first = firsts.setdefault(token, place)
+                follows = place + 1 < len(content) and content[place] and content[place + 1]
+                if follows and (token, later) in pairs:
+                    of_token[place] = first
+                pairs.add((token, later))
+            numbers = torch.tensor(of_token)
+        else:  # tokens with a copy that the query sees
+            ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
+            numbers = torch.tensor([ids[token] for token in self.text.tokens])
+            numbers = torch.where(self._uniform.seen[name][1] > 0, numbers, -1)
+        places = (numbers >= 0) & self.content
+        numbers = torch.where(places, numbers, -1)
+        numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
+        self._types[name] = numbers
+        return numbers
+
+
+def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
+    """The statistics of every head of one verified layer, from all blocks of its rows; see :class:`HeadStatistics`."""
+    statistics = None
+    for block in rows:
+        statistics = statistics or HeadStatistics(context, block.pattern.shape[1])
+        statistics.update(block)
+    assert statistics is not None
+    return statistics.result()
+
+
+class HeadStatistics:
+    """The statistics of every head of one verified layer, for a single text, summed over blocks of query rows.
+
+    ==================  ==========================================================  =======================
+    entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
+    entropy_content     the same over q and k in C, of A / sum over C of A          after Clark et al. 2019
+    distance            mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)  Vig & Belinkov 2019
+    distance_content    the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    confidence          mean over q of max_k A[q,k], 0-1                            after Voita et al. 2019
+    confidence_content  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
+    share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
+    diagonality         see below; of cross-attention alone                         after Shim et al. 2022
+    on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
+    top of a share      of the q with a key under M, those whose largest A is there attnviz
+    types               tokens of :meth:`TextContext.types` with over half there    attnviz
+    ==================  ==========================================================  =======================
+
+    Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
+    all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
+    q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
+
+    Diagonality is how far a head goes through the source as the decoder goes through the target, 0-1: 1 - mean over q
+    in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|, both places as shares of their texts, among content
+    alone, rows divided by what they sum to there. 1 is a straight diagonal. It is None where either text has fewer than
+    two content positions (after Shim et al. 2022, "Understanding the Role of Self Attention for Efficient Speech
+    Recognition", section 3, which measures distances from the diagonal of one text).
+
+    Patterns of tokens are merged to the context's units here; sums over rows are in float64.
+
+    Args:
+        context: what they have in common.
+        n_heads: of the layer.
+        kept: masks under which each query's attention is kept, in :attr:`seen`; default those of tokens that repeat.
+
+    Attributes:
+        largest: each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6).
+        seen: attention under a mask, [n_heads, n], 0 of queries that are no content.
+    """
+
+    def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
+        self._context, self._n_heads, n = context, n_heads, len(context.units)
+        self._merge: UnitRows | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._rows: dict[str, Tensor] = {}
+        names = [name for name in REPEATS if name in context.selected] if kept is None else kept
+        self.seen = {name: torch.zeros(n_heads, n) for name in names}
+        self.largest = torch.zeros(n_heads, n, dtype=torch.long)
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Add the next block of rows, of tokens."""
+        units, keys = self._context.units.members, self._context.keys.members
+        self._merge = self._merge or UnitRows(units, keys, rows.n_queries, rows.n_keys)
+        self.add(*self._merge.add(rows.first, rows.wide[0]))
+
+    def add(self, first: int, pattern: Tensor) -> None:
+        """Add whole rows of units from ``first`` on, [n_heads, rows, n_keys], of which there may be none."""
+        if pattern.shape[1]:
+            self._add(first, pattern)
+            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
+            for name, summed in zip(self._rows, sums, strict=True):
+                self._sums[name] = self._sums[name] + summed if name in self._sums else summed
+            self._rows.clear()
+
+    def _add(self, first: int, pattern: Tensor) -> None:
+        """The sums of whole rows of units, [n_heads, rows, n_keys]."""
+        context = self._context
+        rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
+        content, keys = (each.to(pattern.device) for each in (context.content[rows], context.key_content[:n_keys]))
+        columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))])
+        totals, on_sinks, *placed = (pattern @ columns.T).unbind(-1)
+        logs = weighted_logs(pattern)
+        largest, top = pattern.amax(-1), first_largest(pattern)
+        self.largest[:, rows] = top
+        kept = content & (totals > 0)
+
+        def count_content(name: str, values: Tensor) -> None:
+            self._count(name, torch.where(kept, values / totals, 0.0))
+
+        self._count("entropy", -logs.sum(-1))
+        self._count("confidence", largest)
+        self._count("sink", on_sinks * content)
+        self._count("rows", kept.to(totals))
+        spread = (torch.xlogy(totals, totals) - logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
+        count_content("entropy_content", spread)
+        count_content("confidence_content", _largest_of(pattern, keys))
+        if context.source is not None:
+            expected = (context.content.cumsum(0) - 1)[rows].to(totals) / max(context.n_content - 1, 1)
+            self._count("apart", torch.where(kept, (placed[0] / totals - expected).abs(), 0.0))
+            return
+        inside = self._near(rows, pattern, columns[0])
+        self._count("distance", self._far(rows, placed[:2]) + inside[0])
+        count_content("distance_content", self._far(rows, placed[2:]) + inside[1])
+        self._count("total", totals * content)
+        if context.masks:
+            self._add_masks(rows, pattern, totals * content, top)
+
+    def _count(self, name: str, values: Tensor) -> None:
+        """Some numbers of the block's rows, [n_heads, rows], are to be added up."""
+        self._rows[name] = values
+
+    def _places(self, rows: slice, keys: Tensor) -> list[Tensor]:
+        """What weights are multiplied by, [n_keys], so that their sums give distances, or places in the source.
+
+        Keys before and after the block are as far from a query as from the block's middle, but for the query's own
+        distance from there: so one product serves all rows, exactly. Of content ``keys`` the same again.
+        """
+        positions = torch.arange(len(keys), device=keys.device)
+        if self._context.source is not None:
+            at = (self._context.key_content.cumsum(0) - 1).to(keys) / max(int(self._context.key_content.sum()) - 1, 1)
+            return [at * keys]
+        ahead = positions - (rows.start + rows.stop) / 2
+        outside = ((positions < rows.start) | (positions >= rows.stop)).to(keys)
+        away, side = ahead.abs().to(keys) * outside, -ahead.sign().to(keys) * outside
+        return [away, side, away * keys, side * keys]
+
+    def _far(self, rows: slice, sums: list[Tensor]) -> Tensor:
+        """Distances times weights, summed over the keys outside the block, [n_heads, rows]."""
+        away, side = sums
+        from_middle = torch.arange(rows.start, rows.stop, device=away.device) - (rows.start + rows.stop) / 2
+        far: Tensor = away + from_middle.to(away) * side
+        return far
+
+    def _near(self, rows: slice, pattern: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The same over the keys inside it, and over those of them that are content."""
+        block = pattern[..., rows]
+        places = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
+        apart = (places - torch.arange(rows.start, rows.stop, device=places.device)[:, None]).abs().to(pattern)
+        distances = block * apart
+        return distances.sum(-1), distances @ keys[rows]
+
+    def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
+        """Attention under each mask; ``totals`` are the sums over pairs of content, ``top`` the largest keys."""
+        context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
+        plan, names = context.plan(rows.start, n_rows, n_keys), context.masks
+        places, onto, inverted = (each.to(pattern.device) for each in (plan.places, plan.onto, plan.inverted))
+        sums = pattern.new_zeros(n_heads, len(names) * n_rows)
+        sums.index_add_(1, onto, pattern.flatten(1).index_select(1, places))
+        sums = sums.reshape(n_heads, len(names), n_rows)
+        sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
+        flat = (torch.arange(n_rows)[:, None] * n_keys).T + top
+        for number, name in enumerate(names):
+            self._count(name, sums[:, number])
+            if name in self.seen:
+                self.seen[name][:, rows] = sums[:, number].float().cpu()
+            if name in TOP:
+                there = _holds(plan.pairs, flat + number * n_rows * n_keys)
+                there = plan.content.flatten()[flat] & ~there if plan.inverted[number] else there
+                self._count(TOP[name], there)
+
+    def result(self) -> dict[str, list[float | None]]:
+        """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None for what a text has not."""
+        context, sums, n = self._context, self._sums, len(self._context.places)
+        result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
+
+        def give(name: str, values: Tensor) -> None:
+            result[name] = [number if math.isfinite(number) else None for number in values.double().tolist()]
+
+        give("entropy", sums["entropy"] / n)
+        give("confidence", sums["confidence"] / n)
+        if context.n_content and not context.key_content.all():
+            give("sink", sums["sink"] / context.n_content)
+        if context.source is not None:
+            short = min(context.n_content, int(context.key_content.sum())) < 2
+            result[DIAGONALITY] = [None] * self._n_heads
+            if not short:
+                give(DIAGONALITY, 1 - sums["apart"] / sums["rows"])
+            if context.n_content and context.key_content.any():
+                give("confidence_content", sums["confidence_content"] / sums["rows"])
+                give("entropy_content", sums["entropy_content"] / sums["rows"])
+            return result
+        give("distance", sums["distance"] / n)
+        if not context.n_content:
+            return result
+        for name in ("distance_content", "confidence_content", "entropy_content"):
+            give(name, sums[name] / sums["rows"])
+        for name in context.selected:
+            give(name, sums[name] / sums["total"])
+            if name in TOP:
+                give(TOP[name], sums[TOP[name]] / context.counts[name])
+            if name in REPEATS:
+                give(ON_REPEATS[name], sums[name] / context.counts[name])
+                give(TYPES[name], self._types(name))
+        return result
+
+    def _types(self, name: str) -> Tensor:
+        """From how many different tokens each head attends so, where the mean over a token's places is above half."""
+        numbers = self._context.types(name)
+        places = numbers >= 0
+        if not places.any():
+            return torch.zeros(self._n_heads)
+        counts = torch.bincount(numbers[places])
+        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[places], self.seen[name][:, places])
+        return (sums / counts > _HALF).sum(-1)
+
+
+def _holds(pairs: Tensor, places: Tensor) -> Tensor:
+    """Whether each of some places is among sorted ``pairs``."""
+    if not len(pairs):
+        return torch.zeros_like(places, dtype=torch.bool)
+    found = torch.searchsorted(pairs, places).clamp(max=len(pairs) - 1)
+    return pairs[found] == places
+
+
+def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:
+    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 where there are none.
+
+    Keys that stand side by side are looked at in place.
+    """
+    edges = torch.diff(keys.int(), prepend=keys.new_zeros(1).int(), append=keys.new_zeros(1).int()).nonzero()[:, 0]
+    runs = edges.tolist()
+    if not runs:
+        return pattern.new_zeros(pattern.shape[:2])
+    if len(runs) > 2 * _MOST_RUNS:
+        return pattern[..., keys].amax(-1)
+    largest = [pattern[..., first:last].amax(-1) for first, last in zip(runs[::2], runs[1::2], strict=True)]
+    return torch.stack(largest).amax(0)
+
+
+def ratio(value: float | None, of: float | None) -> float | None:
+    """A quotient; None where either is unknown, or the divisor 0."""
+    return None if value is None or not of else value / of

@@ -1,0 +1,419 @@
+"""From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.arguments import is_whole
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.models.classifier import Classifier, classification_class, classifier_of
+from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
+from attnviz.models.encoding import encodings, load_tokenizer, tokenize
+from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
+from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.models.families.undeclared import Undeclared
+from attnviz.models.head_ids import LayerId, Stack
+from attnviz.models.libraries import calling_transformers
+from attnviz.models.offloading import DeviceMap, fitted_map, places_of, running_device, with_values
+from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.models.tokens import Tokens
+from attnviz.models.weights import (
+    check_parts,
+    check_report,
+    check_weights,
+    each_weight,
+    float8_as_float32,
+    own_dtype,
+    parameters_sha256,
+    read_weights,
+    refuse_rounded,
+)
+from attnviz.reference.attention import Norm
+from attnviz.reference.tolerances import Tolerance, tolerance_of
+
+_NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model whose attention can be recomputed, with its tokenizer.
+
+    Attributes:
+        name: as the user gave it.
+        revision: the hub's commit or the package's version; None where there is none.
+        architecture: how to read its parameters.
+        model: the bare transformers model (no task head).
+        language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
+            norm); None where it was not asked for, or the checkpoint has none.
+        classifier: likewise its head for sequence classification; a checkpoint has one head at most.
+        weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
+        places: where accelerate has put the weights of a model with a device map; empty of one without.
+        dequantised_from: the kind of quantisation of the files, whose weights are plain numbers here; else empty.
+    """
+
+    name: str
+    revision: str | None
+    architecture: Architecture
+    model: nn.Module
+    tokenizer: Any
+    language_head: nn.Module | None = None
+    weights_sha256: str | None = None
+    classifier: Classifier | None = None
+    encoder_only: bool = False
+    places: tuple[str, ...] = ()
+    dequantised_from: str = ""
+
+    @property
+    def encoder(self) -> "Checkpoint":
+        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        return replace(self, encoder_only=True) if self.stacks else self
+
+    @property
+    def running(self) -> Any:
+        """The module whose forward pass is measured."""
+        return self.model.encoder if self.encoder_only else self.model
+
+    @property
+    def modules(self) -> list[LayerModules]:
+        """Where to read the steps of each of the :attr:`layers`."""
+        return self.architecture.modules(self.model)[: self.n_layers]
+
+    @property
+    def prediction_head(self) -> nn.Module | None:
+        """What makes logits of final states: of classes, or of tokens; None without a head."""
+        return self.language_head if self.classifier is None else self.classifier.head
+
+    @property
+    def why_no_classes(self) -> str:
+        """Why a checkpoint that was loaded with its head decides between no classes; empty where it does."""
+        if self.stacks:
+            return "classes of an encoder-decoder are not measured"
+        if self.classifier is None:
+            expected = classification_class(self.architecture)
+            return f"this one has none; expected a checkpoint that was saved as {expected}"
+        return self.classifier.why_no_classes
+
+    @property
+    def config(self) -> Any:
+        """The transformers config."""
+        return self.model.config
+
+    @property
+    def short_name(self) -> str:
+        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
+        folder = Path(self.name)
+        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        return f"{name} (encoder)" if self.encoder_only else name
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return self.architecture.stacks(self.config)[: 1 if self.encoder_only else None]
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The attention layers: numbers, which in an encoder-decoder go through its stacks and carry their names."""
+        return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
+
+    @property
+    def n_layers(self) -> int:
+        """Attention layers; in an encoder-decoder those of all stacks."""
+        return self.stacks[0].n_layers if self.encoder_only else self.architecture.n_layers(self.config)
+
+    def check_layer(self, layer: object) -> None:
+        """Raise UsageError unless it is the number of one of the attention layers."""
+        last = self.n_layers - 1
+        if not is_whole(layer):
+            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+        if not 0 <= layer <= last:
+            raise UsageError(f"the model {self.name} has no layer {layer}: expected one from 0 to {last}.")
+
+    @property
+    def n_heads(self) -> int:
+        """Heads in each layer."""
+        return int(self.config.num_attention_heads)
+
+    def n_heads_of(self, layer: int) -> int:
+        """Heads in one layer: encoder and decoder may have other numbers."""
+        own = self.layers[layer]
+        return own.stack.n_heads if isinstance(own, LayerId) else self.n_heads
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return int(self.config.hidden_size)
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head; a config may hold a ``head_dim`` that its family does not read."""
+        stated = getattr(self.config, "head_dim", None) if self.architecture.states_d_head else None
+        return int(stated or self.d_model // self.n_heads)
+
+    @property
+    def positions(self) -> int:
+        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        return positions - first_position(self.architecture, self.config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs; of one that is spread over several devices, where it begins."""
+        model: Any = self.model
+        return running_device(model.get_input_embeddings() if self.places else model)
+
+    @property
+    def running_devices(self) -> tuple[torch.device, ...]:
+        """The devices on which the layers run, in the order of the layers."""
+        if isinstance(self.architecture, Undeclared):
+            return (self.device,)
+        return tuple(dict.fromkeys(running_device(layer.block) for layer in self.modules))
+
+    @property
+    def place(self) -> str:
+        """Where the weights are: a device, or all places of a device map."""
+        return ", ".join(self.places) or str(self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the parameters."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def runs_as(self) -> str:
+        """In which number format and where, as people read it: ``float32, cpu``."""
+        kind = f" dequantised from {self.dequantised_from}" if self.dequantised_from else ""
+        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.place}"
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """By layer, how many tokens a query sees, itself and those before it; None for all."""
+        if isinstance(self.architecture, Undeclared):
+            return self.architecture.windows
+        return tuple(self.architecture.window(self.config, layer) for layer in range(self.n_layers))
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
+
+    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.models.encoding.tokenize`."""
+        size = getattr(self.config, "decoder_vocab_size", None) if target else None
+        return tokenize(
+            self.tokenizer,
+            text,
+            pair,
+            max_positions=self.positions,
+            vocabulary_size=int(size or self.config.vocab_size),
+            segments=self.architecture.segments,
+            sink_first=self.architecture.causal,
+            truncate=truncate,
+            token_types=getattr(self.config, "type_vocab_size", None),
+            target=target,
+        )
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`."""
+        return encodings(
+            self.tokenizer,
+            texts,
+            vocabulary_size=int(self.config.vocab_size),
+            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+        )
+
+
+def load_checkpoint(
+    source: Source,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    language_head: bool = False,
+    any_family: bool = False,
+    device_map: DeviceMap | None = None,
+    before_weights: Callable[["Checkpoint"], None] = lambda _: None,
+) -> Checkpoint:
+    """Load a checkpoint with its tokenizer, every weight accounted for.
+
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
+    head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
+    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
+    accelerate puts every part of the model where the map says, and ``device`` means nothing. Without a ``dtype`` it is
+    the checkpoint's own. ``before_weights`` is told of the checkpoint with an empty model, and may refuse it.
+
+    Raises:
+        ArchitectureError: the reference attention does not reproduce this architecture.
+        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
+            or can only be read by running code from a pickle; or the tokenizer is missing.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
+        raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
+    dtype = own_dtype(source.folder) if dtype is None else dtype
+    config, architecture = _config_in(source.folder, dtype, any_family)
+    kind = dequantised_from(source.folder)
+    if kind and device_map is not None:
+        raise CheckpointError(
+            f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
+            "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
+        )
+    tokenizer, empty = load_tokenizer(source.folder), _empty(source.folder, config).to(dtype)
+    before_weights(Checkpoint(source.name, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
+    weights = _read_weights(source.folder, architecture, keep=device_map is None)
+    declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
+    language_head = (language_head and declared) or may_generate
+    build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
+    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
+    digest, places = weights_sha256(source), places_of(whole)
+    loaded = Checkpoint(
+        source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
+        places=places, dequantised_from=kind,
+    )  # fmt: skip
+    for module in (model, loaded.prediction_head):
+        if module is not None:
+            (module if device_map else module.to(device)).eval()
+    return loaded
+
+
+def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
+    """Wrap a transformers model that is already in memory; it is neither moved nor converted.
+
+    Raises:
+        ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
+    """
+    parameter = next(model.parameters(), None)
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
+    if tokenizer is None:
+        raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
+    base = architecture.base_model(model)
+    if not isinstance(architecture, Undeclared):
+        check_parts(architecture, base)
+    check_weights(with_values(model, model.named_parameters()), "the loaded model")
+    refuse_rounded(base)
+    name = getattr(model.config, "_name_or_path", "") or type(model).__name__
+    head, classifier = architecture.language_head(model), classifier_of(architecture, model)
+    digest, places = parameters_sha256(model), places_of(model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, places=places)
+
+
+def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
+    """The config and its architecture, so that what is not reproduced is refused before any weight is read."""
+    model_type = read_json(folder / "config.json").get("model_type")
+    if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
+        raise ArchitectureError(
+            f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
+            f"reproduce{instead_of(model_type)}."
+        )
+    refuse_other_weights(folder)
+    config = read_config(folder)
+    config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
+    try:
+        return config, architecture_of(config, dtype, any_family)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
+
+
+def _empty(folder: Path, config: Any) -> nn.Module:
+    """The bare model without its weights, once their files are found to be large enough for it."""
+    return check_sizes(folder, config, sum(path.stat().st_size for path in weight_files(folder)))
+
+
+def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
+    """All weights of a checkpoint; masks that old versions saved are no weights.
+
+    Safetensors are looked at one by one and then mapped into memory: a pass needs a part of it (of word embeddings, a
+    row a token), and the rest does not stay there. Without ``keep`` they are looked at alone.
+    """
+    files = weight_files(folder)
+    mapped = all(path.suffix == ".safetensors" for path in files)
+    weights = {} if mapped else read_weights(files)
+    each = each_weight(files) if mapped else weights.items()
+    plain = float8_as_float32(each, str(folder)) if dequantised_from(folder) else each
+    check_weights(((name, value) for name, value in plain if not name.endswith(architecture.old_buffers)), str(folder))
+    return {} if not keep else read_weights(files) if mapped else weights
+
+
+def _built(
+    folder: Path,
+    architecture: Architecture,
+    config: Any,
+    weights: dict[str, Tensor],
+    dtype: torch.dtype,
+    device_map: DeviceMap | None,
+    class_name: str,
+) -> tuple[Any, dict[str, Any]]:
+    """A model of one of transformers' classes, and its report on the weights.
+
+    With a device map transformers reads the folder's files itself, each weight straight to its place. What is left on
+    disk stays in these files; what they do not hold as it is needed goes to a folder that is removed with the model.
+    """
+    import transformers
+
+    model_class = getattr(transformers, class_name)
+    given: dict[str, Any] = {"state_dict": dict(weights)}
+    with calling_transformers(f"transformers cannot load the checkpoint in {folder}"), ExitStack() as stack:
+        if device_map is not None:
+            if not isinstance(device_map, str):
+                device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
+            offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
+            given = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
+        model, report = model_class.from_pretrained(
+            None if device_map is None else folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # reported, so that the message is ours
+            output_loading_info=True,
+            **given,
+        )
+        if device_map is not None:
+            weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
+    return model, report
+
+
+def _model_and_heads(
+    folder: Path,
+    architecture: Architecture,
+    config: Any,
+    build: Callable[[str], tuple[Any, dict[str, Any]]],
+    language_head: bool,
+) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
+    """A model, the bare one in it and, on request, the head that predicts, where the checkpoint has all its weights.
+
+    It is that of classes where the config says that the checkpoint was saved with it: a GPT-2 would have a
+    language-modelling head in any case, tied to its word embeddings.
+    """
+    named = getattr(config, "architectures", None) or ()
+    classifies = classification_class(architecture) in named and not architecture.stacks(config)
+    if language_head:
+        whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
+        bare = architecture.base_model(whole)
+        inside = f"{whole.base_model_prefix}."
+        pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+        of_head = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
+        if not of_head:
+            for kind in ("missing_keys", "unexpected_keys"):
+                report[kind] = [key.removeprefix(inside) for key in report[kind]]
+            # the pooler is no part of the model with this head, and may be in its checkpoint
+            report["unexpected_keys"] = [
+                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
+            ]
+            check_report(folder, architecture, report)
+            head = None if classifies else architecture.language_head(whole)
+            return whole, bare, head, classifier_of(architecture, whole)
+    model, report = build(f"{architecture.class_prefix}Model")
+    check_report(folder, architecture, report)
+    return model, model, None, None

@@ -1,0 +1,109 @@
+"""The head of a checkpoint for sequence classification: its classes, and the token at which it reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from attnviz.errors import UsageError
+from attnviz.models.families.base import Architecture
+from attnviz.models.wording import shortened, visible
+
+_LISTED, _LONGEST = 12, 30
+"""Classes that a message lists, and letters of each."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A head for sequence classification.
+
+    Attributes:
+        head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
+            in BERT and its relatives an activation between them; nothing in it drops out.
+        labels: names of the classes, as the config has them.
+        causal: whether it reads the last token; else the first.
+        padding: the token that is never the last one; None where the config has none.
+        why_no_classes: why its outputs are no classes of which one is right; empty where they are.
+    """
+
+    head: nn.Sequential
+    labels: tuple[str, ...]
+    causal: bool
+    padding: int | None
+    why_no_classes: str
+
+    @property
+    def linear(self) -> bool:
+        """Whether logits are linear in the final state."""
+        return len(self.head) == 1
+
+    @property
+    def activation(self) -> str:
+        """The activation inside it, by name; empty where it is linear."""
+        names = {"Tanh": "tanh", "ReLU": "ReLU", "GELUActivation": "GELU"}
+        kind = "" if self.linear else type(self.head[1]).__name__
+        return names.get(kind, kind)
+
+    def position(self, ids: Sequence[int]) -> int:
+        """Of the token of a text [n] at which it reads: the first, or the last that is no padding."""
+        if not self.causal:
+            return 0
+        return max((at for at, token in enumerate(ids) if token != self.padding), default=0)
+
+    def number(self, label: str | int) -> int:
+        """The class of this name, of this name in other letter case, or of this number.
+
+        Raises:
+            UsageError: there is none, or more than one; the message lists those there are.
+        """
+        name = str(label).strip()
+        for known in (list(self.labels), [each.casefold() for each in self.labels]):
+            if name in known:
+                if known.count(name) > 1:
+                    raise UsageError(f"expected one class, found {known.count(name)} with this name: {self.listed}.")
+                return known.index(name)
+            name = name.casefold()
+        if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
+            return int(name)
+        raise UsageError(
+            f"the model has no class {visible(str(label).strip())!r}; it has: {self.listed}. Give a class by its name "
+            "or its number; a header of columns is text and label."
+        )
+
+    @property
+    def listed(self) -> str:
+        """The classes with their numbers, the first dozen."""
+        named = [f"{shortened(visible(each), _LONGEST)} ({i})" for i, each in enumerate(self.labels[:_LISTED])]
+        more = len(self.labels) - len(named)
+        return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def classification_class(architecture: Architecture) -> str:
+    """The class of transformers that is the model with a head for sequence classification."""
+    return f"{architecture.class_prefix}ForSequenceClassification"
+
+
+def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:
+    """The head of a model for sequence classification; None of any other, and of encoder-decoders."""
+    name = classification_class(architecture)
+    if architecture.stacks(model.config) or name not in {base.__name__ for base in type(model).__mro__}:
+        return None
+    head, config = architecture.class_head(model), model.config
+    if not isinstance(head, nn.Sequential):
+        return None
+    last: Any = head[-1]
+    names: Any = getattr(config, "id2label", None) or {}
+    labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
+    return Classifier(
+        head, labels, architecture.causal, getattr(config, "pad_token_id", None), _no_classes(config, labels)
+    )
+
+
+def _no_classes(config: Any, labels: Sequence[str]) -> str:
+    problem = getattr(config, "problem_type", None)
+    if len(labels) < 2:
+        return "its head gives one number, not classes (num_labels=1)"
+    if problem in ("regression", "multi_label_classification"):
+        return f"the outputs of its head are not classes of which one is right (problem_type={problem!r})"
+    return ""

@@ -1,0 +1,160 @@
+"""A config.json, and the empty model that it describes: the door between a checkpoint's files and transformers.
+
+Numbers that would take memory or time before anything is checked are refused first.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from attnviz.errors import CheckpointError
+from attnviz.models.libraries import calling_transformers
+from attnviz.models.sources import read_json
+
+SIZES = {
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "hidden_size": "a width",
+    "vocab_size": "a vocabulary",
+    "max_position_embeddings": "positions",
+}
+"""What every model has some of, by its setting."""
+
+_COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
+"""Words in the names of settings of which transformers makes one thing each, in lists or modules."""
+
+_LARGEST_COUNT = 1_000_000
+
+_SPARE_NUMBERS = 10_000_000
+"""By so many a config may exceed its weights and still get a message that names the weights."""
+
+_MOST_MODULES = 50_000
+"""Of a model that is built empty: some seconds; 2,000 layers of BERT have as many."""
+
+_OTHER_WEIGHTS = {
+    "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",
+    "quantization_config": "asks for quantized weights, which the reference attention does not reproduce",
+    "fusion_config": "would exchange modules of the model",
+}
+
+_DEQUANTISED = ("fp8",)
+"""Kinds of quantisation that transformers turns into plain numbers as it reads the weights (``dequantize=True``)."""
+
+
+def read_config(folder: Path) -> Any:
+    """The transformers config of a folder, set to eager attention; nothing but its config.json is read.
+
+    Of a checkpoint whose weights can be dequantised it says that they are.
+
+    Raises:
+        CheckpointError: transformers does not know such a config, or a number in it is beyond any model.
+    """
+    from transformers import AutoConfig
+
+    path = folder / "config.json"
+    _refuse_counts(read_json(path), path)
+    with calling_transformers(f"transformers cannot read {path}"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run
+    if dequantised_from(folder):
+        config.quantization_config["dequantize"] = True
+    return config
+
+
+def dequantised_from(folder: Path) -> str:
+    """The kind of quantisation, ``fp8``, whose weights become plain numbers as they are read; empty for any other."""
+    settings = read_json(folder / "config.json").get("quantization_config")
+    kind = settings.get("quant_method") if isinstance(settings, dict) else None
+    return kind if kind in _DEQUANTISED else ""
+
+
+def refuse_other_weights(folder: Path) -> None:
+    """Refuse a config.json, or a file beside it, by which the model would not be that of the checkpoint's own weights.
+
+    Raises:
+        CheckpointError: naming the setting or the file.
+    """
+    content = read_json(folder / "config.json")
+    for key, what in _OTHER_WEIGHTS.items():
+        if content.get(key) is not None and not (key == "quantization_config" and dequantised_from(folder)):
+            raise CheckpointError(
+                f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it."
+            )
+    if (folder / "adapter_config.json").is_file():
+        raise CheckpointError(
+            f"{folder} has an adapter (adapter_config.json), whose weights come on top of the model's; "
+            "merge it into the model (merge_and_unload) and save that, or remove it."
+        )
+
+
+def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_MODULES) -> nn.Module:
+    """The model of a config on torch's meta device: its shapes without its weights, so without their memory.
+
+    The bare one, or of a class of transformers.
+
+    Raises:
+        CheckpointError: transformers cannot build it, or it has more modules: empty ones, too, take memory and time.
+    """
+    from transformers import AutoModel
+
+    with (
+        calling_transformers("transformers cannot build its model"),
+        torch.device("meta"),
+        _limited_modules(min(most_modules, _MOST_MODULES)),
+    ):
+        if model_class is None:
+            model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+        else:
+            model = model_class(deepcopy(config))
+    return model
+
+
+def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
+    """The empty model of a config; refuse one that is far larger than its weights' files, before it takes memory.
+
+    Raises:
+        CheckpointError: with both sizes and the settings that give them.
+    """
+    try:
+        most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
+        empty = empty_model(config, most_modules=most_modules)
+        expected = sum(parameter.numel() for parameter in empty.parameters())
+        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
+            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
+    except CheckpointError as error:
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
+        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+    return empty
+
+
+def _refuse_counts(content: Any, path: Path) -> None:
+    """Refuse numbers of layers, labels, … for which transformers would fill the memory with lists."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            _refuse_counts(value, path)
+        elif isinstance(value, int) and value > _LARGEST_COUNT and any(word in key for word in _COUNTED):
+            raise CheckpointError(f"{path} has {key}={value}; expected at most {_LARGEST_COUNT:,}. Mend config.json.")
+
+
+@contextmanager
+def _limited_modules(most: int) -> Iterator[None]:
+    """Raise once more modules were built."""
+    built = 0
+
+    def count(*_: Any) -> None:
+        nonlocal built
+        built += 1
+        if built > most:
+            raise CheckpointError(f"its model has more than {most:,} modules")
+
+    hook = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,275 @@
+"""Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from attnviz.errors import CheckpointError, TextError
+from attnviz.models.libraries import calling_transformers, panics_unprinted
+from attnviz.models.sources import read_json, refuse_pointer
+from attnviz.models.tokens import Tokens
+from attnviz.models.wording import quoted, visible
+from attnviz.models.words import CONTINUES, SPACE, Pieces, decoder, pieces_of, word_numbers
+
+_SHOWN = 100
+"""Characters of a text that a message may show; of a text of megabytes no more is looked at."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a checkpoint's folder; CheckpointError where there is none, or it cannot be read."""
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
+            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
+        )
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    if (folder / "source.spm").is_file() and find_spec("sentencepiece") is None:
+        raise CheckpointError(
+            f"the tokenizer in {folder} is a pair of SentencePiece models, which need a library that is not installed: "
+            "pip install sentencepiece"
+        )
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def tokenize(
+    tokenizer: Any,
+    text: str,
+    pair: str | None = None,
+    *,
+    max_positions: int,
+    vocabulary_size: int,
+    segments: bool,
+    sink_first: bool,
+    truncate: bool = False,
+    token_types: int | None = None,
+    target: bool = False,
+) -> Tokens:
+    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer; see :func:`encodings`.
+
+    ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
+    ``segments`` is whether the model takes token types: without them a pair needs a tokenizer that parts it itself.
+    ``sink_first`` is whether position 0 is a sink without being special.
+
+    Raises:
+        TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
+            would keep apart.
+        CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
+    """
+    kind = "target" if target else "text"
+    _check_text(text, kind)
+    if pair is not None:
+        _check_text(pair, "pair")
+    types = token_types if segments else None
+    encode = partial(encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target)
+    [encoding] = encode([text], pair=pair)
+    if pair is not None and not segments and not _separated(encoding):
+        raise TextError(
+            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
+            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
+        )
+    found = len(encoding.ids)
+    if found > max_positions:
+        if not truncate:
+            raise TextError(
+                f"the {kind} has {found} tokens, but the model has {max_positions} positions; "
+                "shorten the text, or pass --truncate (truncate=True) to cut it there."
+            )
+        rough = 2 * max_positions + 100
+        text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)
+        [encoding] = encode([text], pair=pair, max_length=max_positions)
+        if len(encoding.ids) > max_positions:
+            raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
+    if lost_segments(encoding, 1 if pair is None else 2):
+        which = f"the {kind}" if pair is None else "the text or of its pair"
+        raise TextError(
+            f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
+            "tokenizer whose post-processor keeps the text."
+        )
+    texts = (text,) if pair is None else (text, pair)
+    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
+    return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
+
+
+def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
+    """A text that a model generated, by its ids; and its tokens."""
+    named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
+    pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
+    encoding = pieces_of(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
+    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
+
+
+def encodings(
+    tokenizer: Any,
+    texts: Sequence[str],
+    pair: str | None = None,
+    *,
+    vocabulary_size: int,
+    token_types: int | None = None,
+    max_length: int | None = None,
+    target: bool = False,
+) -> Sequence[Any]:
+    """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
+
+    ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
+    ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
+    encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
+
+    Raises:
+        CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.
+        TextError: it gives token types that the model has no rows for.
+    """
+    two_models = hasattr(tokenizer, "spm_target")
+    if not getattr(tokenizer, "is_fast", False) and not two_models:
+        raise CheckpointError(
+            f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
+            "only a fast tokenizer knows which characters and words its tokens come from."
+        )
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
+    if two_models and pair is not None:
+        raise TextError(
+            "a pair was given, but this tokenizer puts nothing between two texts; expected one text: join the two "
+            "yourself."
+        )
+    with calling_transformers(what), panics_unprinted():
+        if two_models:
+            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
+        else:
+            given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
+            second = None if pair is None else [pair]
+            made = tokenizer(**given, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+    for encoding in made:
+        _check_ids(encoding, vocabulary_size, token_types)
+    return made
+
+
+def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
+    """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
+    ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
+    vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
+    names = {number: piece for piece, number in vocabulary.items()}
+    pieces = [names.get(token, f"id {token}") for token in ids]
+    return pieces_of(
+        ids, pieces, _special_ids(tokenizer), lambda parts: "".join(parts).replace(SPACE, " ").removeprefix(" ")
+    )
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def lost_segments(encoding: Any, n_segments: int) -> bool:
+    """Whether no token is left of one of the segments: special tokens are not of it, whatever the tokenizer says."""
+    ordinary = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+    return len({segment for segment, special in ordinary if segment is not None and not special}) < n_segments
+
+
+def _rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
+    """A text up to its first so many tokens: to truncate a long pair at once takes the library hours and gigabytes."""
+    of_text = zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ends = [end for (_, end), of in of_text if of == segment]
+    return text if len(ends) <= n_tokens else text[: ends[n_tokens - 1]]
+
+
+def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
+    """The id of the mask token, of a tokenizer that has one.
+
+    Raises:
+        CheckpointError: the model has no row for it.
+    """
+    mask: int = tokenizer.mask_token_id
+    if not 0 <= mask < vocabulary_size:
+        raise _beyond(mask, vocabulary_size)
+    return mask
+
+
+def _named(texts: Sequence[str]) -> str:
+    first = quoted(texts[0][:_SHOWN]) if texts else ""
+    return first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
+
+
+def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
+    """Refuse ids that the model's tables have no rows for."""
+    token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
+    if token >= vocabulary_size:
+        raise _beyond(token, vocabulary_size)
+    if token_types is not None and kind >= token_types:
+        raise TextError(
+            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
+            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
+        )
+
+
+def _beyond(token: int, vocabulary_size: int) -> CheckpointError:
+    return CheckpointError(
+        f"the tokenizer gives token id {token}, but the model's vocabulary ends at {vocabulary_size - 1}: this "
+        "tokenizer does not belong to this model."
+    )
+
+
+def _check_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise TextError(f"expected the {name} as a string, found {type(text).__name__}.")
+    if not text.strip():
+        raise TextError(f"the {name} is {'blank' if text else 'empty'}; expected at least one word.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = text[error.start]
+        byte = found.encode("utf-8", "surrogateescape" if "\udc80" <= found <= "\udcff" else "surrogatepass")[0]
+        raise TextError(
+            f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
+            "expected text encoded as UTF-8."
+        ) from error
+
+
+def _separated(encoding: Any) -> bool:
+    """Whether a special token stands between the two segments."""
+    return (0, 1) not in pairwise(segment for segment, _ in groupby(encoding.sequence_ids))
+
+
+def _tokens(
+    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
+) -> Tokens:
+    special = tuple(segment is None for segment in encoding.sequence_ids)
+    words = word_numbers(encoding, texts)
+    word_pieces: dict[int, list[str]] = {}
+    for piece, word in zip(encoding.tokens, words, strict=True):
+        if word is not None:
+            word_pieces.setdefault(word, []).append(piece)
+    decode = decoder(tokenizer)
+    pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
+    labels = []
+    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
+    for position, piece in enumerate(named):  # <unk> as such
+        text = decode([piece])
+        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
+        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+        continues = continues and not piece.startswith(SPACE)
+        continues = continues and (words[position] == words[position - 1] or not text.strip())
+        labels.append(CONTINUES + visible(text) if continues else visible(text))
+    return Tokens(
+        ids=tuple(encoding.ids),
+        labels=tuple(labels),
+        special=special,
+        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
+        words=tuple(words),
+        segments=tuple(encoding.sequence_ids),
+        offsets=tuple(encoding.offsets),
+        type_ids=tuple(encoding.type_ids) if segments else None,
+        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
+        truncated=truncated,
+    )

@@ -1,0 +1,70 @@
+"""The architectures that the reference attention reproduces: an entry each, kin in one file."""
+
+from typing import Any
+
+import torch
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.configs import SIZES
+from attnviz.models.families.base import Architecture
+from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
+from attnviz.models.families.encoder_decoder import MT5, T5, Bart, Marian
+from attnviz.models.families.llama import Gemma2, Gemma3, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.models.families.undeclared import undeclared
+
+_FAMILIES: tuple[Architecture, ...] = (
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
+    MT5(), Phi3(), Qwen2(), Qwen3(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
+
+
+def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
+    """The architecture of a transformers config, checked to be one that is reproduced in this dtype.
+
+    With ``any_family`` it may also be one of which the patterns alone are recomputed (``undeclared.py``).
+
+    Raises:
+        ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
+            without layers, heads or words.
+    """
+    model_type = getattr(config, "model_type", None)
+    if any_family and isinstance(model_type, str) and model_type not in ARCHITECTURES:
+        return undeclared(config)
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        raise ArchitectureError(
+            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
+        )
+    for size, what in SIZES.items():
+        if getattr(config, size, 1) < 1:  # T5 has no limit of positions
+            own_name = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
+    architecture = ARCHITECTURES[model_type]
+    setting = architecture.epsilon_setting
+    epsilon = getattr(config, setting) if isinstance(setting, str) else setting
+    if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
+        raise ArchitectureError(
+            f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
+            "norms divide by its root where all values are alike."
+        )
+    architecture.refuse(config, dtype)
+    return architecture
+
+
+def instead_of(model_type: object) -> str:
+    """Why an architecture is not reproduced, where there is more to say, and those that are."""
+    sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
+    others = "attnviz heads --any-family, in Python analyze(any_family=True), shows the patterns of some others"
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
+
+
+COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain")
+"""The commands that run a model."""
+
+
+def commands_of(architecture: Architecture) -> dict[str, str | None]:
+    """By command, which part of the family's models it measures: the ``model``, its ``encoder`` alone, or None."""
+    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
+    parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
+    return parts if architecture.explained else parts | {"explain": None}

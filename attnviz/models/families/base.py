@@ -1,0 +1,294 @@
+"""What the rest of attnviz asks of an architecture."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.head_ids import Stack
+from attnviz.models.offloading import parameter_of
+from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
+
+
+@dataclass(frozen=True)
+class LayerModules:
+    """The modules of a layer from which its steps are read, and at which they are changed.
+
+    Attributes:
+        block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
+            returns, alone or as the first of a tuple.
+        projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
+        pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
+            ``key_value_states`` is what keys are made of; it returns a tuple of which the last is the pattern
+            [batch, n_heads, n_queries, n_keys] (with eager attention).
+        concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
+            the linear map W_O, b_O.
+        output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
+            the first of a pair, before the residual is added.
+        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
+        expand: the feed-forward network's first linear map, d_model to d_ff.
+        contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
+        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
+            own attention (pre-norm) the one before its cross-attention, which comes next.
+        attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
+        feed_forward_output_norm: likewise of the feed-forward network's.
+        head_norms: the norms of queries and keys, a head at a time; empty where there are none.
+        heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head].
+        gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation the
+            numbers of ``expand`` are multiplied by; ``expand`` itself where one map gives the gate and those numbers
+            side by side; None without a gate.
+        activation: of a gated network, the activation of the gate.
+    """
+
+    block: nn.Module
+    projections: tuple[nn.Module, ...]
+    pattern: nn.Module
+    concatenated: nn.Module
+    output: nn.Module
+    attention_norm: nn.Module
+    expand: nn.Module
+    contract: nn.Module
+    feed_forward_norm: nn.Module
+    attention_output_norm: nn.Module | None = None
+    feed_forward_output_norm: nn.Module | None = None
+    head_norms: tuple[nn.Module, ...] = ()
+    heads_first: bool = False
+    gate: nn.Module | None = None
+    activation: nn.Module | None = None
+
+    def after_attention(self, pre_norm: bool) -> nn.Module:
+        """The norm that is given the sum of the residual stream and the attention's output."""
+        return self.feed_forward_norm if pre_norm else self.attention_norm
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The tables that the first layer's input is made from.
+
+    Attributes:
+        words: [vocabulary, d_model].
+        positions: [positions, d_model]; None where positions come in elsewhere (rotary).
+        segments: [2, d_model]: token types; None where the model has none.
+        norm: the layer norm over their sum; None where there is none before the first layer.
+        project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
+        scale: what the words' rows are multiplied by.
+    """
+
+    words: Tensor
+    positions: Tensor | None = None
+    segments: Tensor | None = None
+    norm: nn.Module | None = None
+    project: nn.Module | None = None
+    scale: float = 1.0
+
+
+class Architecture(ABC):
+    """One family of transformers models, as the reference attention needs to see it: subclasses state what differs."""
+
+    name: str
+    """The ``model_type`` of transformers' config: ``bert``, ``gpt2``."""
+
+    class_prefix: str
+    """What the names of its model classes begin with: ``Bert``, ``GPT2``."""
+
+    language_task: str = "ForCausalLM"
+    """What the name of its class with a language-modelling head ends in."""
+
+    layers_at: str = "layers"
+    """Where the bare model, or each of its stacks, has its layers."""
+
+    final_norm_at: str = ""
+    """Where the bare model has the norm after its last layer; empty where every layer ends with its own."""
+
+    head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
+    """First name of the weights that belong to a task's head, not to the model under it."""
+
+    optional_weights: tuple[str, ...] = ()
+    """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
+
+    old_buffers: tuple[str, ...] = ()
+    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
+
+    segments: bool = False
+    """Whether it tells the two segments of a sentence pair apart by token type."""
+
+    positions_after_padding: bool = False
+    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+
+    states_d_head: bool = False
+    """Whether its configs may state the width of a head, which need not be d_model / n_heads (Llama, T5)."""
+
+    causal: bool = False
+    """Whether a query sees only itself and what precedes it; position 0 then counts as a sink whatever stands there."""
+
+    pre_norm: bool = False
+    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
+
+    norm_kind: NormKind = "layer"
+    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
+
+    float32_steps: bool = False
+    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
+
+    epsilon_setting: str | float = "layer_norm_epsilon"
+    """What its config calls the small number that norms add to the variance; or that number, if fixed."""
+
+    activation_setting: str = "hidden_act"
+    """What its config calls the name of the feed-forward network's activation."""
+
+    explained: bool = True
+    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
+
+    encoder_commands: tuple[str, ...] = ()
+    """The commands that measure the encoder of an encoder-decoder alone."""
+
+    @property
+    def language_class(self) -> str:
+        """The class of transformers that is the model with its language-modelling head."""
+        return self.class_prefix + self.language_task
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most refuse something
+        """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
+
+    def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return ()
+
+    def n_layers(self, config: Any) -> int:
+        """The attention layers of a model, of all its stacks."""
+        return sum(stack.n_layers for stack in self.stacks(config)) or int(config.num_hidden_layers)
+
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
+        """How many heads of queries a layer has, and how many of keys and values."""
+        return config.num_attention_heads, config.num_attention_heads
+
+    def base_model(self, model: nn.Module) -> nn.Module:
+        """The bare encoder or decoder inside a model with any head, by transformers' own name for it.
+
+        A user's own class may have it under that name without saying so in its ``base_model_prefix``.
+        """
+        import transformers
+
+        name = getattr(transformers, f"{self.class_prefix}Model").base_model_prefix
+        base: nn.Module = getattr(model, name, model)
+        return base
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
+        head: nn.Module | None = getattr(model, "lm_head", None)
+        return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
+        return chained(model, "score")
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """Where to read each layer's own steps, first layer first."""
+        layers: Any = base_model.get_submodule(self.layers_at)
+        return [self.layer_modules(layer) for layer in layers]
+
+    @abstractmethod
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """Where to read one layer's own steps."""
+
+    @abstractmethod
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """The tables that the first layer's input is made from."""
+
+    def final_norm(self, base_model: nn.Module) -> nn.Module | None:
+        """The norm after the last layer; None where there is none."""
+        return base_model.get_submodule(self.final_norm_at) if self.final_norm_at else None
+
+    def weight(self, linear: Any) -> Any:
+        """The weight [out, in] of one of its linear maps."""
+        return parameter_of(linear, "weight")
+
+    def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
+        """How many tokens a query of a layer sees, itself and those before it; None for all."""
+        return None
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
+        modules: Any = self.modules(base_model)[layer]
+        n_heads, n_shared = self.head_counts(base_model.config, layer)
+        output_weight = self.weight(modules.concatenated).T.unflatten(0, (n_heads, -1))
+        d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
+        maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
+        if len(maps) == 1:  # all three side by side
+            rows = [n * d_head for n in heads]
+            [(weight, bias)] = maps
+            biases = [None] * 3 if bias is None else bias.split(rows)
+            maps = list(zip(weight.split(rows), biases, strict=True))
+        query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
+        norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
+        query_norm, key_norm = norms or (None, None)
+        return HeadParameters(
+            query=query,
+            key=key,
+            value=value,
+            output_weight=output_weight,
+            output_bias=parameter_of(modules.concatenated, "bias"),
+            scale=d_head**-0.5,
+            causal=self.causal,
+            window=self.window(base_model.config, layer),
+            query_norm=query_norm,
+            key_norm=key_norm,
+        )
+
+
+def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+    """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
+    by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
+
+
+def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:
+    """The error about a setting that the reference attention does not reproduce."""
+    return ArchitectureError(
+        f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}."
+    )
+
+
+def chained(parent: nn.Module | None, *steps: str | nn.Module | None) -> nn.Module | None:
+    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
+
+    Steps are modules, or the names of modules in ``parent``. The head counts as in eval mode, so that nobody sets the
+    mode of steps that belong to a model; heads drop nothing out.
+    """
+    modules: list[Any] = [getattr(parent, step, None) if isinstance(step, str) else step for step in steps]
+    if None in modules:
+        return None
+    head = nn.Sequential(*modules)
+    head.training = False
+    return head
+
+
+def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
+    """The parameters of one of its norms, with the epsilon of the config."""
+    setting = architecture.epsilon_setting
+    epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
+    if architecture.norm_kind == "layer":
+        return LayerNorm(parameter_of(module, "weight"), parameter_of(module, "bias"), epsilon)
+    return RMSNorm(parameter_of(module, "weight"), epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
+
+
+def first_position(architecture: Architecture, config: Any) -> int:
+    """The row of the table of positions that a text's first token gets; those before it are for no text."""
+    return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
+
+
+def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:
+    """The rows of the table of positions that the tokens of a text [n] get, [n].
+
+    RoBERTa counts them from ``pad_token_id`` + 1; a padding token in the text gets the row ``pad_token_id``, and is not
+    counted.
+    """
+    if not architecture.positions_after_padding:
+        return torch.arange(len(ids), device=ids.device)
+    counted: Tensor = ids != config.pad_token_id
+    return counted.cumsum(0) * counted + int(config.pad_token_id)

@@ -1,0 +1,234 @@
+"""BERT (Devlin et al. 2019) and its relatives, and GPT-2, under transformers' names: layer norms, learned positions."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
+from attnviz.models.offloading import parameter_of
+from attnviz.reference.attention import HeadParameters
+
+
+class Bert(Architecture):
+    """Bidirectional attention; post-norm; W_O lives outside the attention module proper.
+
+    Relatives are subclasses that state what differs.
+    """
+
+    name = "bert"
+    title = "BERT"
+    class_prefix = "Bert"
+    layers_at = "encoder.layer"
+    head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
+    optional_weights: tuple[str, ...] = ("pooler",)
+    old_buffers = ("embeddings.position_ids",)
+    segments = True
+    epsilon_setting: str | float = "layer_norm_eps"
+    language_task = "ForMaskedLM"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+        """Refuse decoders, cross-attention and relative positions."""
+        for flag in ("is_decoder", "add_cross_attention"):
+            if getattr(config, flag, False):
+                raise not_reproduced(self.title, flag, True, "an encoder without cross-attention")
+        positions = getattr(config, "position_embedding_type", None) or "absolute"
+        if positions != "absolute":
+            raise not_reproduced(self.title, "position_embedding_type", positions, "'absolute'")
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
+        head: nn.Module | None = getattr(getattr(model, "cls", None), "predictions", None)
+        return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The pooler and ``classifier`` of ``BertForSequenceClassification``, of the final state of [CLS]."""
+        pooler = getattr(self.base_model(model), "pooler", None)
+        return chained(pooler, "dense", "activation", getattr(model, "classifier", None))
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
+        return LayerModules(
+            block=layer,
+            projections=(layer.attention.self.query, layer.attention.self.key, layer.attention.self.value),
+            pattern=layer.attention.self,
+            concatenated=layer.attention.output.dense,
+            output=layer.attention.output.dense,
+            attention_norm=layer.attention.output.LayerNorm,
+            expand=layer.intermediate.dense,
+            contract=layer.output.dense,
+            feed_forward_norm=layer.output.LayerNorm,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, positions and, where there are any, token types are added, then normalised; ELECTRA then projects."""
+        tables = base_model.embeddings
+        types = getattr(tables, "token_type_embeddings", None)
+        return Embeddings(
+            parameter_of(tables.word_embeddings, "weight"),
+            parameter_of(tables.position_embeddings, "weight"),
+            None if types is None else parameter_of(types, "weight"),
+            tables.LayerNorm,
+            getattr(base_model, "embeddings_project", None),
+        )
+
+
+class Electra(Bert):
+    """BERT without pooler, whose embeddings may be narrower than its layers and are then projected."""
+
+    name = "electra"
+    title = "ELECTRA"
+    class_prefix = "Electra"
+    head_weights = (
+        "generator_predictions", "generator_lm_head", "discriminator_predictions", "classifier", "qa_outputs",
+        "sequence_summary",
+    )  # fmt: skip
+    optional_weights = ()
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """That of the generator; the discriminator has none."""
+        return chained(model, "generator_predictions", "generator_lm_head")
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``ElectraClassificationHead``."""
+        return chained(getattr(model, "classifier", None), "dense", "activation", "out_proj")
+
+
+class DistilBert(Bert):
+    """BERT without segments and pooler; W_O is inside the attention module; the epsilon of its norms is fixed."""
+
+    name = "distilbert"
+    title = "DistilBERT"
+    class_prefix = "DistilBert"
+    layers_at = "transformer.layer"
+    head_weights = (
+        "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
+    )  # fmt: skip
+    optional_weights = ()
+    segments = False
+    epsilon_setting = 1e-12
+    activation_setting = "activation"
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
+        return chained(model, "vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
+        return chained(model, "pre_classifier", nn.ReLU(), "classifier")
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
+        attention = layer.attention
+        return LayerModules(
+            block=layer,
+            projections=(attention.q_lin, attention.k_lin, attention.v_lin),
+            pattern=attention,
+            concatenated=attention.out_lin,
+            output=attention,
+            attention_norm=layer.sa_layer_norm,
+            expand=layer.ffn.lin1,
+            contract=layer.ffn.lin2,
+            feed_forward_norm=layer.output_layer_norm,
+        )
+
+
+class Roberta(Bert):
+    """BERT without segments (its one token type is always added), its positions counted from padding_idx + 1."""
+
+    name = "roberta"
+    title = "RoBERTa"
+    class_prefix = "Roberta"
+    head_weights = ("lm_head", "classifier", "qa_outputs")
+    segments = False
+    positions_after_padding = True
+    language_head = Architecture.language_head
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also what leaves no position for a token."""
+        super().refuse(config, dtype)
+        padding, positions = config.pad_token_id, config.max_position_embeddings
+        if not isinstance(padding, int) or not 0 <= padding < positions - 1:
+            raise ArchitectureError(
+                f"this {self.title} has pad_token_id={padding}, from which its {positions} positions are counted; "
+                f"expected a number from 0 to {positions - 2}."
+            )
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``RobertaClassificationHead``."""
+        return chained(getattr(model, "classifier", None), "dense", nn.Tanh(), "out_proj")
+
+
+class XLMRoberta(Roberta):
+    """RoBERTa in a hundred languages: pieces of SentencePiece instead of bytes."""
+
+    name = "xlm-roberta"
+    title = "XLM-RoBERTa"
+    class_prefix = "XLMRoberta"
+
+
+class Camembert(Roberta):
+    """RoBERTa in French."""
+
+    name = "camembert"
+    title = "CamemBERT"
+    class_prefix = "Camembert"
+
+
+class GPT2(Architecture):
+    """Radford et al. 2019: causal attention; pre-norm; Q, K and V in one Conv1D (weight [in, out])."""
+
+    name = "gpt2"
+    class_prefix = "GPT2"
+    layers_at = "h"
+    final_norm_at = "ln_f"
+    head_weights = ("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head")
+    old_buffers = (".attn.bias", ".attn.masked_bias")
+    causal = True
+    pre_norm = True
+    activation_setting = "activation_function"
+    language_class = "GPT2LMHeadModel"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced."""
+        if getattr(config, "add_cross_attention", False):
+            raise not_reproduced("GPT-2", "add_cross_attention", True, "a decoder without an encoder")
+        if config.reorder_and_upcast_attn and dtype == torch.float64:
+            raise ArchitectureError(
+                "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
+                "expected float32, float16 or bfloat16."
+            )
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``GPT2Attention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
+        return LayerModules(
+            block=layer,
+            projections=(layer.attn.c_attn,),
+            pattern=layer.attn,
+            concatenated=layer.attn.c_proj,
+            output=layer.attn,
+            attention_norm=layer.ln_1,
+            expand=layer.mlp.c_fc,
+            contract=layer.mlp.c_proj,
+            feed_forward_norm=layer.ln_2,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words and positions are added; the first norm is the first layer's."""
+        return Embeddings(parameter_of(base_model.wte, "weight"), parameter_of(base_model.wpe, "weight"))
+
+    def weight(self, linear: Any) -> Any:
+        """That of a Conv1D is [in, out]."""
+        return parameter_of(linear, "weight").T
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Scaled by 1/sqrt(d_head) with ``scale_attn_weights`` (else 1), divided by the layer's number counted from 1
+        with ``scale_attn_by_inverse_layer_idx``.
+        """  # noqa: D205
+        config, parameters = base_model.config, super().parameters(base_model, layer)
+        scale = parameters.scale if config.scale_attn_weights else 1.0
+        if config.scale_attn_by_inverse_layer_idx:
+            scale /= layer + 1
+        return replace(parameters, scale=scale, upcast=config.reorder_and_upcast_attn)

@@ -1,0 +1,236 @@
+"""Encoder-decoders under transformers' names: what they share, BART, Marian, T5 and mT5.
+
+Their attention layers are three stacks, which follow one another in every list: those of the encoder (E), of the
+decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
+3.2.3).
+"""
+
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
+from attnviz.models.head_ids import Stack
+from attnviz.models.offloading import parameter_of
+from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import bucketed_bias
+
+
+class LogitsHead(nn.Module):
+    """From the decoder's last hidden states to logits [.., vocabulary]."""
+
+    def __init__(self, linear: nn.Module, bias: Tensor | None = None, scale: float = 1.0) -> None:
+        super().__init__()
+        self.linear, self.scale = linear, scale
+        self.bias = None if bias is None else nn.Buffer(bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """From hidden states to logits, [vocabulary, d_model], the scale included."""
+        weight: Tensor = parameter_of(self.linear, "weight") * self.scale
+        return weight
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Scaled, projected on the vocabulary, and with the bias added."""
+        logits: Tensor = self.linear(hidden * self.scale)
+        return logits if self.bias is None else logits + self.bias
+
+
+class EncoderDecoder(Architecture):
+    """Two texts: the encoder reads the source, the decoder the target, which attends to itself and to the source."""
+
+    head_weights = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
+    old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight")
+    epsilon_setting: str | float = 1e-5
+    activation_setting = "activation_function"
+    explained = False
+    encoder_commands = ("rollout", "profile")
+    language_task = "ForConditionalGeneration"
+    size_settings: tuple[tuple[str, str], tuple[str, str]]
+    """What its config calls the layers and the heads of the encoder, and those of the decoder."""
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+        """Refuse an encoder or a decoder alone, and heads that do not divide the model."""
+        if not config.is_encoder_decoder or getattr(config, "decoder_start_token_id", None) is None:
+            setting = "is_encoder_decoder" if not config.is_encoder_decoder else "decoder_start_token_id"
+            raise not_reproduced(self.name, setting, getattr(config, setting, None), "an encoder with its decoder")
+        for stack in self.stacks(config):
+            if stack.n_layers < 1 or stack.n_heads < 1:
+                raise ArchitectureError(
+                    f"this {self.name} has {stack.n_layers} layers of {stack.n_heads} heads in its {stack.name}; "
+                    "expected at least one."
+                )
+
+    def stacks(self, config: Any) -> tuple[Stack, ...]:
+        """Its three kinds of attention."""
+        (encoder, encoder_heads), (decoder, decoder_heads) = (
+            [getattr(config, setting) for setting in settings] for settings in self.size_settings
+        )
+        return (
+            Stack("E", "encoder", 0, encoder, encoder_heads),
+            Stack("D", "decoder", encoder, decoder, decoder_heads),
+            Stack("X", "cross-attention", encoder + decoder, decoder, decoder_heads),
+        )
+
+    def base_model(self, model: nn.Module) -> nn.Module:
+        """The model with encoder and decoder inside one with any head, or the model itself.
+
+        Raises:
+            ArchitectureError: it lacks one of them.
+        """
+        base: nn.Module = getattr(model, "model", model)
+        if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
+            raise ArchitectureError(
+                f"this {type(model).__name__} has no encoder or no decoder; expected {self.class_prefix}Model or "
+                f"{self.language_class}."
+            )
+        return base
+
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:
+        """Those of the layer's stack."""
+        n_heads = self._stack(config, layer).n_heads
+        return n_heads, n_heads
+
+    def _stack(self, config: Any, layer: int) -> Stack:
+        return next(stack for stack in reversed(self.stacks(config)) if stack.first <= layer)
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no encoder-decoder
+        """None: classes of an encoder-decoder are not measured."""
+        return None
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """Stack after stack."""
+        encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
+        own: Any = (*encoder, *decoder)  # type: ignore[misc]
+        across: Any = decoder
+        return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
+
+    @abstractmethod
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """Of a layer's own attention, or of its cross-attention."""
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """The decoder's own attention is causal."""
+        causal = self._stack(base_model.config, layer).letter == "D"
+        return replace(super().parameters(base_model, layer), causal=causal)
+
+
+class Bart(EncoderDecoder):
+    """Lewis et al. 2020: post-norm; biases everywhere; learned positions."""
+
+    name = "bart"
+    class_prefix = "Bart"
+    size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head`` with ``final_logits_bias``."""
+        linear = getattr(model, "lm_head", None)
+        return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
+
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """``BartAttention`` gives (output after W_O, pattern), and its norm stands after the residual."""
+        name = "encoder_attn" if across else "self_attn"
+        attention = getattr(layer, name)
+        return LayerModules(
+            block=attention if across else layer,  # what cross-attention's output is added to is its own input
+            projections=(attention.q_proj, attention.k_proj, attention.v_proj),
+            pattern=attention,
+            concatenated=attention.out_proj,
+            output=attention,
+            attention_norm=getattr(layer, f"{name}_layer_norm"),
+            expand=layer.fc1,
+            contract=layer.fc2,
+            feed_forward_norm=layer.final_layer_norm,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, scaled, and positions are added, then normalised (Marian: not)."""
+        encoder = base_model.encoder
+        words, positions = (parameter_of(each, "weight") for each in (encoder.embed_tokens, encoder.embed_positions))
+        return Embeddings(words, positions, None, getattr(encoder, "layernorm_embedding", None))
+
+
+class Marian(Bart):
+    """Junczys-Dowmunt et al. 2018, as OPUS-MT has it: BART with sinusoidal positions and no norm of the embeddings."""
+
+    name = "marian"
+    class_prefix = "Marian"
+    language_class = "MarianMTModel"
+
+
+class T5(EncoderDecoder):
+    """Raffel et al. 2020: pre-norm with RMS norms; no biases, no scale; one bias by distance for each stack."""
+
+    name = "t5"
+    states_d_head = True
+    class_prefix = "T5"
+    size_settings = (("num_layers", "num_heads"), ("num_decoder_layers", "num_heads"))
+    layers_at = "block"
+    final_norm_at = "decoder.final_layer_norm"
+    old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
+    pre_norm = True
+    norm_kind: NormKind = "rms"
+    float32_steps = True
+    epsilon_setting = "layer_norm_epsilon"
+    activation_setting = "dense_act_fn"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also buckets that are no buckets."""
+        super().refuse(config, dtype)
+        buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+        if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
+            raise ArchitectureError(
+                f"this {self.name} has relative_attention_num_buckets={buckets} and "
+                f"relative_attention_max_distance={farthest}; expected an even number of 4 buckets or more, and a "
+                "distance above half of it."
+            )
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head``, before which the first T5 scales hidden states (later ones do not)."""
+        linear: Any = getattr(model, "lm_head", None)
+        config: Any = model.config
+        scale = config.d_model**-0.5 if getattr(config, "scale_decoder_outputs", False) else 1.0
+        return None if linear is None else LogitsHead(linear, scale=scale)
+
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """``T5Attention`` gives (output after W_O, bias, pattern); the norm of what comes next gets the sum."""
+        sublayer, following, network = layer.layer[across], layer.layer[across + 1], layer.layer[-1].DenseReluDense
+        attention = sublayer.EncDecAttention if across else sublayer.SelfAttention
+        return LayerModules(
+            block=sublayer,
+            projections=(attention.q, attention.k, attention.v),
+            pattern=attention,
+            concatenated=attention.o,
+            output=attention,
+            attention_norm=sublayer.layer_norm,
+            expand=network.wi_1 if hasattr(network, "wi_1") else network.wi,
+            contract=network.wo,
+            feed_forward_norm=following.layer_norm,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words alone; positions come in as biases of scores."""
+        return Embeddings(parameter_of(base_model.encoder.embed_tokens, "weight"))
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Not scaled; the table of a stack's first block is that of all its blocks; d_head is ``d_kv``."""
+        parameters, stack = super().parameters(base_model, layer), self._stack(base_model.config, layer)
+        if stack.letter == "X":
+            return replace(parameters, scale=1.0)
+        first: Any = self.modules(base_model)[stack.first].pattern
+        table = parameter_of(first.relative_attention_bias, "weight").to(parameters.query.weight.device)
+        farthest = base_model.config.relative_attention_max_distance
+        bias = partial(bucketed_bias, table, max_distance=farthest, causal=parameters.causal)
+        return replace(parameters, scale=1.0, position_bias=bias)
+
+
+class MT5(T5):
+    """Xue et al. 2021: T5 in a hundred languages."""
+
+    name = "mt5"
+    class_prefix = "MT5"

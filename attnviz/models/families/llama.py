@@ -1,0 +1,284 @@
+"""Llama (Touvron et al. 2023) and its kin under transformers' names: decoders with rotary positions and RMS norms.
+
+What differs between them is a few lines each: which layers have a window, biases, norms of queries and keys.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
+from attnviz.models.offloading import parameter_of
+from attnviz.reference.attention import HeadParameters, capped
+from attnviz.reference.positions import (
+    Rotary,
+    default_frequencies,
+    llama3_frequencies,
+    longrope_frequencies,
+    yarn_frequencies,
+)
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+
+
+class Llama(Architecture):
+    """Causal attention with rotary positions; pre-norm with RMS norms; queries in groups share keys and values."""
+
+    name = "llama"
+    class_prefix = "Llama"
+    final_norm_at = "norm"
+    old_buffers = ("rotary_emb.inv_freq",)
+    states_d_head = True
+    causal = True
+    pre_norm = True
+    norm_kind: NormKind = "rms"
+    float32_steps = True
+    epsilon_setting = "rms_norm_eps"
+    projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    network_names = ("up_proj", "gate_proj", "act_fn")
+    """What its modules call the first linear map, the gate and the gate's activation."""
+    partial_rotary = False
+    """Whether a part of a head may be without rotary positions."""
+    normed_heads = False
+    """Whether queries and keys are normed, a head at a time, before they are rotated."""
+    heads_first = False
+    """Whether these norms are given [batch, n_heads, n, d_head]."""
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+        """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
+        _refuse_rope(config, self.partial_rotary)
+        if config.num_attention_heads % config.num_key_value_heads:
+            raise ArchitectureError(
+                f"this {self.name} has num_key_value_heads={config.num_key_value_heads}, of which "
+                f"{config.num_attention_heads} heads are no multiple."
+            )
+        if getattr(config, "use_bidirectional_attention", None):
+            raise not_reproduced(self.name, "use_bidirectional_attention", True, "causal attention")
+        for layer in range(config.num_hidden_layers):
+            if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
+                raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
+
+    def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
+        """``full_attention``, or ``sliding_attention`` for a window."""
+        return "full_attention"
+
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
+        """Keys and values have a head a group."""
+        return config.num_attention_heads, config.num_key_value_heads
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
+        attention = layer.self_attn
+        expand, gate, activation = (getattr(layer.mlp, name) for name in self.network_names)
+        return LayerModules(
+            block=layer,
+            projections=tuple(getattr(attention, name) for name in self.projection_names),
+            pattern=attention,
+            concatenated=attention.o_proj,
+            output=attention,
+            attention_norm=layer.input_layernorm,
+            expand=expand,
+            contract=layer.mlp.down_proj,
+            feed_forward_norm=layer.post_attention_layernorm,
+            head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
+            heads_first=self.heads_first,
+            gate=gate,
+            activation=activation,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words alone; positions come in as rotations, the first norm is the first layer's."""
+        return Embeddings(parameter_of(base_model.embed_tokens, "weight"))
+
+    def window(self, config: Any, layer: int) -> int | None:
+        """That of the config, in the layers whose type has one."""
+        return config.sliding_window if self.layer_type(config, layer) == "sliding_attention" else None
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With rotary positions, and the softmax in float32."""
+        config, parameters = base_model.config, super().parameters(base_model, layer)
+        return replace(
+            parameters,
+            softmax_in_float32=True,
+            rotary=rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer)),
+        )
+
+
+class Mistral(Llama):
+    """Jiang et al. 2023: a window in all layers."""
+
+    name = "mistral"
+    class_prefix = "Mistral"
+
+    def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
+        """A window wherever the config has one."""
+        return "full_attention" if config.sliding_window is None else "sliding_attention"
+
+
+class Qwen2(Llama):
+    """Yang et al. 2024: biases of queries, keys and values; windows in the layers that the config names."""
+
+    name = "qwen2"
+    class_prefix = "Qwen2"
+
+    def layer_type(self, config: Any, layer: int) -> str:
+        """As the config has it."""
+        return str(config.layer_types[layer])
+
+
+class Qwen3(Qwen2):
+    """Yang et al. 2025: queries and keys are normed a head at a time."""
+
+    name = "qwen3"
+    class_prefix = "Qwen3"
+    normed_heads = True
+
+
+class SmolLM3(Qwen2):
+    """Bakouch et al. 2025: no positions at all in every fourth layer (Yang et al. 2025, "RoPE to NoPE and Back")."""
+
+    name = "smollm3"
+    class_prefix = "SmolLM3"
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Without positions in the layers that ``no_rope_layers`` has a 0 for."""
+        parameters = super().parameters(base_model, layer)
+        return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
+
+
+class Phi3(Mistral):
+    """Abdin et al. 2024: W_Q, W_K and W_V in one matrix, as are the two of the network; a part of a head is rotated."""
+
+    name = "phi3"
+    class_prefix = "Phi3"
+    partial_rotary = True
+    projection_names = ("qkv_proj",)
+    network_names = ("gate_up_proj", "gate_up_proj", "activation_fn")
+
+
+class Gemma2(Qwen2):
+    """Capped scores; windows in every other layer; four norms a layer, whose weights are kept less 1."""
+
+    name = "gemma2"
+    class_prefix = "Gemma2"
+    activation_setting = "hidden_activation"
+    norm_kind: NormKind = "rms, 1 + w"
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head`` of ``Gemma2ForCausalLM``, with the bound on its logits that the model adds."""
+        head, config = super().language_head(model), model.config
+        cap = getattr(config, "final_logit_softcapping", None)
+        return head if head is None or cap is None else CappedHead(head, cap)
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """As a Llama's, with two more norms."""
+        return replace(
+            super().layer_modules(layer),
+            feed_forward_norm=layer.pre_feedforward_layernorm,
+            attention_output_norm=layer.post_attention_layernorm,
+            feed_forward_output_norm=layer.post_feedforward_layernorm,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, multiplied by the root of d_model as the number format rounds it."""
+        scale = torch.tensor(base_model.config.hidden_size**0.5).to(base_model.embed_tokens.weight.dtype)
+        return replace(super().embeddings(base_model), scale=float(scale))
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
+        cap, scalar = base_model.config.attn_logit_softcapping, base_model.config.query_pre_attn_scalar
+        scale = float(scalar**-0.5)
+        return replace(super().parameters(base_model, layer), scale=scale, cap=None if cap is None else float(cap))
+
+
+class Gemma3(Gemma2):
+    """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
+
+    name = "gemma3_text"
+    class_prefix = "Gemma3Text"
+    language_class = "Gemma3ForCausalLM"
+    normed_heads = True
+    heads_first = True
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Without a cap: transformers does not cap, whatever the config says."""
+        return replace(super().parameters(base_model, layer), cap=None)
+
+
+class CappedHead(nn.Module):
+    """A language-modelling head with its logits bounded by ±cap, as the whole model bounds them after its head."""
+
+    def __init__(self, head: nn.Module, cap: float) -> None:
+        super().__init__()
+        self.head, self.cap = head, cap
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits [.., vocabulary] of normed final states [.., d_model]."""
+        return capped(self.head(hidden), self.cap)
+
+
+def _refuse_rope(config: Any, partial: bool) -> None:
+    """Refuse kinds of rotary positions that are not reproduced; ``partial``: a part of a head may be without."""
+    for settings in _rope_by_layer_type(config).values():
+        kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
+        if kind not in _ROPE_TYPES:
+            raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
+        if share != 1 and not partial:
+            raise ArchitectureError(
+                f"this {config.model_type} has partial_rotary_factor={share}, which the reference attention does not "
+                "reproduce in this architecture; expected 1."
+            )
+
+
+def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
+    """Settings by type of layer; one set for all under the empty name."""
+    given: dict[str, Any] = config.rope_parameters
+    return given if all(isinstance(value, dict) for value in given.values()) else {"": given}
+
+
+def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
+    """The rotary positions of a layer of heads of width ``d_head``, in a config that was checked.
+
+    ``layer_type`` is the layer's, for models where positions differ between types of layers.
+    """
+    by_type = _rope_by_layer_type(config)
+    settings = by_type.get(layer_type) or by_type[""]
+    kind, base = settings["rope_type"], float(settings["rope_theta"])
+    frequencies = default_frequencies(int(d_head * settings.get("partial_rotary_factor", 1.0)), base)
+    if kind == "linear":
+        return Rotary(frequencies / settings["factor"])
+    if kind == "llama3":
+        low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+        original = settings["original_max_position_embeddings"]
+        return Rotary(llama3_frequencies(frequencies, settings["factor"], low, high, original))
+    if kind not in ("yarn", "longrope"):
+        return Rotary(frequencies)  # "dynamic" differs in texts longer than the model's positions alone
+    original = settings["original_max_position_embeddings"]
+    factor = settings.get("factor") or config.max_position_embeddings / original
+    if kind == "longrope":
+        given = settings.get("attention_factor")
+        larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
+        return Rotary(short, larger if given is None else given, original, long)
+    fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
+    whole = config.rope_parameters.get("truncate", True)
+    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, whole)
+    return Rotary(slowed, _yarn_factor(settings, factor))
+
+
+def _yarn_factor(settings: Mapping[str, Any], factor: float) -> float:
+    """What cos and sin are multiplied by: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
+
+    def temperature(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    given, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if given is not None:
+        return float(given)
+    return temperature(own) / temperature(of_all) if own and of_all else temperature(1)

@@ -1,0 +1,268 @@
+"""A model as a user names it, or has it in memory, to a checkpoint that is ready to run on a device of this machine."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.estimate import TextRun, refuse_beyond_memory
+from attnviz.models.families import architecture_of
+from attnviz.models.families.undeclared import Undeclared
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.sources import Source, find_checkpoint
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+_DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
+
+DEVICE_MAPS = ("auto", "balanced", "sequential")
+"""accelerate's own ways to spread a model over all devices, the CPU and the disk."""
+
+_EXAMPLE = '{"embed_tokens": "cpu", "layers": "disk", "norm": "cpu"}'
+
+Model = str | Path | Source | Checkpoint | nn.Module
+"""A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
+
+
+def open_checkpoint(
+    model: Model,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    *,
+    language_head: bool = False,
+    encoder_decoders: bool = True,
+    any_family: bool = False,
+    device_map: DeviceMap | Path | None = None,
+    several_devices: bool = False,
+    run: TextRun | None = None,
+) -> tuple[Checkpoint, Source | None]:
+    """The model, and where its weights lie; a model in memory may have others than any file.
+
+    Args:
+        model: see :data:`Model`. One in memory runs where and as it is.
+        tokenizer: of a model in memory; a fast one.
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
+        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
+        encoder_decoders: whether the caller takes them.
+        any_family: whether it takes families of which the patterns alone are recomputed.
+        device_map: spread the model by accelerate; see :func:`resolve_device_map`.
+        several_devices: whether the caller takes a model whose layers run on different devices.
+        run: the text, so that a model by name is refused before its weights are read where it needs too much memory.
+
+    Raises:
+        AttnvizError: the checkpoint cannot be found, read or reproduced.
+        ArchitectureError: an encoder-decoder, for a caller that does not take them.
+        UsageError: options for models by name with a model in memory, or a tokenizer with a name.
+    """
+    of_names = revision, device, dtype, device_map
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in of_names):
+        raise UsageError(
+            "revision, device, dtype and device_map are for models by name; a loaded model runs as it is: "
+            "move or convert it yourself, model.to(...)."
+        )
+    if tokenizer is not None and not isinstance(model, nn.Module):
+        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
+    source = None
+    if isinstance(model, nn.Module):
+        checkpoint = from_loaded(model, tokenizer, any_family)
+    elif isinstance(model, Checkpoint):
+        checkpoint = model
+    else:
+        source = model if isinstance(model, Source) else named_source(model, revision)
+        spread = resolve_device_map(device_map, device)
+        place = resolve_device(_name("device", device, torch.device, "auto"))
+        number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
+        fits = partial(refuse_beyond_memory, source=source, device=place, spread=spread is not None, run=run)
+        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family, spread, fits)
+    if not several_devices:
+        refuse_several_devices(checkpoint)
+    if not any_family:
+        refuse_undeclared(checkpoint)
+    if checkpoint.stacks and not encoder_decoders:
+        raise ArchitectureError(
+            f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, "
+            "compare, outputs and ablate measure its encoder, decoder and cross-attention, rollout and profile its "
+            "encoder."
+        )
+    return checkpoint, source
+
+
+def refuse_several_devices(checkpoint: Checkpoint) -> None:
+    """Refuse a model whose layers run on different devices; weights that wait on the CPU or on disk run on one.
+
+    Raises:
+        DeviceError: with what to do.
+    """
+    if checkpoint.places and len(devices := checkpoint.running_devices) > 1:
+        raise DeviceError(
+            f"the layers of this model run on {', '.join(map(str, devices))}, and this command adds up what they give; "
+            "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device (--device). "
+            "heads takes several."
+        )
+
+
+def refuse_undeclared(checkpoint: Checkpoint) -> None:
+    """Raise ArchitectureError for a model of which the patterns alone are recomputed."""
+    if isinstance(checkpoint.architecture, Undeclared):
+        architecture_of(checkpoint.config, checkpoint.dtype)
+
+
+def encoder_note(checkpoint: Checkpoint) -> str:
+    """That of an encoder-decoder the encoder alone is measured, in a sentence; empty where the whole model is."""
+    if not checkpoint.encoder_only:
+        return ""
+    return (
+        f"{checkpoint.architecture.name} is an encoder-decoder; this command measures its encoder alone. Its decoder "
+        "and its cross-attention are in heads, compare, outputs and ablate."
+    )
+
+
+def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tokens: int | None = None) -> None:
+    """Refuse a target, or its length, for a model without a decoder of its own.
+
+    Raises:
+        TextError: in one line, with what to do.
+    """
+    kind = checkpoint.architecture.name
+    if target is not None and not checkpoint.stacks:
+        raise TextError(
+            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
+            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
+        )
+    if max_new_tokens is not None and (target is not None or not checkpoint.stacks):
+        why = "the target is given" if checkpoint.stacks else f"a model of the architecture {kind!r} writes none"
+        raise TextError(
+            "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
+            f"{why}; leave it out."
+        )
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+
+    ``auto`` takes cuda where there is one, then mps, then cpu.
+
+    Raises:
+        UsageError: the name is none of these.
+        DeviceError: this machine, or this build of torch, lacks the device.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    kind, _, number = name.partition(":")
+    if not _DEVICE.fullmatch(name):
+        raise UsageError(f"unknown device {name!r}: expected one of auto, cpu, cuda, cuda:N, mps.")
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                f"the device {name!r} was asked for, but torch {torch.__version__} finds no CUDA GPU here; "
+                "use --device cpu, or install a CUDA build of torch on a machine with a GPU."
+            )
+        count = torch.cuda.device_count()
+        if int(number or 0) >= count:
+            raise DeviceError(f"the device {name!r} was asked for, but this machine has cuda:0 to cuda:{count - 1}.")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError("the device 'mps' was asked for, but torch finds no Apple GPU here; use --device cpu.")
+    return torch.device(name)
+
+
+def resolve_device_map(given: object, device: object = None) -> DeviceMap | None:
+    """One of :data:`DEVICE_MAPS`, or what a mapping or a JSON file says: from names of modules to devices.
+
+    Raises:
+        UsageError: it is none of these, or a device was given too.
+        DeviceError: accelerate is not installed, or this machine lacks one of the devices.
+    """
+    if given is None or (isinstance(given, str) and given in DEVICE_MAPS):
+        found: Any = given
+    elif isinstance(given, str | Path):
+        found = _read_device_map(Path(given))
+    else:
+        found = dict(given) if isinstance(given, Mapping) else given
+    if found is None:
+        return None
+    if device not in (None, "auto"):
+        raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
+    if importlib.util.find_spec("accelerate") is None:
+        raise DeviceError(
+            "--device-map (device_map=...) needs the package accelerate, which is not installed; "
+            "type: pip install 'attnviz[large]'"
+        )
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"expected a device map from names of modules to devices, {_EXAMPLE}; found {given!r}.")
+    for place in found.values():
+        if isinstance(place, bool) or not isinstance(place, str | int) or place in ("auto", ""):
+            raise UsageError(
+                f"the device map has the device {place!r}; expected cpu, disk, cuda:N, mps or a GPU's number."
+            )
+        if place != "disk":
+            resolve_device(f"cuda:{place}" if isinstance(place, int) else place)
+    return found
+
+
+def _read_device_map(path: Path) -> Any:
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"--device-map (device_map=...) is {str(path)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON file "
+            f"such as {_EXAMPLE}, which cannot be read: {reason}."
+        ) from error
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The torch dtype for ``float32``, ``float64``, ``bfloat16``, ``float16``; None for ``auto``: the checkpoint's own.
+
+    Raises:
+        UsageError: the name is none of these.
+        DeviceError: the device cannot compute in it.
+    """
+    if name == "auto":
+        return None
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}, auto.")
+    if device.type == "mps" and name == "float64":
+        raise DeviceError("the device 'mps' cannot compute in float64; use --device cpu or --dtype float32.")
+    return DTYPES[name]
+
+
+def named_source(model: object, revision: object) -> Source:
+    """Where the checkpoint of a model by name lies.
+
+    Raises:
+        UsageError: it is no name, or the revision is none.
+        CheckpointError: see :func:`attnviz.models.sources.find_checkpoint`.
+    """
+    if not isinstance(model, str | Path):
+        raise UsageError(
+            "expected a model as a built-in name, a folder, a hub id or a transformers model, "
+            f"found {type(model).__name__}."
+        )
+    if revision is not None and not isinstance(revision, str):
+        raise UsageError(f"expected the revision as a string, found {revision!r}.")
+    return find_checkpoint(str(model), revision)
+
+
+def _name(what: str, given: object, torch_kind: type, default: str) -> str:
+    """The name of a device or number format that may be given as torch's own."""
+    if given is None:
+        return default
+    if not isinstance(given, str | torch_kind):
+        raise UsageError(f"expected the {what} as a string such as {default!r}, found {given!r}.")
+    return str(given).removeprefix("torch.")

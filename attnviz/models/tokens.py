@@ -1,0 +1,355 @@
+"""A text's tokens, the words they make up, the positions of either, and a pattern merged from tokens into words.
+
+Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
+``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, takewhile
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.arguments import is_whole
+from attnviz.errors import UsageError
+from attnviz.models.wording import visible
+
+_SHORT_ENOUGH_TO_LIST = 20
+_LONGEST_NUMBER = 10
+_STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One text, or a pair of texts, as the model reads it; every tuple has one entry a token.
+
+    Attributes:
+        ids: vocabulary entries.
+        labels: the tokens as figures and tables show them.
+        special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
+        sink: positions that attention rests on when it has nowhere to go: the special ones and, in a decoder,
+            position 0 and those that were found (:mod:`attnviz.trace.sinks`).
+        words: which word of the input (:func:`attnviz.models.words.word_spans`) a token belongs to, counted from 0
+            over both segments; None for special tokens.
+        segments: 0 or 1, the text or its pair; None for special tokens.
+        offsets: first and past-the-last character in its segment's text.
+        type_ids: BERT's token types; None where the model is given none.
+        word_labels: one entry a word: its pieces joined.
+        truncated: how many tokens were cut off to fit the model.
+    """
+
+    ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    sink: tuple[bool, ...]
+    words: tuple[int | None, ...]
+    segments: tuple[int | None, ...]
+    offsets: tuple[tuple[int, int], ...]
+    type_ids: tuple[int, ...] | None
+    word_labels: tuple[str, ...]
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sinks(self) -> frozenset[int]:
+        """The positions of the sinks."""
+        return frozenset(position for position, is_sink in enumerate(self.sink) if is_sink)
+
+    @property
+    def pair_note(self) -> str:
+        """How a pair reaches a model that is given no token types, in one sentence; empty for any other."""
+        if self.type_ids is not None or 1 not in self.segments:
+            return ""
+        runs = groupby(range(len(self)), key=self.segments.__getitem__)
+        joined = "".join(
+            "".join(self.labels[i] for i in run) if segment is None else (" TEXT ", " PAIR ")[segment]
+            for segment, run in runs
+        )
+        return f"This model has no token types: the pair is joined as its tokenizer does, {joined.strip()}."
+
+    def texts_read(self, *texts: str | None) -> list[str]:
+        """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut."""
+        given = [text for text in texts if text is not None]
+        if not self.truncated:
+            return given
+        ends = [0] * len(given)
+        for segment, (_, end) in zip(self.segments, self.offsets, strict=True):
+            if segment is not None:
+                ends[segment] = max(ends[segment], end)
+        return [text[:end] for text, end in zip(given, ends, strict=True)]
+
+    def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
+        """What the model's forward takes: a batch of this one text, [1, n] each."""
+        inputs = {
+            "input_ids": torch.tensor([self.ids], device=device),
+            "attention_mask": torch.ones(1, len(self), dtype=torch.long, device=device),
+        }
+        if self.type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([self.type_ids], device=device)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Units:
+    """What attention is measured between: tokens, or words merged from their pieces.
+
+    Attributes:
+        name: ``token`` or ``word``.
+        labels: [n] texts to show.
+        special: [n], added by the tokenizer.
+        sink: [n], of which a token is a sink.
+        members: [n], the token positions that each unit is made of; a token may be in no unit.
+        wholes: words of several units, with their positions among these.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    sink: tuple[bool, ...]
+    members: tuple[tuple[int, ...], ...]
+    wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
+    """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
+
+    So the token at each position is the one before that which is predicted there.
+    """
+    first: dict[str, Any] = {
+        "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
+    }  # fmt: skip
+    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    return replace(tokens, **later)
+
+
+def sinks_in_words(of: Tokens | Units, unit: str, special: str = "special tokens", first: str = "the first") -> str:
+    """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
+    places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
+    kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in places)
+    kinds += [f"“{of.labels[place]}” (#{place})" for place in places if place]
+    return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
+
+
+def merge_units(tokens: Tokens, words: bool) -> Units:
+    """The tokens themselves, or their words; special tokens always stay on their own."""
+    if not words:
+        members = tuple((position,) for position in range(len(tokens)))
+        merged = merge_units(tokens, words=True)
+        pairs = zip(merged.labels, merged.members, strict=True)
+        wholes = tuple((label, positions) for label, positions in pairs if len(positions) > 1)
+        return Units("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
+    keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
+    grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
+    firsts = [(group[0], tokens.words[group[0]]) for group in grouped]
+    return Units(
+        "word",
+        tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
+        tuple(tokens.special[first] for first, _ in firsts),
+        tuple(any(tokens.sink[position] for position in group) for group in grouped),
+        tuple(grouped),
+    )
+
+
+class UnitRows:
+    """Merges patterns of tokens into units, while their rows come.
+
+    Weights are summed over the pieces attended to, and their means taken over those attending. Rows still sum to 1
+    where every token is in exactly one unit (Clark et al. 2019, section 4.1).
+
+    Args:
+        members: [n_units], the token positions of each, in the order of the text.
+        keys: the same of what is attended to.
+        n_queries, n_keys: tokens of each.
+    """
+
+    def __init__(
+        self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
+    ) -> None:
+        self._same = [tuple(group) for group in members] == [(position,) for position in range(n_queries)]
+        self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
+        self._members = [tuple(group) for group in members]
+        self._done, self._waiting, self._from = 0, torch.empty(0), 0
+
+    def add(self, first: int, pattern: Tensor) -> tuple[int, Tensor]:
+        """The next rows of a pattern, [.., rows, n_keys], of which the first is that of query ``first``.
+
+        The pattern may lack its last keys, which these rows do not see.
+
+        Returns:
+            the first unit that is complete, and the rows of all that are, [.., n_units, n_keys], of which there may be
+            none; the very same tensor where every unit is one token, in order.
+        """
+        merged = pattern if self._keys is None else self._keys.sums(pattern, -1)
+        if self._same:
+            return first, merged
+        if not self._waiting.numel():  # rows before these may have been left out
+            while self._done < len(self._members) and min(self._members[self._done]) < first:
+                self._done += 1
+        if self._waiting.numel():
+            short = merged.shape[-1] - self._waiting.shape[-1]
+            merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
+        else:
+            self._from = first
+        end, unit, start = self._from + merged.shape[-2], self._done, self._from
+        while self._done < len(self._members) and max(self._members[self._done]) < end:
+            self._done += 1
+        groups = [[place - start for place in group] for group in self._members[unit : self._done]]
+        sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
+        begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
+        keep = min(map(min, begun), default=end)
+        self._waiting, self._from = merged[..., keep - start :, :].clone(), keep
+        return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
+
+
+class _UnitsOfTokens:
+    """Which unit each of n tokens belongs to; a token may be in several, or in none."""
+
+    def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
+        units, further = [len(groups)] * n, list[tuple[int, int]]()
+        for unit, group in enumerate(groups):
+            for token in group:
+                if token < n and units[token] == len(groups):
+                    units[token] = unit
+                elif token < n:
+                    further.append((unit, token))
+        self._n_units, self._units = len(groups), torch.tensor(units, dtype=torch.long)
+        self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
+
+    def sums(self, values: Tensor, dim: int) -> Tensor:
+        """Sums over the tokens of each unit along an axis, which may lack the last tokens."""
+        n, shape = values.shape[dim], list(values.shape)
+        shape[dim] = self._n_units + bool((self._units[:n] == self._n_units).any())  # a place for tokens of no unit
+        sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
+        units, tokens = self._further[:, self._further[1] < n].to(values.device)
+        if len(units):
+            sums.index_add_(dim, units, values.index_select(dim, tokens))
+        return sums.narrow(dim, 0, self._n_units)
+
+
+def merge_pattern(
+    pattern: Tensor, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
+) -> Tensor:
+    """Merge a whole pattern of tokens, [.., n_queries, n_keys], into units; see :class:`UnitRows`.
+
+    ``keys`` are the units of what is attended to, where that is another text.
+    """
+    _, merged = UnitRows(members, members if keys is None else keys, *pattern.shape[-2:]).add(0, pattern)
+    return merged
+
+
+def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
+    """The positions of one token or word of a text: one, or of a word of several pieces all of them.
+
+    It is named as the text has it, in any case where no other has that very case; ``cat#2`` is its second occurrence,
+    needed where there are several; ``#3`` or 3 is position 3, counted from 0.
+
+    Raises:
+        UsageError: the text has no such token, or several; or it is neither a string nor a whole number.
+    """
+    n = len(units)
+    if is_whole(token):
+        if not 0 <= token < n:
+            raise UsageError(f"the text has positions 0 to {n - 1}, found {token}.")
+        return (int(token),)
+    if not isinstance(token, str):
+        raise UsageError(
+            "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
+            f"found {token!r}."
+        )
+    if found := _occurrences(units, token):
+        if len(found) > 1:
+            raise UsageError(_several(token, found))
+        return found[0]
+    text, _, digits = token.rpartition("#")
+    if digits.isascii() and digits.isdecimal() and len(digits) < _LONGEST_NUMBER:
+        number = int(digits)
+        if not text and number < n:
+            return (number,)
+        if text and (found := _occurrences(units, text)):
+            if 1 <= number <= len(found):
+                return found[number - 1]
+            times = "once" if len(found) == 1 else f"{len(found)} times"
+            raise UsageError(
+                f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
+                f"from {visible(text)}#1."
+            )
+    raise UsageError(_unknown(units, token))
+
+
+def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
+    """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
+
+    A stretch is read as Python reads a slice; a token is named as for :func:`find_positions`.
+
+    Raises:
+        UsageError: the text has no such queries, or it is neither.
+    """
+    n = len(units)
+    if isinstance(queries, str) and queries == "last":
+        return (n - 1,)
+    if isinstance(queries, str) and (ends := _STRETCH.fullmatch(queries.strip())):
+        first, last = (int(end) if end else None for end in ends.groups())
+        if found := tuple(range(n)[first:last]):
+            return found
+        raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
+    try:
+        return find_positions(units, queries)
+    except UsageError as error:
+        raise UsageError(f"{error} --queries also takes last, or a stretch such as -64: or 100:200.") from error
+
+
+def only_position(units: Units, token: str | int) -> int:
+    """The one position of a token; of a word of several pieces its last, at which the word is whole.
+
+    Arguments and errors as for :func:`find_positions`.
+    """
+    return find_positions(units, token)[-1]
+
+
+def text_at(units: Units, positions: Sequence[int]) -> str:
+    """The text at some positions: the word that they make up, or the token at the first of them."""
+    return next((text for text, whole in units.wholes if whole == tuple(positions)), units.labels[positions[0]])
+
+
+def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
+    return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
+
+
+def _occurrences(units: Units, text: str) -> list[tuple[int, ...]]:
+    """The positions of each token or word with this text, in order; in another case where none has this one."""
+    named = [*((label, (place,)) for place, label in enumerate(units.labels)), *units.wholes]
+    exact = [positions for label, positions in named if label == text]
+    return sorted(exact or [positions for label, positions in named if label.casefold() == text.casefold()])
+
+
+def _several(token: str, found: list[tuple[int, ...]]) -> str:
+    shown = visible(token)
+    some = ", ".join(f"{shown}#{number} (#{at[0]})" for number, at in enumerate(found[:6], start=1))
+    more = ", …" if len(found) > 6 else ""
+    return f"the token “{shown}” stands in the text {len(found)} times; name one: {some}{more}."
+
+
+def _unknown(units: Units, token: str) -> str:
+    distinct = list(dict.fromkeys(units.labels))
+    near = difflib.get_close_matches(token, distinct, n=5, cutoff=0.5)
+    if len(distinct) <= _SHORT_ENOUGH_TO_LIST:
+        known = f"one of {', '.join(distinct)}"
+    else:
+        known = "a token as figures show it" + (f" (near: {', '.join(near)})" if near else "")
+    return f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(units) - 1}."
+
+
+def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """For each span of characters the tokens, with these offsets, that share one with it; (0, 0) shares none."""
+    first, last = np.array(offsets).reshape(-1, 2).T
+    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

@@ -1,0 +1,241 @@
+"""The weights of a checkpoint: read from the very files that are hashed, and checked to be numbers that can be used."""
+
+import hashlib
+import math
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.models.families.base import Architecture
+from attnviz.models.libraries import calling_transformers
+from attnviz.models.offloading import is_spread, with_values
+from attnviz.models.sources import read_json, weight_files
+from attnviz.models.wording import shortened
+from attnviz.reference.tolerances import TOLERANCES
+
+
+def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
+    """All tensors of these files by name, on the CPU; transformers reads no file by itself.
+
+    Raises:
+        CheckpointError: a file is truncated or corrupt, or a pickle that holds more than tensors.
+    """
+    weights: dict[str, Tensor] = {}
+    for path in files:
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    return weights
+
+
+def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of safetensors files one by one, each in memory only while it is looked at; errors likewise."""
+    for path in files:
+        with _reading(path):
+            with safe_open(path, "pt") as file:
+                names = list(file.keys())
+            for name in names:
+                with safe_open(path, "pt") as file:
+                    yield name, file.get_tensor(name)
+
+
+def own_dtype(folder: Path) -> torch.dtype:
+    """The number format of a checkpoint, as its config.json states it, else that of its first weight.
+
+    Raises:
+        CheckpointError: it is none that attnviz computes in.
+    """
+    content = read_json(folder / "config.json")
+    named = content.get("dtype") or content.get("torch_dtype")
+    if named is None:
+        files = weight_files(folder)[:1]
+        weights = each_weight(files) if files[0].suffix == ".safetensors" else iter(read_weights(files).items())
+        named = next((tensor.dtype for _, tensor in weights), None)
+    name = str(named).removeprefix("torch.")
+    dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
+    if name not in dtypes:
+        raise CheckpointError(
+            f"the checkpoint in {folder} is in the number format {shortened(name, 40)!r}; expected one of "
+            f"{', '.join(dtypes)}. Name one of them instead of --dtype auto (dtype=...)."
+        )
+    return dtypes[name]
+
+
+def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
+    """Refuse weights that no model computes with: of another kind of number, without values, or not finite.
+
+    Raises:
+        CheckpointError: naming the first such tensor.
+    """
+    for name, tensor in weights:
+        named = shortened(name, 100)
+        if tensor.dtype not in TOLERANCES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
+            raise CheckpointError(
+                f"the tensor {named} in {where} has numbers of type {str(tensor.dtype).removeprefix('torch.')}; "
+                f"expected one of {known}. Save the model anew in one of these."
+            )
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"the tensor {named} in {where} is on the device meta, without values; load its weights first, for "
+                "example with from_pretrained."
+            )
+        if not all_finite(tensor):
+            n = int((~tensor.isfinite()).sum())
+            raise CheckpointError(
+                f"the tensor {named} in {where} has values that are not finite (NaN or infinite): {n:,} of "
+                f"{tensor.numel():,}; no --dtype helps. Take a sound checkpoint: this one may come from a training "
+                "that diverged."
+            )
+
+
+def float8_as_float32(weights: Iterable[tuple[str, Tensor]], where: str) -> Iterator[tuple[str, Tensor]]:
+    """Weights to be looked at: torch neither compares nor adds up numbers of eight bits.
+
+    Raises:
+        CheckpointError: at the end, where one has no scales; transformers would take it as it is.
+    """
+    names, in_float8 = set(), []
+    for name, tensor in weights:
+        names.add(name)
+        if tensor.dtype == torch.float8_e4m3fn:
+            in_float8.append(name)
+        yield name, tensor.float() if tensor.dtype == torch.float8_e4m3fn else tensor
+    if missing := next((name for name in in_float8 if f"{name}_scale_inv" not in names), ""):
+        raise CheckpointError(
+            f"the tensor {shortened(missing, 100)} in {where} is in FP8, but its scales, {shortened(missing, 100)}"
+            "_scale_inv, are missing; download the checkpoint again."
+        )
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether all values are numbers and finite; without the memory that isfinite takes."""
+    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    with _reading(path):
+        weights: dict[str, Tensor] = load_file(path)
+    return weights
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong with a file of safetensors, in a line."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
+            "download or save the checkpoint again."
+        ) from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    again = "download or save the checkpoint again, best as model.safetensors"
+    with calling_transformers(f"cannot read the weights in {path}; {again}"):
+        try:
+            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            if not _is_pickle(path):
+                raise TypeError("it is no file of torch.save") from error
+            raise CheckpointError(
+                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
+                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
+            ) from error
+        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
+    return weights
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether it begins as torch's archives do, or as a pickle of protocol 2 or later."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
+
+
+def check_parts(architecture: Architecture, model: Any) -> None:
+    """Refuse a model in memory that lacks a part that the reference reads, or whose parts are not of one kind.
+
+    Raises:
+        ArchitectureError: naming the part.
+    """
+    for what, found in (
+        ("number format", {parameter.dtype for parameter in model.parameters()}),
+        ("device", {parameter.device for parameter in model.parameters() if not is_spread(model)}),
+    ):
+        if len(found) > 1:
+            several = ", ".join(sorted(map(str, found)))
+            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    try:
+        layers = architecture.modules(model)
+        if len(layers) != (expected := architecture.n_layers(model.config)):
+            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
+        for number, layer in enumerate(layers):
+            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
+                if missing := [name for name in names if getattr(module, name, None) is None]:
+                    path = next(path for path, each in model.named_modules() if each is module)
+                    raise ValueError(f"{path} has no {missing[0]}")
+            architecture.parameters(model, number)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ArchitectureError(
+            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
+            "reproduces these alone."
+        ) from error
+
+
+def check_report(folder: Path, architecture: Architecture, report: dict[str, Any]) -> None:
+    """Make an error of what transformers only logs: weights left out, left over or reshaped.
+
+    Raises:
+        CheckpointError: naming some of them.
+    """
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
+    unexpected = sorted(
+        key
+        for key in report["unexpected_keys"]
+        if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
+    )
+    reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
+    found = [
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
+        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
+        if keys
+    ]
+    if found:
+        raise CheckpointError(
+            f"the weights in {folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
+            "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
+        )
+
+
+def refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing.
+
+    Raises:
+        CheckpointError: with how to load the model instead.
+    """
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """The SHA-256 of a model in memory, of the names, shapes and values of its parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in with_values(model, model.state_dict().items()):
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

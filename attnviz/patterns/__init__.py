@@ -1,1 +1,0 @@
-"""What heads do: masks, statistics, relations, verdicts."""

@@ -1,0 +1,223 @@
+"""What every command writes beside its figures: the JSON document and its parts, the CSV table, the captions.
+
+What cannot be measured is None.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnviz.errors import OutputError
+from attnviz.models.head_ids import LayerId
+
+if TYPE_CHECKING:
+    from attnviz.models.checkpoint import Checkpoint
+    from attnviz.models.tokens import Tokens
+    from attnviz.trace.checks import LayerCheck, Verification
+
+
+CAPTIONS = "captions.md"
+LATEX_CAPTIONS = "captions.tex"
+
+_ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
+_MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_LATEX = {
+    **{character: f"\\{character}" for character in "#$%&_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "`": r"\textasciigrave{}",
+}
+"""The ten characters that LaTeX reads as commands, and those that its old font encoding prints as others."""
+
+_LIGATURE = re.compile(r"([-',])(?=\1)")
+"""Before a character that LaTeX would join to the one before: ``--`` is a dash."""
+
+_OF_OUTPUTS = ("output_error", "output_scale", "passed_error", "input_error", "head_output_error")
+"""What a check says of a layer's output, which is not recomputed below level 3."""
+
+_OF_STACK = ("name", "letter", "n_layers", "n_heads")
+
+_FORMULA = ("=", "+", "-", "@", "\t")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def model_entry(model: "Checkpoint") -> dict[str, Any]:
+    """What every document says of a model."""
+    stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
+    return {
+        "name": model.name,
+        "architecture": model.architecture.name,
+        "revision": model.revision,
+        "weights_sha256": model.weights_sha256,
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        **({"stacks": stacks} if stacks else {}),
+        **({"part": "encoder"} if model.encoder_only else {}),
+        "d_model": model.d_model,
+        "d_head": model.d_head,
+        "device": model.place,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        **({"dequantised_from": model.dequantised_from} if model.dequantised_from else {}),
+    }
+
+
+def stack_entry(layer: int) -> dict[str, Any]:
+    """Of a layer of an encoder-decoder, its kind of attention and its number there; nothing for other models."""
+    return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
+
+
+def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
+    """The text as the model read it, an entry a token; ``text`` as figures show it.
+
+    ``sink`` is why a token is one: ``special``, ``first``, ``found``; None where it is none.
+    """
+    columns = zip(tokens.ids, tokens.labels, tokens.special, tokens.words, tokens.sink, strict=True)
+    return [
+        {"id": token_id, "text": text, "special": special, "word": word}
+        | {"sink": ("special" if special else "found" if place else "first") if sink else None}
+        for place, (token_id, text, special, word, sink) in enumerate(columns)
+    ]
+
+
+def verification_entry(
+    verification: "Verification", more: "Callable[[LayerCheck], dict[str, Any]]" = lambda _: {}
+) -> dict[str, Any]:
+    """What was compared with the model, and how closely; ``more`` gives further keys of a layer's entry."""
+    return {
+        "passed": verification.level == 4,
+        "level": verification.level,
+        "heads_compared": verification.heads_compared,
+        "pattern_tolerance": verification.tolerance.pattern,
+        "output_tolerance": verification.tolerance.output if verification.level > 2 else None,
+        "row_tolerance": verification.tolerance.row,
+        "layers": [
+            {
+                "layer": check.layer,
+                "pattern_error": check.pattern_error,
+                **{name: getattr(check, name) if verification.level > 2 else None for name in _OF_OUTPUTS},
+                "row_error": check.row_error,
+                "scale_error": check.scale_error,
+                "scale_limit": None if check.scale_limit == math.inf else check.scale_limit,
+                **more(check),
+            }
+            for check in verification.layers
+        ],
+    }
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+    """A CSV file with a header; None is an empty cell, and values of other names are left out.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+    return buffer.getvalue()
+
+
+def _text(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def caption_files(folder: Path, kept: set[str], captions: dict[str, str]) -> dict[str, str]:
+    """Both files of captions, by name: of these figures, and of those of an earlier run that are kept in the folder."""
+    earlier: dict[str, str] = {}
+    if CAPTIONS in kept and (folder / CAPTIONS).is_file():
+        text = (folder / CAPTIONS).read_text(encoding="utf-8", errors="replace")
+        earlier = {name: sentence for name, sentence in read_captions(text) if name in kept}
+    figures = (earlier | captions).items()
+    return {CAPTIONS: captions_text(figures), LATEX_CAPTIONS: latex_captions_text(figures)}
+
+
+def captions_text(captions: Iterable[tuple[str, str]]) -> str:
+    """The content of the Markdown file, from the file name and the sentence of each figure.
+
+    Files with the same sentence that differ only in their format share an entry. Sentences are taken as plain text.
+    """
+    entries = [(names, _MARKUP.sub(r"\\\1", sentence)) for names, sentence in _of_figures(captions)]
+    return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
+
+
+def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
+    r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure."""
+    header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every character (UTF-8), pdfLaTeX most of them."
+    escape = str.maketrans(_LATEX)
+    entries = [(names, _LIGATURE.sub(r"\1{}", text.translate(escape))) for names, text in _of_figures(captions)]
+    return "\n\n".join([header, *(f"% {names}\n\\caption{{{escaped}}}" for names, escaped in entries)]) + "\n"
+
+
+def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """File names and sentence of each figure; its formats stand together."""
+    figures: dict[tuple[str, str], list[str]] = {}
+    for name, sentence in captions:
+        figures.setdefault((name.rpartition(".")[0], sentence), []).append(name)
+    return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
+
+
+def read_captions(text: str) -> list[tuple[str, str]]:
+    """File name and sentence of each figure, from what :func:`captions_text` wrote; other lines are passed over."""
+    entries = filter(None, map(_ENTRY.fullmatch, text.splitlines()))
+    return [(name, re.sub(r"\\(.)", r"\1", entry[2])) for entry in entries for name in entry[1].split(", ")]
+
+
+def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
+    """The document as JSON; ASCII only, so that no text can steer a terminal. Without ``indent`` it is one line.
+
+    Raises:
+        OutputError: naming the number in it that is not finite, for which JSON has no word.
+    """
+    try:
+        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
+    except ValueError as error:
+        place = next(_not_finite(content), "a number")
+        raise OutputError(
+            f"cannot write the results: {place} is not finite; nothing was written. A wider --dtype may help."
+        ) from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A document that attnviz wrote; empty where it is another's, or none."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) and "attnviz" in content else {}
+
+
+def files_of(document: dict[str, Any]) -> set[str]:
+    """The files that a document lists."""
+    files = document.get("files", [])
+    return {str(name) for name in files} if isinstance(files, list) else set()
+
+
+def texts_of(document: dict[str, Any]) -> frozenset[str]:
+    """The texts that a document is of, and the paths of its corpora."""
+    lists = {
+        key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
+    }
+    corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
+    found = [document.get("text"), document.get("pair"), *lists["texts"], *lists["pairs"], *corpora]
+    return frozenset(text for text in found if isinstance(text, str))
+
+
+def _not_finite(content: Any, place: str = "") -> Iterator[str]:
+    """Where numbers stand in a document that are NaN or infinite: ``heads.0.entropy``."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield place
+    parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in parts:
+        yield from _not_finite(value, f"{place}.{key}".removeprefix("."))

@@ -1,0 +1,87 @@
+"""Facts: what every figure, caption and table of a result must say of it, each stated once."""
+
+from dataclasses import dataclass
+
+from attnviz.models.wording import counted, ordinal, quoted
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a result is of; titles, notes and captions are made from it.
+
+    Attributes:
+        model: its short name, safe to show.
+        texts: as given: one, or both of a pair; none where a corpus was read.
+        n: positions of the patterns; 0 where there are none.
+        unit: what a position is: ``token`` or ``word``.
+        dropped: what is left out of pictures, and what that did to the rest; empty where nothing is.
+        sizes: of a source and a target, the last text, the positions of each; else empty.
+        generated: what the model wrote after the text; empty where it wrote nothing.
+        n_generated: its tokens.
+        n_rows: the rows of the patterns, where they are those of some positions alone; 0 for all.
+    """
+
+    model: str
+    texts: tuple[str, ...]
+    n: int
+    unit: str = "token"
+    dropped: str = ""
+    sizes: tuple[int, ...] = ()
+    generated: str = ""
+    n_generated: int = 0
+    n_rows: int = 0
+
+    @property
+    def quotes(self) -> str:
+        """The texts in quotation marks, cut where they are long."""
+        return " / ".join(quoted(text) for text in self.texts) + self._continued
+
+    @property
+    def _continued(self) -> str:
+        return f" + generated {quoted(self.generated.strip())}" if self.n_generated else ""
+
+    @property
+    def text_line(self) -> str:
+        """The first note of a figure: ``“The cat ran away” (6 tokens)``; of source and target ``… → …``."""
+        if self.sizes:
+            (source, target), last = (counted(n, self.unit) for n in self.sizes), quoted(self.texts[-1])
+            return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
+        count = self.n_generated if self.unit == "token" else counted(self.n_generated, "token")
+        last = f", the last {count} generated" if self.n_generated else ""
+        rows = f", the {'row' if self.n_rows == 1 else 'rows'} of {self.n_rows} alone" if self.n_rows else ""
+        return f"{self.quotes} ({counted(self.n, self.unit)}{last}{rows})"
+
+    @property
+    def subject(self) -> str:
+        """The end of a caption's first part: ``minilm on “The cat ran away”``."""
+        first = len(self.texts) - bool(self.sizes)
+        sides = (self.texts[:first], self.texts[first:])
+        return (
+            f"{self.model} on {' → '.join(' and '.join(map(quoted, side)) for side in sides if side)}{self._continued}"
+        )
+
+    def notes(self, *more: str) -> tuple[str, ...]:
+        """The notes of a figure: the text, what was dropped, and more; empty ones are left out."""
+        dropped = f"{capital(self.dropped)}." if self.dropped else ""
+        return tuple(note for note in (self.text_line, dropped, *more) if note)
+
+    def named(self, every: int) -> str:
+        """That labels were left out of a picture: ``Every 4th token is named.``; empty where none was."""
+        return "" if every == 1 else f"Every {ordinal(every)} {self.unit} is named."
+
+    def pooled(self, factor: int) -> str:
+        """That a cell stands for several weights; empty where it does not."""
+        of = f"{factor} × {factor}"
+        return f"Each cell is the largest of {of} weights (pooled for drawing only)." if factor > 1 else ""
+
+
+def sentence(*parts: str) -> str:
+    """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
+    return (
+        "; ".join(part.strip().removesuffix(".") for part in parts if part.strip()).replace("; Each ", "; each ") + "."
+    )
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter in front."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,44 @@
+"""Heads that papers name, as a table, and how a role and its direction are written."""
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.text import Text
+
+from attnviz.models.wording import visible
+from attnviz.present.tables import cell, notes, plain_table
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.published import PublishedHead
+
+ARROWS = {
+    "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",
+    "pronoun_to_name": "pronoun→name", "name_to_pronoun": "name→pronoun",
+}  # fmt: skip
+"""Who attends to whom, as tables write it."""
+
+
+def role_name(role: str, direction: str | None) -> str:
+    """A role with its direction: ``nsubj dep→head``."""
+    name = visible(role.removeprefix(SYNTACTIC))
+    return name if direction is None else f"{name} {ARROWS.get(direction, visible(direction))}"
+
+
+def published_table(published: Sequence[PublishedHead]) -> Group:
+    """What papers say of heads of this model (at least one), with what to know before one quotes it."""
+    table = plain_table("")
+    table.add_column("Role", no_wrap=True)
+    table.add_column("Heads")
+    by_role: dict[str, list[str]] = {}
+    for head in published:
+        scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
+        entry = f"({head.id})" if head.weaker else f"{head.id}{scores}"
+        own = f" (paper: {role_name(head.role, None)})" * (head.universal[0] != head.role)
+        by_role.setdefault(role_name(*head.universal) + own, []).append(entry)
+    for name, heads in by_role.items():
+        table.add_row(cell(name), cell("  ".join(heads)))
+    lines = sorted({head.measured for head in published})
+    lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
+    if any(head.by_name for head in published):
+        lines.append("The model is recognised by its name only: a fine-tuned model of this name is another one.")
+    papers = ", ".join(sorted({head.paper for head in published}))
+    return Group(Text(f"Published ({papers}; not measured here)", style="bold"), table, notes(*lines))

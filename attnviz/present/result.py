@@ -1,0 +1,348 @@
+"""A result: what one run of a command measured, with its figures, tables, document and files.
+
+A command is a folder of :mod:`attnviz.commands`. Its module ``measure`` has the function that Python users call, which
+returns a Result: a frozen dataclass of numbers. A Result finds the command's figures and tables by the command's name;
+see :mod:`attnviz.present.report`.
+"""
+
+import html
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
+
+from attnviz.arguments import check_callback, check_switch, check_whole
+from attnviz.errors import UsageError
+from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.wording import counted, visible
+from attnviz.present.facts import Facts
+from attnviz.present.report import checked_views, layout_of, report_of, views_of
+from attnviz.progress import Progress, tell
+from attnviz.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+    from attnviz.figures.style import Style
+    from attnviz.models.checkpoint import Checkpoint
+    from attnviz.models.tokens import Tokens
+    from attnviz.present.output_folder import OutputFolder
+    from attnviz.present.view import ChoiceNames, Choices, View
+
+
+class Document(dict[str, Any]):
+    """A document as it was written; its repr is a line, since a notebook shows what a cell ends with."""
+
+    def __init__(self, content: dict[str, Any], folder: Path) -> None:
+        super().__init__(content)
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
+
+
+class Result:
+    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
+
+    Attributes:
+        command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
+            form of the command and of the folder inside.
+        first_view: what :meth:`figure` draws unless told otherwise; empty for the first of the command's views.
+    """
+
+    command: ClassVar[str]
+    first_view: ClassVar[str] = ""
+
+    @property
+    def pair_note(self) -> str:
+        """How a pair of texts reached the model, where that needs saying; else empty."""
+        return ""
+
+    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
+        """A new figure; of a view with several pictures the first.
+
+        Args:
+            name: of a view, as for ``--figures``; by default :attr:`first_view`.
+            style: theme, scale and width.
+            choices: what to draw; see :class:`attnviz.present.view.Choices`.
+
+        Raises:
+            UsageError: no such figure, option or head.
+        """
+        view, wanted = self._view(name), self._choices(style, choices)
+        return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.style, False)
+
+    def draw(self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
+        """Draw one picture on matplotlib Axes of your own; only these are changed.
+
+        Args:
+            name: of a view that is one panel.
+            ax: any Axes.
+            style: theme and scale.
+            choices: what to draw; see :class:`attnviz.present.view.Choices`.
+
+        Returns:
+            what carries the colours, for ``figure.colorbar``.
+
+        Raises:
+            UsageError: no such figure, option or head, or a figure of several panels.
+        """
+        from matplotlib.axes import Axes
+
+        view, wanted = self._view(name), self._choices(style, choices)
+        if not isinstance(ax, Axes):
+            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
+        if view.drawing.draw is None:
+            single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
+            raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
+        return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
+
+    def document(self, figures: Sequence[str] = (), **choices: "Unpack[ChoiceNames]") -> dict[str, Any]:
+        """The document of the command's JSON file, as plain Python values.
+
+        Args:
+            figures: paths of the figures, relative to the folder.
+            choices: what to list; see :class:`attnviz.present.view.Choices`.
+        """
+        if isinstance(figures, str) or not isinstance(figures, Sequence):
+            raise UsageError(f"expected a list of figures, found {figures!r}.")
+        return self._document(figures, self._choices(None, choices))
+
+    def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
+        """The tables that the command prints, as plain text.
+
+        Args:
+            width: columns of the text.
+            choices: what to list; see :class:`attnviz.present.view.Choices`.
+
+        Raises:
+            UsageError: no such option or head, or a width of less than 20 columns.
+        """
+        from attnviz.present.tables import plain_text
+
+        wanted = self._choices(None, choices)
+        return plain_text(lambda columns: self.tables(wanted, columns), width)
+
+    def tables(self, choices: "Choices", width: int) -> "RenderableType":
+        """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
+        from attnviz.present.tables import notes, spaced
+
+        note = [notes(self.pair_note)] if self.pair_note else []
+        return spaced([*report_of(self.command).tables(self, choices, width), *note])
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        figures: Sequence[str] | None = None,
+        formats: Sequence[str] = ("png",),
+        style: "Style | None" = None,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        **choices: "Unpack[ChoiceNames]",
+    ) -> Document:
+        """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
+
+        Args:
+            folder: made where it is missing; ``~`` is your home. Pictures of an earlier run there stay where it was of
+                the same model, text and options; all other files that this command wrote there before are removed.
+            figures: names of views, or ``all``; default those of the command line, empty for none.
+            formats: any of ``png``, ``svg``, ``pdf``.
+            style: theme, scale and width.
+            overwrite: remove pictures of another text that are there.
+            progress: told of every figure drawn.
+            choices: what to draw and list; see :class:`attnviz.present.view.Choices`.
+
+        Returns:
+            the document as it was written, a dict.
+
+        Raises:
+            OutputError: the folder cannot be written to, or holds foreign files of our names, or pictures of another
+                text.
+            UsageError: an unknown figure, format, option or head.
+        """
+        from attnviz.present.output_folder import OutputFolder, folder_named
+
+        path = folder_named(folder)
+        wanted = self._choices(style, choices)
+        self.wanted_views(figures, formats)
+        check_switch("overwrite", overwrite)
+        check_callback("progress", progress)
+        with OutputFolder(path, layout_of(self.command), overwrite) as output:
+            written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+        return Document(written, path)
+
+    def write(
+        self,
+        output: "OutputFolder",
+        choices: "Choices",
+        *,
+        figures: Sequence[str] | None,
+        formats: Sequence[str],
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The same into a folder that is open already; see :meth:`save`."""
+        views = self.wanted_views(figures, formats)
+        captions: dict[str, str] = {}
+        if choices.tensors and (tensors := report_of(self.command).tensors):
+            name, content = tensors
+            output.write(name, content(self, choices))
+        for view in views if formats else ():
+            for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
+                output.write(name, picture)
+                captions[name] = caption
+                tell(progress, "drawing", len(captions), 0)
+        return output.commit(self._document(list(captions), choices), captions)
+
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
+        """The views that are asked for and that this result has; of named ones, all must be there.
+
+        Args:
+            figures: names of views, or ``all``; None for those drawn by default, as far as there is something to draw.
+            formats: of the files.
+
+        Raises:
+            UsageError: no list of names, an unknown one, or one that this result has no picture for.
+        """
+        views = checked_views(self.command, figures, formats)
+        if figures is None or "all" in figures:
+            return [view for view in views if not view.drawing.missing(self)]
+        for view in views:
+            if why := view.drawing.missing(self):
+                raise UsageError(f"there is no figure {view.name!r}: {why}.")
+        return views
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the main figure, and below it the tables."""
+        views = {view.name: view for view in self.wanted_views(None)}
+        main = views.get(self.first_view) or next(iter(views.values()), None)
+        picture = ""
+        if main is not None:
+            _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{picture}<pre>{html.escape(self.report())}</pre>"
+
+    def page(self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
+        """The interactive page as one HTML document, as ``--figures page`` writes it.
+
+        Args:
+            style: theme, and the scale that it begins with.
+            budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
+                :data:`attnviz.page.page.BUDGET`.
+            choices: the heads, token and special tokens that it begins with; see
+                :class:`attnviz.present.view.Choices`.
+
+        Raises:
+            UsageError: the command has no page; no such option or head.
+        """
+        (view,) = self.wanted_views(["page"])
+        wanted = self._choices(style, choices)
+        if budget is not None:
+            check_whole("budget", budget)
+            wanted = replace(wanted, budget=budget)
+        ((_, content, _),) = view.written(self, wanted, ("html",))
+        return content.decode()
+
+    def _view(self, name: str) -> "View":
+        if not isinstance(name, str):
+            raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
+        (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
+        if view.suffix:
+            raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
+        return view
+
+    def _choices(self, style: "Style | None", choices: "ChoiceNames") -> "Choices":
+        from attnviz.present.view import Choices
+
+        report = report_of(self.command)
+        return report.completed(Choices.of(report.style if style is None else style, choices))
+
+    def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
+        content = report_of(self.command).content(self, choices)
+        note = {"pair_note": self.pair_note} if self.pair_note else {}
+        return {"attnviz": __version__, **content, **note, "figures": list(figures)}
+
+
+class _Entry(Protocol):
+    @property
+    def id(self) -> HeadId: ...
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+@dataclass(frozen=True, repr=False)
+class TextResult(Result):
+    """What a command measured on one text, or a pair of texts.
+
+    Attributes:
+        text, pair: as given.
+        tokens: the text as the model read it.
+    """
+
+    text: str
+    pair: str | None
+    checkpoint: "Checkpoint"
+    tokens: "Tokens"
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it."""
+        texts = tuple(text for text in (self.text, self.pair) if text is not None)
+        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
+
+    @property
+    def pair_note(self) -> str:
+        """How the pair reached a model without token types; see :attr:`attnviz.models.tokens.Tokens.pair_note`."""
+        return self.tokens.pair_note
+
+    @property
+    def sinks(self) -> str:
+        """The sink positions of this text, in words; empty where it has none."""
+        from attnviz.models.tokens import sinks_in_words
+
+        return sinks_in_words(self.tokens, self.facts.unit)
+
+
+class OfHeads(Generic[E]):
+    """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
+
+    heads: tuple[E, ...]
+    checkpoint: "Checkpoint"
+
+    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
+        """The entries of the heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``.
+
+        Without a selection all; one may stand without a list around it.
+
+        Raises:
+            UsageError: a selection cannot be read or names what the model lacks.
+        """
+        model = self.checkpoint
+        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
+        return [entry for entry in self.heads if entry.id in chosen]
+
+    def head(self, head: str | HeadId) -> E:
+        """The entry of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
+        return next(entry for entry in self.heads if entry.id == wanted)
+
+    @cached_property
+    def _ids(self) -> frozenset[HeadId]:
+        return frozenset(entry.id for entry in self.heads)
+
+    def own(self, entry: E) -> E:
+        """The entry itself; UsageError unless it is one of :attr:`heads`."""
+        if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
+            return entry
+        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {entry!r}.")

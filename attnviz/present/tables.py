@@ -1,0 +1,290 @@
+"""Tables for the terminal: columns as data, one look, and tables as plain text."""
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnviz.arguments import is_whole
+from attnviz.errors import UsageError
+from attnviz.models.wording import counted, rounded, visible
+
+if TYPE_CHECKING:
+    from attnviz.models.checkpoint import Checkpoint
+    from attnviz.trace.checks import Verification
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table, as data.
+
+    Attributes:
+        title: what it holds; on a narrow terminal it wraps between words.
+        value: from a row: a text, or a number or None, which :func:`cell` writes.
+        unit: of the values, below the title in brackets.
+        left: whether it is set to the left, as texts are.
+        least: a text may be cut to so many columns of the terminal where there is no room; None for numbers, which are
+            never cut.
+        fit: how a row is written in so many columns of the terminal; by default the text is cut at its end.
+        fold: whether a text without room goes on in further lines instead of being cut.
+        optional: on a narrow terminal the columns of the largest such number go first, together; None for one that
+            stays.
+    """
+
+    title: str
+    value: Callable[[Row], object]
+    unit: str = ""
+    left: bool = False
+    least: int | None = None
+    fit: Callable[[Row, int], object] | None = None
+    fold: bool = False
+    optional: int | None = None
+
+    @property
+    def header(self) -> str:
+        """Title and unit, a line each."""
+        return f"{self.title}\n({self.unit})" if self.unit else self.title
+
+
+@dataclass(frozen=True)
+class _Laid(Generic[Row]):
+    """A column with its cells, and whether its title wraps."""
+
+    column: Column[Row]
+    cells: list[Text]
+    wrapped: bool = False
+
+    @property
+    def title(self) -> int:
+        """Columns of the terminal that the title takes, or the longest of its words."""
+        return max(map(cell_len, re.split(r"\s+|(?<=\w-)", self.column.header) if self.wrapped else self.lines(999)))
+
+    @property
+    def widest(self) -> int:
+        """Columns of the terminal that the widest cell takes, or the title."""
+        return max([self.title, *(cell.cell_len for cell in self.cells)])
+
+    @property
+    def least(self) -> int:
+        """To how many it may be cut."""
+        least = self.column.least
+        return self.widest if least is None else min(self.widest, max(least, self.title))
+
+    def lines(self, room: int) -> list[str]:
+        """The title, in so many columns of the terminal."""
+        return [part for line in self.column.header.split("\n") for part in textwrap.wrap(line, room) or [""]]
+
+    def shown(self, rows: Sequence[Row], room: int) -> list[Text]:
+        """The cells in so many columns of the terminal; a last one that is of no row stays as it is."""
+        shown = [_cut(self.column, row, text, room) for row, text in zip(rows, self.cells, strict=False)]
+        return [*shown, *self.cells[len(rows) :]]
+
+
+def column_table(
+    title: str,
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    *,
+    width: int,
+    last: Sequence[object] = (),
+    caption: str = "",
+    sections: Callable[[Row], object] | None = None,
+) -> Table:
+    """A table of these columns, made for a width in columns of the terminal.
+
+    Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
+    first), columns that may go do so. Numbers are never cut.
+
+    The title says what the rows are and how they are ordered. ``last`` are the cells of a line below a rule, such as
+    baselines; where ``sections`` of a row changes, an empty line stands between two rows.
+    """
+    listed = list(rows)
+    laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
+    if last:
+        laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
+    laid, widths, wide = _fitted(laid, width)
+    table = plain_table(title, wide)
+    for each, room in zip(laid, widths, strict=True):
+        justify: Literal["left", "right"] = "left" if each.column.left else "right"
+        fold, header = each.column.fold, Text("\n".join(each.lines(room)))
+        table.add_column(
+            header, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis", max_width=room
+        )
+    cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
+    for at, texts in enumerate(zip(*cells, strict=True)):
+        ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
+        ends = ends or (bool(last) and at + 1 == len(listed))
+        table.add_row(*texts, style="dim" if at == len(listed) else None, end_section=ends)
+    table.caption = caption or None
+    return table
+
+
+def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[int], bool]:
+    """The columns that a terminal has room for, how wide each is, and whether there is space between them."""
+
+    def room(wide: bool) -> int:
+        return width - (1 + wide) * (len(laid) - 1)
+
+    for wide, wrapped in ((True, False), (False, False), (True, True), (False, True)):
+        tried = [replace(each, wrapped=wrapped) for each in laid]
+        if sum(each.widest for each in tried) <= room(wide):
+            return tried, [each.widest for each in tried], wide
+    laid = [replace(each, wrapped=True) for each in laid]
+    goes = max((each.column.optional or 0 for each in laid), default=0)
+    if goes and sum(each.least for each in laid) > room(False):
+        return _fitted([each for each in laid if each.column.optional != goes], width)
+    widths = [each.widest for each in laid]
+    while sum(widths) > room(False):
+        slack = [have - each.least for have, each in zip(widths, laid, strict=True)]
+        if not any(slack):
+            break
+        widths[max(range(len(laid)), key=lambda at: (slack[at] > 0, widths[at]))] -= 1
+    return laid, widths, sum(widths) <= room(True)
+
+
+def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
+    """A cell in so many columns of the terminal."""
+    if text.cell_len <= room or column.fold:
+        return text
+    shown = text if column.fit is None else cell(column.fit(row, room))
+    if shown.cell_len > room:
+        shown.truncate(room, overflow="ellipsis")
+    return shown
+
+
+def cell(value: object) -> Text:
+    """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured.
+
+    A text stands as it is, but for what would steer a terminal: a string would be read as rich's markup, and labels
+    may hold brackets.
+    """
+    if isinstance(value, Text):
+        return value
+    text = number(value) if value is None or isinstance(value, float) else str(value)
+    return Text(text if text.replace("\n", "").isprintable() else visible(text))
+
+
+def listed_of(listed: int, total: int) -> str:
+    """How many rows a table lists, for its title: ``12 of 72``, or all ``72``."""
+    return str(total) if listed == total else f"{listed} of {total}"
+
+
+def left_out(shown: int, total: int, noun: str, file: str) -> str:
+    """The caption of a table that does not list everything; empty where it does."""
+    if shown >= total:
+        return ""
+    more = counted(total - shown, f"more {noun}")
+    return f"{more} left out: --top 0 lists all; {file} has them."
+
+
+def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
+    """How many heads were compared with the model, and how closely they agree.
+
+    ``more`` is what else was compared, before the last tolerance, and begins with a comma; ``sample`` is of which
+    texts, where not of all, and begins with a space.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
+    tolerance = verification.tolerance
+    if verification.level < 4:
+        return Text.assemble(
+            ("Not verified", "bold yellow"),
+            f": level {verification.level} of 4. The patterns of {compared} of {visible(model.name)} "
+            f"({model.runs_as}) are recomputed from the queries and keys that the model itself gives to its attention, "
+            f"under a mask of attnviz's own, within {error(verification.pattern_error)} (tolerance "
+            f"{tolerance.pattern:.0e}); final states are those of the untouched model. attnviz does not know the "
+            f"family {visible(model.architecture.name)}: neither these queries and keys nor values and outputs are "
+            "checked.",
+        )
+    return Text.assemble(
+        ("Verified", "bold green"),
+        f" {compared} of {visible(model.name)} ({model.runs_as})"
+        f"{sample}: attention weights differ from the model's own by at most "
+        f"{error(verification.pattern_error)} (tolerance {tolerance.pattern:.0e}), attention outputs by at most "
+        f"{error(verification.output_error)} of the largest{more} (tolerance {tolerance.output:.0e}). "
+        f"Level {verification.level} of 4.{_coarsely(verification, dtype)}",
+    )
+
+
+def _coarsely(verification: "Verification", dtype: str) -> str:
+    """In half precision, what the comparison could see and what not."""
+    seen, row = verification.scale_seen, verification.tolerance.row
+    if seen is None or row is None:
+        return ""
+    scale = (
+        f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on"
+        if seen < 1
+        else "no wrong scale of scores, because the weights are too even or too few"
+    )
+    return (
+        f" In {dtype} the comparison is coarse. It finds {scale}, and a wrong single weight from {row:.0%} of the "
+        "largest in its row on. It does not find smaller errors, or a scale that is wrong in one head only; --dtype "
+        "float32 finds them."
+    )
+
+
+def notes(*lines: str) -> Text:
+    """The small print below tables; empty lines are left out."""
+    return Text("\n".join(line for line in lines if line), style="dim")
+
+
+def titled(title: str, table: RenderableType) -> Group:
+    """A table below a title that may be wider than it is."""
+    return Group(Text(title, style="bold"), table)
+
+
+def spaced(parts: Iterable[RenderableType]) -> Group:
+    """Tables and texts with an empty line between each two."""
+    spread = [part for each in parts for part in (Text(), each)]
+    return Group(*spread[1:])
+
+
+_NARROWEST = 20
+
+
+def plain_table(title: str, wide: bool = True) -> Table:
+    """A table without a frame; narrow ones have less space between columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0) if wide else 0,
+    )
+
+
+def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
+    """Tables made for a width, in columns, as text without colours.
+
+    Raises:
+        UsageError: the width is no whole number, or too small.
+    """
+    if not is_whole(width) or width < _NARROWEST:
+        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, highlight=False).print(tables(width))
+    return text.getvalue()
+
+
+def error(value: float) -> str:
+    """A rounding error, two digits."""
+    return f"{value:.1e}" if value else "0 (bit for bit)"
+
+
+def number(value: float | None) -> str:
+    """Two decimals; a dash for what cannot be measured."""
+    return "–" if value is None else rounded(value)

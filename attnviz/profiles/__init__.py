@@ -1,0 +1,1 @@
+"""Stored profiles and published heads: what is known of a model before it runs."""

@@ -1,0 +1,215 @@
+"""Examples of what a head does, as a profile has them: sentences with a query, a key, a weight and the right pair."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from attnviz.models.head_ids import HeadId
+from attnviz.profiles.json_entry import Entry
+
+GROUPS = ("best", "deciles", "failures")
+"""Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
+
+_AROUND = 3
+"""Words on either side of a pair that stay where a long text is cut."""
+
+_WORD = re.compile(r"\S+")
+
+
+class Unit(NamedTuple):
+    """A word or token: its text, and its characters in the sentence; none of them for a special token."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text in which a head attends from a query to a key.
+
+    Attributes:
+        corpus, number: the file's name, and which of its texts, from 0.
+        text: as the model reads it.
+        query, key: the word, name or token that attends, and the one that it attends to most.
+        weight: of the key, summed over its tokens, mean over those of the query.
+        hit: whether the head does here what its role says.
+        gold, gold_weight: the right pair, and its weight; None where the role has none.
+    """
+
+    corpus: str
+    number: int
+    text: str
+    query: Unit
+    key: Unit
+    weight: float
+    hit: bool
+    gold: tuple[Unit, Unit] | None
+    gold_weight: float | None
+
+
+@dataclass(frozen=True)
+class RoleExamples:
+    """Examples of one role of one head, by the groups of :data:`GROUPS`."""
+
+    id: HeadId
+    role: str
+    direction: str | None
+    best: tuple[Example, ...] = ()
+    deciles: tuple[Example, ...] = ()
+    failures: tuple[Example, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, tuple[Example, ...]]:
+        """By the names of :data:`GROUPS`."""
+        return {group: getattr(self, group) for group in GROUPS}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A word of an example's text, or a piece of one, or ``…`` for words left out.
+
+    Attributes:
+        text: its own.
+        ends: what it is part of, of ``query``, ``key``, ``gold``; the last two only where they differ.
+        joined: whether no space stands before it.
+    """
+
+    text: str
+    ends: frozenset[str] = frozenset()
+    joined: bool = False
+
+
+def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
+    """The part ``examples`` of profile.json, each text once; None without examples.
+
+    A profile that ships also has ``licences`` there, by the name of the corpus.
+    """
+    texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
+
+    def entry(example: Example) -> dict[str, Any]:
+        text = {"corpus": example.corpus, "number": example.number, "text": example.text}
+        place, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
+        gold = None if example.gold is None else [list(unit) for unit in example.gold]
+        return {
+            "text": place, "query": list(example.query), "key": list(example.key), "weight": example.weight,
+            "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
+        }  # fmt: skip
+
+    roles = [
+        {"id": str(each.id), "role": each.role, "direction": each.direction}
+        | {group: [entry(example) for example in some] for group, some in each.groups.items()}
+        for each in examples
+    ]
+    return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
+
+
+def _parsed(entry: Entry) -> HeadId:
+    return HeadId.parse(entry.text())
+
+
+def stored_examples(content: Entry, head: Callable[[Entry], HeadId] = _parsed) -> tuple[RoleExamples, ...]:
+    """The part ``examples`` of profile.json read again; ``head`` reads an id.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    if content.value is None:
+        return ()
+    texts = [(text["corpus"].text(), text["number"].whole(), text["text"].text()) for text in content["texts"].each()]
+
+    def example(entry: Entry) -> Example:
+        text = texts[entry["text"].whole(0, len(texts) - 1)]
+
+        def unit(of: Entry) -> Unit:
+            name, start, end = of.each(3)
+            return Unit(name.text(), start.whole(0, end.whole(0, len(text[-1]))), end.value)
+
+        def pair(of: Entry) -> tuple[Unit, Unit]:
+            query, key = of.each(2)
+            return unit(query), unit(key)
+
+        return Example(
+            *text, unit(entry["query"]), unit(entry["key"]), _weight(entry["weight"]), entry["hit"].flag(),
+            entry["gold"].maybe(pair), entry["gold_weight"].maybe(_weight),
+        )  # fmt: skip
+
+    return tuple(
+        RoleExamples(
+            head(role["id"]), role["role"].text(), role["direction"].maybe(Entry.text),
+            *(tuple(map(example, role[group].each())) for group in GROUPS),
+        )
+        for role in content["roles"].each()
+    )  # fmt: skip
+
+
+def _weight(entry: Entry) -> float:
+    return entry.number(0, 1)
+
+
+def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
+    """One part ``examples`` from those of several documents of profile.json, of each the roles of these names."""
+    listed, licences = list(entries), dict[str, str]()
+    for document, _ in listed:
+        licences |= (document.get("examples") or {}).get("licences") or {}
+    read = ((stored_examples(Entry(document.get("examples"))), names) for document, names in listed)
+    every = (each for examples, names in read for each in examples if each.role in names)
+    joined = examples_entry(every)
+    if joined is not None and licences:
+        corpora = {text["corpus"] for text in joined["texts"]}
+        joined["licences"] = {corpus: licence for corpus, licence in licences.items() if corpus in corpora}
+    return joined
+
+
+def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
+    """The text of an example in words, those of its pairs told apart.
+
+    Of a text of more than ``most`` words, where that is given, stretches around the pairs are left, and ``…`` stands
+    for the others; words of the pairs, and some around them, may be more.
+    """
+    ends = {"query": example.query, "key": example.key}
+    if not example.hit and example.gold is not None:
+        ends |= {name: unit for name, unit in zip(("query", "gold"), example.gold, strict=True) if name not in ends}
+        if example.gold[0] != example.query:  # the right name is the one that attends
+            ends["gold"] = example.gold[0]
+    cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
+    parts, whole = list[Part](), example.text
+    for word in _WORD.finditer(whole):
+        places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
+        for start, end in pairwise(places):
+            of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
+            joined = start > word.start()
+            if parts and of and of == parts[-1].ends:  # words of one name
+                last = parts.pop()
+                parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
+            else:
+                parts.append(Part(whole[start:end], of, joined))
+    special = dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end)
+    named = [(unit, frozenset(name for name, other in ends.items() if other == unit)) for unit in special]
+    before = [Part(unit.text, names) for unit, names in named if unit.end == 0]
+    after = [Part(unit.text, names) for unit, names in named if unit.end > 0]
+    return _windowed([*before, *parts, *after], most)
+
+
+def _windowed(parts: list[Part], most: int | None) -> list[Part]:
+    """Stretches around the parts that are ends, with ``…`` for what is left out between and around them."""
+    if most is None or len(parts) <= most:
+        return parts
+    ends = [place for place, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
+    first, last = ends[0], ends[-1]
+    if last - first < most:
+        room = (most - (last - first + 1)) // 2
+        start = min(max(0, first - room), len(parts) - most)
+        kept = set(range(start, start + most))
+    else:
+        around = min(_AROUND, max(0, most // len(ends) - 2) // 2)
+        kept = {place + step for place in ends for step in range(-around, around + 1)} & set(range(len(parts)))
+    shown: list[Part] = []
+    for place, part in enumerate(parts):
+        if place in kept:
+            shown.append(part)
+        elif not shown or shown[-1].text != "…" or shown[-1].ends:
+            shown.append(Part("…"))
+    return shown

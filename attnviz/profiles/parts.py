@@ -1,0 +1,125 @@
+"""The parts of a stored profile, each with what it was measured on: a later run replaces those that it measures.
+
+Each part is judged within its own run: the false discovery rate of its roles, and the control, are that run's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.models.wording import counted, visible
+from attnviz.profiles.examples import joined_entries
+
+PARTS = ("statistics", "syntax", "coreference", "repeats")
+"""What a profile can have, by the keys of profile.json."""
+
+SYNTACTIC = "syntactic:"
+"""Prefix of the roles of relations."""
+
+_OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "note")
+"""What is a run's own, and so stands with each of its parts."""
+
+_TOP = ("attnviz", "model", "seed", "published")
+_ON_REPEATS = frozenset(ROLES_ON_REPEATS)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A stored profile after a run, and what was measured on which texts ``before`` it, by part.
+
+    Parts are ``new`` where only the run has them, ``replaced`` by it, ``kept`` where it has not measured them, and
+    ``larger`` where it has measured them on fewer texts, so that the older stay.
+    """
+
+    document: dict[str, Any]
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]
+    kept: tuple[str, ...]
+    larger: tuple[str, ...]
+    before: Mapping[str, dict[str, Any]]
+
+
+def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, smaller: bool = False) -> Merged:
+    """The document of a run, with the parts of an earlier one of the same weights that it has not measured.
+
+    ``date`` is that of the run, ``2026-11-22``; ``smaller``: whether a part replaces one of more texts, too.
+    """
+    after, before = parts_of(run, date), {} if earlier is None else parts_of(earlier)
+    larger = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
+    taken = {name: run for name in after if name not in larger}
+    sources = {name: taken.get(name, earlier or {}) for name in PARTS if name in taken or name in before}
+    parts = {name: (after if name in taken else before)[name] for name in sources}
+    corpora = {corpus["path"]: corpus for part in parts.values() for corpus in part["corpora"]}
+    document = {
+        **{name: run[name] for name in _TOP if name in run},
+        "corpora": list(corpora.values()),
+        **{name: source[name] for name, source in sources.items()},
+        "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
+        "parts": parts,
+        "examples": joined_entries(
+            (source, {role["role"] for role in source["examples"]["roles"] if _part(role["role"], source) == name})
+            for name, source in sources.items()
+            if source.get("examples")
+        ),
+    }
+    return Merged(
+        document, tuple(name for name in taken if name not in before), tuple(name for name in taken if name in before),
+        tuple(name for name in before if name not in after), larger, before,
+    )  # fmt: skip
+
+
+def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dict[str, Any]]:
+    """By part, its ``corpora``, ``n`` (texts, or random sequences; None where unknown), ``date`` and run.
+
+    A document without ``parts`` is that of a single run, which the date is of; None where unknown.
+    """
+    if document.get("parts"):
+        return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
+    own = {name: document[name] for name in _OF_RUN if document.get(name) is not None}
+    return {
+        name: {"corpora": (corpora := _corpora(document, name)), "n": _n(document, name, corpora), "date": date, **own}
+        for name in PARTS
+        if document.get(name) is not None
+    }
+
+
+def measured_on(part: dict[str, Any]) -> str:
+    """The corpora of a part with their sizes, and the date, for people."""
+    named = [f"{PurePath(each['path']).name}, {counted(each['sentences'], 'text')}" for each in part["corpora"]]
+    return visible(", ".join([*(named or ["random tokens"]), *filter(None, [part.get("date")])]))
+
+
+def _corpora(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    """Those of a run's corpora that a part rests on, told by their suffix."""
+    suffixes = {"statistics": {".conllu", ".txt"}, "coreference": {".tsv"}, "repeats": set[str]()}
+    if part == "syntax":
+        suffixes["syntax"] = {".conllu" if document["syntax"].get("gold") else ".txt"}
+    return [each for each in document["corpora"] if PurePath(each["path"]).suffix.lower() in suffixes[part]]
+
+
+def _n(document: dict[str, Any], part: str, corpora: list[dict[str, Any]]) -> int | None:
+    sizes: list[int] = [corpus["sentences"] for corpus in corpora]
+    if part != "repeats":
+        return sum(sizes)
+    sizes = [role.get("texts", role["n"]) for role in document["roles"] if role["role"] in _ON_REPEATS]
+    return max(sizes, default=None)
+
+
+def _size(part: dict[str, Any] | None) -> int:
+    return (part and part.get("n")) or 0
+
+
+def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> list[dict[str, Any]]:
+    """The roles that a document has of one part; previous-token is better judged by text than by random tokens."""
+    roles = [role for role in document["roles"] if _part(role["role"], document) == part]
+    return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
+
+
+def _part(role: str, document: dict[str, Any]) -> str:
+    if role.startswith(SYNTACTIC):
+        return "syntax"
+    if role == "coreference":
+        return role
+    return "repeats" if role in _ON_REPEATS or document.get("statistics") is None else "statistics"

@@ -1,0 +1,103 @@
+"""Heads that papers name in models that everybody has: as published, and apart from anything measured here."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnviz.models.head_ids import HeadId
+
+_UNIVERSAL = {
+    "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
+}  # fmt: skip
+"""Relations of Stanford Dependencies, which Clark et al. 2019 use, by what Universal Dependencies call them.
+
+A preposition heads its object there and depends on it here, so that ``pobj`` is ``case`` the other way round.
+"""
+
+_FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
+
+
+@dataclass(frozen=True)
+class PublishedHead:
+    """A head and what a paper says of it.
+
+    Attributes:
+        id: the head; layers and heads count from 0, whatever the paper does.
+        role: as the paper names it; of a relation with ``syntactic:`` before it.
+        paper, year, title: to cite.
+        score, baseline: 0-1, as the paper gives them; None where it gives none.
+        direction: of a relation, who attends to whom; None otherwise.
+        offset: of a relation, the fixed offset behind the baseline; None otherwise.
+        weaker: the paper puts the head in brackets.
+        note: what to know before one quotes the numbers; None where there is nothing.
+        measured: on what, and how.
+        by_name: only the name says that this is the paper's model: a fine-tuned one may look the same.
+    """
+
+    id: HeadId
+    role: str
+    paper: str
+    year: int
+    title: str
+    score: float | None
+    baseline: float | None
+    direction: str | None
+    offset: int | None
+    weaker: bool
+    note: str | None
+    measured: str
+    by_name: bool
+
+    @property
+    def universal(self) -> tuple[str, str | None]:
+        """Role and direction with the relation as Universal Dependencies have it; as published where it is none."""
+        name = self.role.removeprefix("syntactic:")
+        if name == self.role or name not in _UNIVERSAL:
+            return self.role, self.direction
+        turned = {"head_to_dependent": "dependent_to_head", "dependent_to_head": "head_to_dependent"}
+        direction = turned.get(self.direction or "", self.direction) if name == "pobj" else self.direction
+        return f"syntactic:{_UNIVERSAL[name]}", direction
+
+
+def published_heads(
+    name: str, architecture: str, n_layers: int, n_heads: int, revision: str | None = None
+) -> tuple[PublishedHead, ...]:
+    """The heads that papers name in this model; none for a model of another name or shape.
+
+    The name is a hub id (any case), or a folder whose last part is the model's name. ``revision`` is the hub's commit;
+    None where the model does not come from the hub, so that only its name speaks.
+    """
+    for model in _models():
+        of_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
+        if of_shape and _is_named(name, revision, model):
+            paper = model["paper"]
+            of_all = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
+            of_all |= {"paper": paper["cited"], "by_name": revision is None}
+            return tuple(
+                PublishedHead(**{**entry, **of_all, "id": HeadId.parse(entry["id"])}) for entry in model["heads"]
+            )
+    return ()
+
+
+def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
+    """Published heads for a JSON document."""
+    return [{**asdict(head), "id": str(head.id), "universal": list(head.universal)} for head in heads]
+
+
+@cache
+def _models() -> Any:
+    return json.loads(_FILE.read_text(encoding="utf-8"))["models"]
+
+
+def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
+    if name.casefold() in model["ids"]:
+        return True
+    if revision is not None:
+        return False
+    try:
+        return Path(name).is_dir() and Path(name).resolve().name.casefold() == model["name"]
+    except (OSError, ValueError):
+        return False

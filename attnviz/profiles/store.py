@@ -1,0 +1,334 @@
+"""Profiles on disk, kept by the hash of the weights, for ``attnviz heads`` to find.
+
+A profile lies in the user's data folder (of the platform, through platformdirs) or ships with attnviz. The name of its
+file begins with the model's shape, so that no weights are hashed for a model of which there is no profile. Its parts
+may be of several runs (:mod:`attnviz.profiles.parts`).
+"""
+
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from attnviz.errors import OutputError, UsageError
+from attnviz.measures.guesses import error_reduction
+from attnviz.measures.patterns import told_after
+from attnviz.models.head_ids import HeadId, Stack, head_named
+from attnviz.models.sources import Source, weights_sha256
+from attnviz.models.wording import counted
+from attnviz.profiles.examples import RoleExamples, stored_examples
+from attnviz.profiles.json_entry import Entry, read_entry
+from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged
+
+_SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
+
+_SHARES = -1, 1, 0.01
+"""What a score, a baseline or a bound can be: a share or a cosine, of bfloat16 weights that need not sum to 1."""
+
+_MOST_HEADS = 1000
+"""Layers of a model, or heads of a layer."""
+
+
+@dataclass(frozen=True)
+class StoredCorpus:
+    """A corpus that a stored profile was measured on: the name of its file, and how many of its texts."""
+
+    name: str
+    sentences: int
+
+
+@dataclass(frozen=True)
+class StoredRole:
+    """One role of one head, as a stored profile has it.
+
+    Attributes:
+        role: ``previous-token``, ``syntactic:nsubj``, ``coreference``, …
+        score, baseline: 0-1; the baseline is uniform attention's, or the trivial guess's.
+        n: content positions, instances or sequences behind the score.
+        interval: of the score, corrected for the number of heads.
+        direction: of a relation or of coreference, who attends to whom; None otherwise.
+    """
+
+    role: str
+    score: float
+    baseline: float
+    n: int
+    interval: tuple[float, float]
+    passed: bool
+    direction: str | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not."""
+        return error_reduction(self.score, self.baseline)
+
+    @property
+    def relation(self) -> str | None:
+        """The relation of a syntactic role, ``nsubj``; None for any other."""
+        return self.role.removeprefix(SYNTACTIC) if self.role.startswith(SYNTACTIC) else None
+
+
+@dataclass(frozen=True)
+class HeadProfile:
+    """What a stored profile says of one head: the roles that pass, of the largest error reduction first.
+
+    After them come local, long-range and broad, which hold of many heads that have a role of their own.
+    """
+
+    roles: tuple[StoredRole, ...]
+
+    @property
+    def role(self) -> StoredRole | None:
+        """What the head does over the corpus: the first of its roles; None where none passes."""
+        return self.roles[0] if self.roles else None
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile, as read from disk: ``shipped`` with attnviz, or the user's own, made by this ``version`` of attnviz.
+
+    It has no corpora where it was measured on random tokens only; ``roles`` are by head, of a shipped profile only
+    those that passed. ``model`` is what it says of the model, ``licences`` are of examples, by corpus.
+    """
+
+    path: Path
+    shipped: bool
+    corpora: tuple[StoredCorpus, ...]
+    seed: int
+    version: str
+    roles: dict[HeadId, tuple[StoredRole, ...]]
+    model: dict[str, Any] = field(default_factory=dict)
+    stacks: tuple[Stack, ...] = ()
+    examples: tuple[RoleExamples, ...] = ()
+    licences: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> int:
+        """Texts of all corpora together."""
+        return sum(corpus.sentences for corpus in self.corpora)
+
+    @property
+    def measured_on(self) -> str:
+        """The corpora with their sizes, for people."""
+        named = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
+        return "; ".join(named) or "random tokens, repeated"
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from, for a JSON document; without folders, so that it is the same on any machine."""
+        return {
+            "source": "shipped" if self.shipped else "yours",
+            "file": self.path.name,
+            "attnviz": self.version,
+            "seed": self.seed,
+            "sentences": self.sentences,
+            "corpora": [asdict(corpus) for corpus in self.corpora],
+        }
+
+    def of(self, head: HeadId) -> HeadProfile:
+        """What it says of one head."""
+        passed = [role for role in self.roles.get(head, ()) if role.passed]
+        return HeadProfile(tuple(sorted(passed, key=lambda role: (told_after(role.role), -(role.gain or 0.0)))))
+
+
+def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:
+    """What the name of a profile's file begins with: ``bert-6x12x384``."""
+    return f"{architecture}-{n_layers}x{n_heads}x{d_model}"
+
+
+def profile_file_name(document: dict[str, Any]) -> str:
+    """The name of the file for a document of profile.json."""
+    return f"{_shape_of(document)}-{document['model']['weights_sha256']}.json"
+
+
+def _shape_of(document: dict[str, Any]) -> str:
+    return model_shape(*(document["model"][key] for key in ("architecture", "n_layers", "n_heads", "d_model")))
+
+
+def store_profile(
+    run: dict[str, Any], date: str, *, smaller: bool = False, warn: Callable[[str], None] = lambda _: None
+) -> tuple[Path, Merged]:
+    """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
+
+    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too;
+    ``warn`` is told of an earlier profile that is damaged, and so gives way.
+
+    Returns:
+        the file, whole, and what became of each part; where nothing is new, nothing is written.
+
+    Raises:
+        OutputError: platformdirs is not installed, or the folder cannot be written to; the older one stays.
+    """
+    folder = _user_folder()
+    if folder is None:
+        raise OutputError(
+            "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
+            "installed; type: pip install 'attnviz[profile]'"
+        )
+    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
+    after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
+    path = folder / profile_file_name(run)
+    if after.new or after.replaced:
+        _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
+    return path, after
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a file whole or not at all; OutputError where the folder cannot be written to."""
+    folder = path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=folder)
+        staged = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(content)
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
+            f"{error.strerror or error}; make room or mend its permissions, and profile again."
+        ) from error
+
+
+def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
+    """The stored profile of these very weights: the user's own, else the one that ships with attnviz.
+
+    The weights are hashed only where a profile of the ``shape``, from :func:`model_shape`, is there. ``warn`` is told
+    of a file that cannot be used; the search goes on without it.
+    """
+    if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
+        return None
+    found = _search(shape, weights_sha256(source), warn)
+    return None if found is None else found[0]
+
+
+def stored_profile(source: Source, warn: Callable[[str], None]) -> StoredProfile | None:
+    """The stored profile of these very weights, whatever the model's shape."""
+    ending = f"-{weights_sha256(source)}.json"
+    names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
+    found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
+    return next((profile for profile, _ in filter(None, found)), None)
+
+
+def _folders() -> list[Path]:
+    return [folder for folder in (_user_folder(), _SHIPPED) if folder is not None]
+
+
+def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[StoredProfile, dict[str, Any]] | None:
+    """A model's profile and its document."""
+    for folder in _folders():
+        path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
+        try:
+            document = read_entry(path)
+            profile = _profile(path, shipped, document)
+            if path.name != profile_file_name(document.value):
+                raise ValueError("found one of another model than its name says")
+            return profile, document.value
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            mend = "reinstall attnviz" if shipped else "make it again with attnviz profile, or delete it"
+            warn(f"{_unreadable(path, error)}; this stored profile was left out: {mend}.")
+    return None
+
+
+def read_profile(path: Path) -> StoredProfile:
+    """A profile.json, or the one in a folder.
+
+    Raises:
+        OutputError: there is none, or it is damaged.
+    """
+    file = path / "profile.json" if path.is_dir() else path
+    try:
+        return _profile(file, False, read_entry(file))
+    except (OSError, ValueError) as error:
+        mend = "make it again with attnviz profile, or name the folder of a profile"
+        raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
+
+
+def _unreadable(file: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"expected a profile.json at {file}, found: {error.strerror or error}"
+    return f"{file} is damaged: {error}"
+
+
+def _user_folder() -> Path | None:
+    """Where a user's own profiles lie; None without platformdirs."""
+    if importlib.util.find_spec("platformdirs") is None:
+        return None
+    from platformdirs import user_data_path
+
+    return user_data_path("attnviz", appauthor=False) / "profiles"
+
+
+def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
+    """A profile, every part of it that is ever read; ValueError where it is damaged."""
+    entries, model = document["roles"].each(), document["model"]
+    n_layers, n_heads = sizes = _sizes(model)
+    stacks = tuple(
+        Stack(each["letter"].text(), each["name"].text(), 0, *_sizes(each))  # a profile is of the encoder alone
+        for each in model["stacks"].maybe(Entry.each) or ()
+    )
+    model["architecture"].text(), model["weights_sha256"].text(), model["d_model"].whole(1)
+    model["d_head"].maybe(lambda size: size.whole(1))
+    for key in ("name", "revision", "device", "dtype"):
+        model[key].maybe(Entry.text)
+    _check_parts(document)
+
+    def head(entry: Entry) -> HeadId:
+        try:
+            return head_named(entry.text(), *sizes, stacks=stacks)
+        except UsageError as error:
+            raise entry.refused(f"a head of {n_layers} layers of {n_heads} heads") from error
+
+    roles: dict[HeadId, tuple[StoredRole, ...]] = {}
+    for entry in entries:
+        of = head(entry["id"])
+        roles[of] = (*roles.get(of, ()), _role(entry))
+    examples = document["examples"]
+    licences = examples.maybe(lambda content: content["licences"].maybe(Entry.fields)) or {}
+    return StoredProfile(
+        path, shipped, _corpora(document), document["seed"].whole(), document["attnviz"].text(), roles, model.value,
+        stacks, stored_examples(examples, head), {corpus: each.text() for corpus, each in licences.items()},
+    )  # fmt: skip
+
+
+def _sizes(model: Entry) -> tuple[int, int]:
+    return model["n_layers"].whole(1, _MOST_HEADS), model["n_heads"].whole(1, _MOST_HEADS)
+
+
+def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
+    return tuple(
+        StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
+        for corpus in content["corpora"].each()
+    )
+
+
+def _check_parts(document: Entry) -> None:
+    """ValueError where a part, or what it was measured on, cannot be read."""
+    for name in PARTS:
+        document[name].maybe(Entry.fields)
+    for name, part in (document["parts"].maybe(Entry.fields) or {}).items():
+        if name in PARTS:
+            document[name].fields()
+            _corpora(part)
+            part["n"].maybe(Entry.whole)
+            part["date"].maybe(Entry.text)
+
+
+def _role(content: Entry) -> StoredRole:
+    score, baseline = (content[key].number(*_SHARES) for key in ("score", "baseline"))
+    low, high = content["interval"].each(2)
+    interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
+    content["texts"].maybe(Entry.whole)
+    return StoredRole(
+        content["role"].text(), score, baseline, content["n"].whole(), interval, content["passed"].flag(),
+        content["direction"].maybe(Entry.text),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The mathematics of attention: torch alone, nothing above it."""

@@ -1,0 +1,358 @@
+"""The reference multi-head attention and the norms around it, on plain tensors.
+
+Scaled dot-product attention over several heads (Vaswani et al. 2017, "Attention Is All You Need",
+sections 3.2.1 and 3.2.2), all heads of a layer at once::
+
+    q = x W_Q + b_Q        k = x W_K + b_K        v = x W_V + b_V         [.., n_heads, n, d_head]
+    scores  = q k^T / sqrt(d_head)                                        [.., n_heads, n, n]
+    pattern = softmax(scores where allowed, -inf elsewhere)               [.., n_heads, n, n]
+    output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
+
+What later models changed of it comes in where the parameters have it: keys and values shared by groups of heads,
+q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position or
+capped, and windows. Queries may come from another input than keys and values (cross-attention).
+
+``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
+boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.reference.positions import Rotary, rotated
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model], ``epsilon`` added to the variance.
+
+    y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016), over the last axis. The variance is that of
+    the d_model numbers themselves (divided by d_model, not d_model - 1).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
+        return (self.linear_part(x, self.scale(x)) + widened(self.bias)).to(x.dtype)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
+        wide = widened(x)
+        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        return (variance + self.epsilon).sqrt()
+
+    def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
+        """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
+        wide = widened(x)
+        return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """The parameters of a root-mean-square norm: ``weight``, [d_model] or [d_head], and ``epsilon``.
+
+    y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
+    number format, as transformers' models do. With ``one_more`` (Gemma) the weight is that of what is kept plus 1, and
+    is multiplied in float32, too.
+    """
+
+    weight: Tensor
+    epsilon: float
+    one_more: bool = False
+    bias: None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Every vector of x with mean square 1, then weighted; in the dtype of x."""
+        narrow = x.float()
+        normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        if self.one_more:
+            return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        return self.weight * normed.to(x.dtype)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What x is divided by, [.., 1], in float32 at least."""
+        return (widened(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+
+    def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
+        """The norm of x with this scale: linear in x; in float32 at least."""
+        return widened(x) / scale * (widened(self.weight) + self.one_more)
+
+
+Norm = LayerNorm | RMSNorm
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How queries and keys become a pattern.
+
+    Attributes:
+        scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
+        causal: whether a query may attend only to itself and to what precedes it.
+        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
+        softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
+        window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
+        cap: what scores are bounded by, see :func:`capped`.
+        position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
+            scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
+    """
+
+    scale: float
+    causal: bool
+    upcast: bool = False
+    softmax_in_float32: bool = False
+    window: int | None = None
+    cap: float | None = None
+    position_bias: Callable[[int, int, int], Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadParameters(Scoring):
+    """The parameters of one attention layer, a head at a time along the first axis.
+
+    Attributes:
+        query, key, value: the projections (W_Q, b_Q), (W_K, b_K), (W_V, b_V); those of keys and values have fewer
+            heads where several query heads share them, see :func:`shared_by_groups`.
+        output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
+        output_bias: b_O, [d_model]: one for all heads together; None where there is none.
+        rotary: the rotary positions of queries and keys; None where they have none.
+        query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
+    """
+
+    query: Projection
+    key: Projection
+    value: Projection
+    output_weight: Tensor
+    output_bias: Tensor | None
+    rotary: Rotary | None = None
+    query_norm: RMSNorm | None = None
+    key_norm: RMSNorm | None = None
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads, which are those that have a pattern each."""
+        return self.query.weight.shape[0]
+
+
+def project(x: Tensor, projection: Projection) -> Tensor:
+    """Project an input x [.., n, d_model] with every head's own matrix and bias, [.., n_heads, n, d_head]."""
+    n_heads, _, d_head = projection.weight.shape
+    side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
+    bias = None if projection.bias is None else projection.bias.flatten()
+    projected = _linear(x, side_by_side, bias)  # [.., n, n_heads * d_head]
+    return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The map x W + b, rounded once, as in models: twice would move scores of hundreds by 1 in half precision."""
+    return torch.nn.functional.linear(x, weight.T, bias)
+
+
+def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
+    """Keys or values of fewer heads, for all query heads: neighbours share one (Ainslie et al. 2023, "GQA", section 2).
+
+    From [.., n_kv_heads, n, d_head], of which n_heads is a multiple, to [.., n_heads, n, d_head]: head h has what the
+    key-value head h // (n_heads / n_kv_heads) has.
+    """
+    groups = n_heads // x.shape[-3]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=-3)
+
+
+def values(source: Tensor, parameters: HeadParameters) -> Tensor:
+    """The values of every query head, [.., n_heads, n_keys, d_head], from the keys' input [.., n_keys, d_model]."""
+    return shared_by_groups(project(source, parameters.value), parameters.n_heads)
+
+
+def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
+    """What scores are the products of: projected, normed a head (Henry et al. 2020), rotated, shared by groups.
+
+    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model].
+
+    Returns:
+        queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
+    """
+    query, key = project(x, parameters.query), project(source, parameters.key)
+    if parameters.query_norm is not None:
+        query = parameters.query_norm(query)
+    if parameters.key_norm is not None:
+        key = parameters.key_norm(key)
+    if parameters.rotary is not None:
+        query, key = rotated(query, parameters.rotary), rotated(key, parameters.rotary)
+    return query, shared_by_groups(key, parameters.n_heads)
+
+
+def capped(scores: Tensor, cap: float) -> Tensor:
+    """Scores of any size, bounded by ±cap: cap tanh(scores / cap) (Gemma Team 2024, "Gemma 2", section 2)."""
+    return torch.tanh(scores / cap) * cap
+
+
+def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scaled dot products of every query with every key, before the mask and the softmax.
+
+    From queries [.., n_heads, n_queries, d_head] and keys [.., n_heads, n_keys, d_head] to
+    [.., n_heads, n_queries, n_keys]; the scale is 1/sqrt(d_head) in the paper.
+    """
+    return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
+
+
+def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
+
+    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
+    query that may attend to nothing, padding beyond a window, has all scores alike. Scores are overwritten, to save the
+    memory of a copy.
+    """
+    lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
+    hidden = ~allowed.expand(*allowed.shape[:-1], scores.shape[-1])
+    columns = hidden.flatten(0, -2).any(0).nonzero()
+    if len(columns):  # in a block of rows most columns are hidden from none of them
+        first = int(columns[0])
+        scores[..., first:].masked_fill_(hidden[..., first:], lowest)
+    return torch.softmax(scores, dim=-1)
+
+
+def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
+    """Weighted sums of the values, concatenated over the heads and multiplied by W_O; b_O is added.
+
+    Concatenating the heads and multiplying by one [n_heads * d_head, d_model] matrix is the same as
+    multiplying each head by its own [d_head, d_model] slice and adding up.
+
+    From a pattern [.., n_heads, n, n_keys] and values [.., n_heads, n_keys, d_head] to [.., n, d_model].
+    """
+    return joined_output(torch.matmul(pattern, value), parameters)
+
+
+def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
+    """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
+    concatenated = weighted.transpose(-3, -2).flatten(-2)
+    return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
+
+
+def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
+    """What each head would write of each key, were all the attention on it: f(x) = (x W_V + b_V) W_O.
+
+    The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
+
+    From the values x W_V + b_V, [.., n_heads, n, d_head], and W_O, [n_heads, d_head, d_model], to
+    [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
+    """
+    return torch.matmul(value, output_weight)
+
+
+def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tensor:
+    """What each head adds to the residual stream: (A V) W_O of the head.
+
+    Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
+    Framework for Transformer Circuits": heads are independent and additive).
+
+    From a pattern [.., n_heads, n, n_keys], values [.., n_heads, n_keys, d_head] and W_O, [n_heads, d_head, d_model],
+    to [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
+    """
+    return torch.matmul(torch.matmul(pattern, value), output_weight)
+
+
+def allowed_positions(
+    attention_mask: Tensor, causal: bool, window: int | None = None, first: int = 0, n_queries: int | None = None
+) -> Tensor:
+    """Which keys each query may attend to.
+
+    Args:
+        attention_mask: [batch, n], 1 for a token and 0 for padding.
+        causal: whether keys after the query are hidden.
+        window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2).
+        first: the first query that is asked for.
+        n_queries: how many are; default all n.
+
+    Returns:
+        boolean [batch, 1, n_queries, n], axes query then key, the second axis for the heads.
+    """
+    batch, n = attention_mask.shape
+    rows = n if n_queries is None else n_queries
+    allowed = attention_mask.bool()[:, None, None, :].expand(batch, 1, rows, n)
+    if causal or window is not None:
+        keys = torch.arange(n, device=attention_mask.device)
+        behind = torch.arange(first, first + rows, device=keys.device)[:, None] - keys
+        allowed = allowed & (behind >= 0) if causal else allowed
+        allowed = allowed & (behind < window) if window is not None else allowed
+    return allowed
+
+
+def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, first: int = 0) -> Tensor:
+    """The pattern of some query rows over some keys, in the dtype of the queries.
+
+    Args:
+        query: [.., n_heads, n_queries, d_head].
+        key: [.., n_heads, n_keys, d_head], from position 0 on.
+        scoring: how the two become scores, and these a pattern.
+        allowed: boolean, True = may attend, broadcastable to the result.
+        first: the position of the first of the queries.
+
+    Returns:
+        [.., n_heads, n_queries, n_keys].
+    """
+    dtype = query.dtype
+    if scoring.upcast:
+        query, key = query.float(), key.float()
+    scores = attention_scores(query, key, scoring.scale)
+    if scoring.position_bias is not None:
+        scores = scores + scoring.position_bias(first, query.shape[-2], key.shape[-2])
+    if scoring.cap is not None:
+        scores = capped(scores, scoring.cap)
+    if scoring.softmax_in_float32:
+        scores = scores.float()
+    return attention_pattern(scores, allowed).to(dtype)
+
+
+def uniform_pattern(allowed: Tensor) -> Tensor:
+    """Attention that is uniform over the allowed keys, float64 [..., n_queries, n_keys]; rows without any are 0."""
+    weights = allowed.double()
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1)
+
+
+def weighted_logs(pattern: Tensor) -> Tensor:
+    """A ln A of every weight, 0 ln 0 being 0, as a new tensor; three times as fast as ``torch.special.entr``."""
+    return pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_().mul_(pattern)
+
+
+def entropy(pattern: Tensor) -> Tensor:
+    """The entropy of each row in nats, [...] of rows [..., n_keys]."""
+    return -weighted_logs(pattern).sum(-1)
+
+
+def multi_head_attention(
+    x: Tensor, parameters: HeadParameters, allowed: Tensor, source: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The whole reference attention of one layer.
+
+    Args:
+        x: the input of the attention, [.., n, d_model].
+        parameters: those of the layer.
+        allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n_keys].
+        source: what keys and values are made of, [.., n_keys, d_model]; None for x itself (self-attention).
+
+    Returns:
+        the pattern of every head, [.., n_heads, n, n_keys], and the output of all heads together after
+        W_O and b_O, [.., n, d_model].
+    """
+    source = x if source is None else source
+    query, key = queries_and_keys(x, source, parameters)
+    pattern = pattern_of(query, key, parameters, allowed)
+    return pattern, attention_output(pattern, values(source, parameters), parameters)

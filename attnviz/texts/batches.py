@@ -1,0 +1,263 @@
+"""Texts as padded batches, and through the model, with a sample of the batches verified in full."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from attnviz.errors import TextError, VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.encoding import lost_segments
+from attnviz.models.head_ids import LayerId
+from attnviz.models.tokens import overlapping
+from attnviz.texts.reading import Span, Text
+from attnviz.trace.checks import LayerCheck, Verification, worse_of
+from attnviz.trace.recorder import BLOCK_MEMORY, PatternsAlone, record_attention
+from attnviz.trace.verify import Names, VerifiedRows, Verifier
+
+EVERY = 20
+"""Batches of which one is verified; of the first so many, the very first."""
+
+_WINDOW = 32
+"""Batches that are sorted by length together, so that memory does not grow with the corpus."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One text as the model reads it.
+
+    Attributes:
+        ids: [n], vocabulary entries.
+        sink: [n], special tokens and, in GPT-2, position 0.
+        members: for each span of the text, the positions of the tokens that overlap it.
+        pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
+        type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
+        offsets: [n], where the pieces stand in the text.
+        target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
+    """
+
+    ids: tuple[int, ...]
+    sink: tuple[bool, ...]
+    members: tuple[tuple[int, ...], ...]
+    source: Text
+    pieces: tuple[str, ...] = ()
+    type_ids: tuple[int, ...] | None = None
+    offsets: tuple[Span, ...] = ()
+    target: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts of about one length, padded on the right.
+
+    Attributes:
+        inputs: what the model's forward takes, [batch, n] each.
+        valid: boolean [batch, n], True where there is a token and no padding.
+        content: boolean [batch, n], True where there is a token that is no sink.
+        of_target: as ``valid``, of what a decoder reads; None without one.
+    """
+
+    items: tuple[Item, ...]
+    inputs: dict[str, Tensor]
+    valid: Tensor
+    content: Tensor
+    of_target: Tensor | None = None
+
+    @property
+    def predicting(self) -> Tensor:
+        """As ``valid``, of the final states: those of the text, or of what the decoder reads."""
+        return self.valid if self.of_target is None else self.of_target
+
+    def queries(self, layer: int) -> Tensor:
+        """As ``valid``, of a layer's queries: of the target in the decoder and in cross-attention."""
+        return self.valid if _letter(layer) == "E" else self.predicting
+
+    def keys(self, layer: int) -> Tensor:
+        """Likewise of its keys: of the target in the decoder alone."""
+        return self.predicting if _letter(layer) == "D" else self.valid
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens without padding."""
+        return sum(map(len, self.items))
+
+
+def encode(
+    checkpoint: Checkpoint, texts: Sequence[Text], skipped: Callable[[Text, str], None] | None = None
+) -> list[Item]:
+    """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
+
+    ``skipped`` is told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
+    Without it such a text is an error.
+
+    Raises:
+        TextError: such a text, where nobody is to be told.
+        CheckpointError: the tokenizer does not belong to the model.
+    """
+    if not texts:
+        return []
+    limit = checkpoint.positions
+    items = []
+    for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
+        special = [segment is None for segment in encoding.sequence_ids]
+        offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
+        members = overlapping(offsets, text.spans)
+        why = ""
+        if len(encoding.ids) > limit:
+            why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
+        elif lost_segments(encoding, 1):
+            why = "no tokens are left of it"
+        elif text.answer is not None and not all(members):
+            why = "the model has no token for its pronoun or one of its names"
+        if why:
+            if skipped is None:
+                raise TextError(f"{text.place or 'a text'}: {why}.")
+            skipped(text, why)
+            continue
+        special[0] = special[0] or checkpoint.architecture.causal
+        pieces = tuple(text.text[start:end] for start, end in offsets)
+        types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
+    return items
+
+
+def batches(
+    checkpoint: Checkpoint,
+    texts: Iterable[Text],
+    batch_size: int,
+    skipped: Callable[[Text, str], None] | None = None,
+) -> Iterator[Batch]:
+    """Batches of texts of about one length; each text is in exactly one, read as it is needed.
+
+    The batches of a stretch come in random order, not the shortest first, so that a sample of them has texts of all
+    lengths. The last one of a stretch may be smaller. ``skipped`` as for :func:`encode`.
+    """
+    texts = iter(texts)
+    while stretch := list(islice(texts, batch_size * _WINDOW)):
+        items = sorted(_with_content(encode(checkpoint, stretch, skipped), skipped), key=len)
+        order = list(range(0, len(items), batch_size))
+        random.Random(len(stretch)).shuffle(order)  # noqa: S311 - an order, not a secret
+        for first in order:
+            yield collate(checkpoint, items[first : first + batch_size])
+
+
+def _with_content(items: Iterable[Item], skipped: Callable[[Text, str], None] | None) -> Iterator[Item]:
+    """The items with a token that is no sink; of the others there is nothing to measure."""
+    for item in items:
+        if not all(item.sink):
+            yield item
+        elif skipped is not None:
+            skipped(item.source, "its only token is a sink")
+
+
+def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
+    """Pad items to one length, on the device of the model."""
+    pad = checkpoint.tokenizer.pad_token_id or 0  # masked, so any token will do
+    pad = pad if pad < int(checkpoint.config.vocab_size) else 0
+
+    def padded(rows: Iterable[Sequence[int]], value: int) -> Tensor:
+        tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=value).to(checkpoint.device)
+
+    mask, sink = padded(((1,) * len(item) for item in items), 0), padded((item.sink for item in items), 1)
+    inputs = {"input_ids": padded((item.ids for item in items), pad), "attention_mask": mask}
+    if checkpoint.architecture.segments:
+        inputs["token_type_ids"] = padded((item.type_ids or (0,) * len(item) for item in items), 0)
+    of_target = None
+    if any(item.target for item in items):
+        targets = [item.target for item in items]
+        inputs["decoder_input_ids"] = padded(targets, checkpoint.config.pad_token_id or 0)
+        inputs["decoder_attention_mask"] = padded(((1,) * len(target) for target in targets), 0)
+        of_target = inputs["decoder_attention_mask"].bool()
+    return Batch(tuple(items), inputs, mask.bool(), sink == 0, of_target)
+
+
+def _letter(layer: int) -> str:
+    """The kind of attention of a layer: as an encoder's in models of one kind."""
+    return layer.stack.letter if isinstance(layer, LayerId) else "E"
+
+
+class SampledAttention:
+    """Runs batches through a model and hands over the patterns of each layer.
+
+    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
+    and one of every twenty after it, which the seed decides. In a verified batch every head of every text is recomputed
+    and compared, and the patterns are the reference's; in the others they are the model's.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
+        self._checkpoint = checkpoint
+        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
+        self._batches = self._chosen = 0
+        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
+        self.texts_verified = 0
+
+    @property
+    def next_is_verified(self) -> bool:
+        """Whether the next batch belongs to the sample."""
+        return self._batches % EVERY == self._chosen
+
+    def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
+        """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
+
+        Raises:
+            VerificationError: a head of a verified batch does not reproduce the model.
+        """
+        verifying = self.next_is_verified
+        self._batches += 1
+        if self._batches % EVERY == 0:
+            self._chosen = self._random.randrange(EVERY)
+        if verifying:
+            self.verify(batch, lambda rows: visit(rows.layer, rows.pattern), torch.inf)
+        else:
+            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit), torch.inf)
+
+    def verify(self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY) -> None:
+        """Run the model once on a batch that is verified, and ``visit`` each layer in blocks of rows.
+
+        Raises:
+            VerificationError: a head does not reproduce the model.
+        """
+
+        def names(layer: int) -> tuple[Names, Names]:
+            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
+
+        verifier = Verifier(self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False)
+        record_attention(self._checkpoint, batch.inputs, verifier, memory)
+        if verifier.mismatches:
+            _, where = verifier.mismatches[0]
+            raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
+        for layer, check in verifier.checks.items():
+            self._checks[layer] = worse_of(self._checks[layer], check)
+        self.texts_verified += len(batch.items)
+
+    def _labels(self, batch: Batch, valid: Tensor) -> Names:
+        """Of the texts, or of what a decoder reads."""
+        ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
+        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
+
+    @property
+    def verification(self) -> Verification:
+        """The largest differences found in each layer."""
+        checks = tuple(check for check in self._checks if check is not None)
+        return Verification(self._checkpoint.tolerance, checks)
+
+    def state(self) -> dict[str, Any]:
+        """What was verified so far."""
+        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
+        return {"texts_verified": self.texts_verified, "checks": checks}
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Add what another process, or an earlier run, has verified."""
+        self.texts_verified += state["texts_verified"]
+        for layer, check in enumerate(state["checks"]):
+            if check is not None:
+                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))

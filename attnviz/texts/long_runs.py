@@ -1,0 +1,291 @@
+"""Long runs: several processes on one corpus, what an unfinished run has measured, and Ctrl-C between batches.
+
+Of N processes, as torchrun starts them on one machine or on many, each reads the whole corpus and measures every N-th
+text; at the end the first adds up what all have counted. torch is imported where it is needed only.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnviz.errors import OutputError, ProcessError
+from attnviz.signals import Interrupted, handled
+
+if TYPE_CHECKING:
+    from attnviz.texts.reading import Text
+
+
+_PATIENCE = timedelta(days=7)
+"""How long a process that is done waits for the others."""
+
+_DIGITS = 1 << 62
+
+_HEADER = b"attnviz, an unfinished run; SHA-256 of what follows: "
+"""What the file of an unfinished run begins with; the hash and a line's end come next."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process among those that share the work: its number, how many there are, its number on its machine."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the one that writes and prints."""
+        return self.rank == 0
+
+    def owns(self, number: int) -> bool:
+        """Whether the text with this number is its own to measure."""
+        return number % self.count == self.rank
+
+
+def this_process() -> Process:
+    """This process, as torchrun's environment describes it; alone without one.
+
+    Raises:
+        ProcessError: that environment makes no sense.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    values = [os.environ.get(name, default) for name, default in zip(names, ("0", "1", "0"), strict=True)]
+    if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
+        given = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {given}.")
+    return Process(*map(int, values))
+
+
+def own_file(path: Path, process: Process) -> Path:
+    """The file's name with the number of the process, where there are several."""
+    return path if process.count == 1 else path.with_name(f"{path.name}-{process.rank + 1}-of-{process.count}")
+
+
+def remove_kept(path: Path, process: Process) -> None:
+    """Delete what the processes of this run have kept; nothing of another run, and no file of the user's."""
+    for rank in range(process.count):
+        own = own_file(path, replace(process, rank=rank))
+        for each in (own, _new(own)):
+            if each.is_file() and each.read_bytes()[: len(_HEADER)] == _HEADER:
+                each.unlink()
+
+
+@contextmanager
+def joined_processes(process: Process) -> Iterator[None]:
+    """Connect the processes while the block runs; nothing to do for one alone.
+
+    Raises:
+        ProcessError: this torch cannot, or the others are not to be found.
+    """
+    if process.count == 1:
+        yield
+        return
+    from torch import distributed
+
+    if not distributed.is_available():
+        raise ProcessError("this build of torch has no torch.distributed; start attnviz without torchrun.")
+    try:
+        distributed.init_process_group("gloo", timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise ProcessError(f"cannot connect {process.count} processes: {error}; start them with torchrun.") from error
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def gathered(process: Process, state: Any) -> list[Any]:
+    """In the first process, what every process has counted, by rank; in the others nothing.
+
+    Raises:
+        ProcessError: another process has stopped.
+    """
+    if process.count == 1:
+        return [state]
+    from torch import distributed
+
+    states: list[Any] | None = [None] * process.count if process.first else None
+    try:
+        distributed.gather_object(state, states)
+    except RuntimeError as error:
+        raise ProcessError("another process has stopped before it was done; see its message.") from error
+    return states or []
+
+
+@dataclass
+class Measured:
+    """How much of one corpus is done, with ``texts`` measured, ``tokens`` in them, and texts ``left_out``.
+
+    ``numbers`` are those of the texts that need not be read again, measured or left out; ``digest`` is of their
+    content, whatever their order; ``pending`` has the digests of texts that are being measured, by number.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    digest: int = 0
+    texts: int = 0
+    tokens: int = 0
+    left_out: int = 0
+    pending: dict[int, int] = field(default_factory=dict)
+
+    def note(self, text: "Text", n_tokens: int = 0) -> None:
+        """Count a text as measured; or as left out, where it has no tokens."""
+        self.numbers.add(text.number)
+        self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
+        self.texts += n_tokens > 0
+        self.tokens += n_tokens
+        self.left_out += n_tokens == 0
+
+    def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
+        """The texts of a corpus that are still to be measured."""
+        before = frozenset(self.numbers)
+        for text in texts:
+            if text.number not in before:
+                self.pending[text.number] = _digest(text)
+                yield text
+
+    def changed(self, texts: "Iterator[Text]") -> str:
+        """What has changed of the texts that are done, in words; empty where they are what they were.
+
+        Nothing is read beyond them.
+        """
+        digest, n_seen = 0, 0
+        for text in texts if self.numbers else ():
+            if text.number in self.numbers:
+                n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
+            if n_seen == len(self.numbers):
+                break
+        if n_seen < len(self.numbers):
+            return f"{len(self.numbers) - n_seen} of the {len(self.numbers)} texts that it had read are gone"
+        return "" if digest == self.digest else f"the {n_seen} texts that it had read are others now"
+
+    def add(self, other: "Measured") -> None:
+        """Count what another process has measured."""
+        self.texts += other.texts
+        self.tokens += other.tokens
+        self.left_out += other.left_out
+
+    def state(self) -> dict[str, Any]:
+        """Plain numbers, to save."""
+        return {**vars(self), "numbers": sorted(self.numbers), "pending": {}}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "Measured":
+        """From what :meth:`state` gave."""
+        return cls(**{**state, "numbers": set(state["numbers"])})
+
+
+class Unfinished:
+    """The file of an unfinished run; only a run with the same settings may go on from it."""
+
+    def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
+        self.path = path
+        self._settings = settings
+
+    def load(self) -> dict[str, Any] | None:
+        """What an earlier run with the same settings has left; None without one.
+
+        Raises:
+            OutputError: the file is of a run with other settings, or no such file at all; it is left as it is.
+        """
+        if self.path is None or not self.path.exists():
+            return None
+        import torch
+
+        with self.believed():
+            header, _, saved = (self.path.read_bytes() if self.path.is_file() else b"").partition(b"\n")
+            if header != _header(saved):
+                raise ValueError("the hash is another")
+            content = torch.load(io.BytesIO(saved), weights_only=True)
+            settings, state = dict(content["settings"]), dict(content["state"])
+        other = [name for name in {**settings, **self._settings} if settings.get(name) != self._settings.get(name)]
+        if other:
+            changes = ", ".join(f"{name} {settings.get(name)}, now {self._settings.get(name)}" for name in other)
+            raise OutputError(
+                f"{self.path} holds what an interrupted run with other settings has measured ({changes}); give the "
+                "same settings to go on, another folder with -o, or delete it to begin anew."
+            )
+        return state
+
+    @contextmanager
+    def believed(self) -> Iterator[None]:
+        """While what the file holds is read and made use of, whatever is wrong with it is one message.
+
+        Raises:
+            OutputError: for any other error of the block.
+        """
+        try:
+            yield
+        except Exception as error:
+            raise OutputError(
+                f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
+                "file; delete it to begin anew, or choose another folder with -o."
+            ) from error
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write the file whole or not at all.
+
+        Raises:
+            OutputError: the folder cannot be written to.
+        """
+        if self.path is None:
+            return
+        import torch
+
+        new, content = _new(self.path), io.BytesIO()
+        torch.save({"settings": self._settings, "state": state}, content)
+        saved = content.getvalue()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(_header(saved) + b"\n" + saved)
+            new.replace(self.path)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            raise OutputError(
+                f"cannot keep what was measured in {self.path}: {error.strerror or error}; free some space or make the "
+                "folder writable there, or choose another folder with -o."
+            ) from error
+
+    def remove(self) -> None:
+        """Delete the file: nobody could go on from it."""
+        if self.path is not None:
+            remove_kept(self.path, Process())
+
+
+@contextmanager
+def interruptions_noted() -> Iterator[Callable[[], bool]]:
+    """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
+
+    Ask for it, of what is yielded, between two pieces of work, and raise KeyboardInterrupt.
+    """
+    noted: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if noted:
+            raise Interrupted
+        noted.append(number)
+
+    with handled(note):
+        yield lambda: bool(noted)
+
+
+def _header(saved: bytes) -> bytes:
+    """The first line of the file of an unfinished run, by which a damaged one is told."""
+    return _HEADER + hashlib.sha256(saved).hexdigest().encode()
+
+
+def _new(path: Path) -> Path:
+    """Where a file is written before it takes the place of the earlier one."""
+    return path.with_name(f"{path.name}.new")
+
+
+def _digest(text: "Text") -> int:
+    """Of all that is measured of a text; the same in every process and run."""
+    content = repr((text.text, text.spans, text.arcs, text.answer))
+    return int.from_bytes(hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:7], "big")

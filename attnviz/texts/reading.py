@@ -1,0 +1,343 @@
+"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
+
+A line that breaks the format is an error that names file and line, raised when the reading comes to it.
+"""
+
+import codecs
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnviz.errors import CorpusError
+from attnviz.language.syntax import LEFT_OUT, Arc
+
+SHORTEST, LONGEST = 3, 60
+"""Words of the sentences of a treebank that count (contract)."""
+
+_KINDS = {
+    "conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)", "gap": ".tsv (GAP, or texts with labels)",
+}  # fmt: skip
+"""By kind of corpus, the suffix of its files and what they hold."""
+
+_GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
+_TEXT_COLUMNS, _LABEL_COLUMN = ("text", "sentence"), "label"
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN_CHARACTERS = 60
+
+Span = tuple[int, int]
+"""First and past-the-last character."""
+
+
+class Place(NamedTuple):
+    """A line of a file, counted from 1, for messages; prints as ``path:line``."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of a corpus, with the spans that attention is measured between.
+
+    Attributes:
+        text: what the model reads: a line, a passage, or a treebank's word forms with single spaces between.
+        spans: of the syntactic words of a tree, or of GAP's pronoun and its names A and B.
+        arcs: dependency relations between the spans, without punctuation and root.
+        place: its line, in a treebank that of its first word.
+        number: of the sentence, or the row of GAP's table, in its corpus, from 0.
+        answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
+        subjects: there, whether each name is the subject of a clause; None where no parser was asked.
+        label: of a labelled text, its class as it was given: a name or a number.
+        target: for an encoder-decoder, what its decoder reads.
+    """
+
+    text: str
+    spans: tuple[Span, ...] = ()
+    arcs: tuple[Arc, ...] = ()
+    place: Place | None = None
+    number: int = 0
+    answer: int | None = None
+    subjects: tuple[bool, bool] | None = None
+    label: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A file to read, with its hexadecimal ``sha256``; ``size`` is about how many texts it has, for progress.
+
+    ``kind`` is ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
+    """
+
+    path: Path
+    kind: str
+    sha256: str
+    size: int
+
+
+class _Word(NamedTuple):
+    """A syntactic word, its head as the line has it: unchecked until all of the sentence is read."""
+
+    form: str
+    head: str
+    relation: str
+    place: Place
+
+
+def open_corpus(path: Path, kinds: Sequence[str] = tuple(_KINDS)) -> Corpus:
+    """Take the kind of a corpus from its suffix, one of ``kinds``, and its hash.
+
+    Raises:
+        CorpusError: no such file, a folder, another suffix, or a file that cannot be read.
+    """
+    *others, last = (_KINDS[kind] for kind in kinds)
+    suffixes = f"{', '.join(others)} or {last}" if others else last
+    try:
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
+            raise CorpusError(f"expected a corpus at {path}, found {found}; give a file that ends in {suffixes}.")
+        kind = next((kind for kind in kinds if _KINDS[kind].startswith(f"{path.suffix.lower()} ")), "")
+        if not kind:
+            raise CorpusError(f"expected a file that ends in {suffixes}, found {path}; give, or rename, such a file.")
+        digest, size = hashlib.sha256(), 0
+        ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += sum(block.count(end) for end in ends)
+        return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")))
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+
+
+def as_labelled(corpus: Corpus) -> Corpus:
+    """A ``.tsv`` as texts with labels, unless it begins with GAP's header.
+
+    A header names the columns ``text`` (or ``sentence``) and ``label``, in any order, beside others. Without the word
+    ``label`` in the first line there is no header, and the two columns are text and label.
+    """
+    first = next((line for _, line in _filled_lines(corpus)), "")
+    return corpus if first.split("\t") == _GAP_COLUMNS else replace(corpus, kind="labelled")
+
+
+def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
+    """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
+
+    All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other. ``limit``:
+    sentences, or rows of GAP's table, that are read; None for all.
+
+    Raises:
+        CorpusError: for a treebank where conllu is not installed; when the reading comes to it for a line that breaks
+            the format; and where there is no such text.
+    """
+    read, expected = _READERS[corpus.kind]
+    text = None
+    for text in read(corpus):
+        if limit is not None and text.number >= limit:
+            return
+        yield text
+    if text is None:
+        raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
+
+
+def _sentences(corpus: Corpus) -> Iterator[Text]:
+    for number, (place, line) in enumerate(_filled_lines(corpus)):
+        yield Text(line.strip(), place=place, number=number)
+
+
+def _trees(corpus: Corpus) -> Iterator[Text]:
+    read, number, words = _conllu_reader(corpus), 0, list[_Word]()
+    for place, line in _lines(corpus):
+        if line.strip() and not line.startswith("#"):
+            word = _word(line, place, len(words) + 1, read)
+            words += [word] if word else []
+        elif words and not line.strip():
+            yield _sentence(words, number)
+            words, number = [], number + 1
+    if words:
+        yield _sentence(words, number)
+
+
+def _conllu_reader(corpus: Corpus) -> Callable[[str], Any]:
+    """A function from a line to its columns by name, all text but the id (None where there is none)."""
+    try:
+        import conllu
+    except ImportError as error:
+        raise CorpusError(
+            f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
+        ) from error
+    parsers = dict.fromkeys(("xpos", "feats", "head", "deps", "misc"), lambda columns, i: columns[i])
+
+    def read(line: str) -> Any:
+        try:
+            return conllu.parse_token_and_metadata(line, field_parsers=parsers)[0]
+        except (conllu.exceptions.ParseException, ValueError, IndexError):  # 5,000 digits; # after a space
+            return {"id": None}
+
+    return read
+
+
+def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _Word | None:
+    """The word of a line, which must have this number; None for a multiword token or an empty node."""
+    columns = line.split("\t")
+    if len(columns) != 10:
+        found = f"{len(columns)} in {_shown(line)}"
+        raise _broken(place, "10 columns with tabs between", found, "give a treebank in CoNLL-U")
+    # conllu would strip the line, and split it at two spaces too
+    token = read("\t".join(" ".join(column.split()) or "_" for column in columns))
+    if isinstance(token["id"], tuple):
+        return None
+    if token["id"] != number:
+        advice = "number the words of a sentence from 1, in order, and leave a blank line after it"
+        raise _broken(place, f"the id {number}", _shown(columns[0]), advice)
+    form = columns[1].strip()
+    if not form:
+        raise _broken(place, "a word form in column 2", "none", "fill it in, if need be with _")
+    if token["deprel"] == "_":
+        advice = "give a treebank in which every word has a relation"
+        raise _broken(place, "a relation such as nsubj in column 8", _shown(columns[7]), advice)
+    return _Word(form, columns[6], token["deprel"], place)
+
+
+def _sentence(words: Sequence[_Word], number: int) -> Text:
+    spans, arcs = [], []
+    start = 0
+    for dependent, word in enumerate(words):
+        spans.append((start, start + len(word.form)))
+        start += len(word.form) + 1
+        head = _head(word, len(words), dependent + 1)
+        if head > 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
+            arcs.append(Arc(dependent, head - 1, word.relation))
+    return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number)
+
+
+def _head(word: _Word, n_words: int, own: int) -> int:
+    """The id of a word's head, 0 for the root."""
+    if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > n_words:
+        expected = f"a head from 0 (root) to {n_words} (words of the sentence) in column 7"
+        raise _broken(word.place, expected, _shown(word.head), "give the id of a word of the same sentence")
+    if int(word.head) == own:
+        raise _broken(word.place, "another word as the head in column 7", "the word itself", "give 0 to the root")
+    return int(word.head)
+
+
+def _labelled(corpus: Corpus) -> Iterator[Text]:
+    number, width, text, label = -1, 0, 0, 0
+    for place, line in _filled_lines(corpus):
+        row = [cell.strip() for cell in line.split("\t")]
+        if not width:
+            width, text, label = _label_columns(place, row)
+            number -= row[label].lower() == _LABEL_COLUMN
+        if (number := number + 1) < 0:  # the header
+            continue
+        if len(row) != width:
+            advice = "put each text with its label on one line, with one tab between columns"
+            raise _broken(place, f"{width} columns with tabs between", str(len(row)), advice)
+        if not row[text] or not row[label]:
+            raise _broken(place, "a text and its label", _shown("\t".join(row)), "fill in both")
+        yield Text(row[text], place=place, number=number, label=row[label])
+
+
+def _label_columns(place: Place, first: Sequence[str]) -> tuple[int, int, int]:
+    """The number of columns, and which have text and label, by the first line."""
+    names = [cell.lower() for cell in first]
+    texts = [names.index(name) for name in _TEXT_COLUMNS if name in names]
+    if (_LABEL_COLUMN in names) != bool(texts) or (not texts and len(first) != 2):
+        expected = "a header with the columns text and label, or two columns (text, label) without a header"
+        raise _broken(place, expected, _shown("\t".join(first)), "name the columns, with tabs between")
+    return (len(first), texts[0], names.index(_LABEL_COLUMN)) if texts else (2, 0, 1)
+
+
+def _rows(corpus: Corpus) -> Iterator[Text]:
+    for i, (place, line) in enumerate(_filled_lines(corpus)):
+        row = line.split("\t")
+        if i > 0 and (example := _example(row, place)):
+            yield example
+        elif i == 0 and row != _GAP_COLUMNS:
+            expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
+            raise _broken(place, expected, _shown(" ".join(row)), "give the file as GAP has it, header included")
+
+
+def _example(row: Sequence[str], place: Place) -> Text | None:
+    """The example of a row; None where none or both of the names are right."""
+    if len(row) != len(_GAP_COLUMNS):
+        expected = f"{len(_GAP_COLUMNS)} columns with tabs between"
+        raise _broken(place, expected, str(len(row)), "put each example on one line, without tabs in its text")
+    fields = dict(zip(_GAP_COLUMNS, row, strict=True))
+    spans = tuple(_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
+    a, b = (_truth(fields, column, place) for column in ("A-coref", "B-coref"))
+    return Text(fields["Text"], spans, (), place, place.line - 2, int(b)) if a != b else None
+
+
+def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
+    """Where the pronoun or name of a column stands in the text."""
+    mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
+    advice = f"correct {column} or {column}-offset, which counts characters of Text from 0"
+    if not _WHOLE_NUMBER.fullmatch(offset):
+        raise _broken(place, f"a whole number in {column}-offset", _shown(offset), advice)
+    start, end = int(offset), int(offset) + len(mention)
+    if not mention:
+        raise _broken(place, f"a word in column {column}", "none", "fill it in")
+    if text[start:end] != mention:
+        raise _broken(place, f"{column} {_shown(mention)} at character {start}", _shown(text[start:end]), advice)
+    return start, end
+
+
+def _truth(fields: dict[str, str], column: str, place: Place) -> bool:
+    if (value := fields[column].upper()) not in {"TRUE", "FALSE"}:
+        raise _broken(place, f"TRUE or FALSE in {column}", _shown(fields[column]), "write one of the two")
+    return value == "TRUE"
+
+
+def _lines(corpus: Corpus) -> Iterator[tuple[Place, str]]:
+    """Every line with its place, without its line end and a byte order mark."""
+    try:
+        with corpus.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                place = Place(corpus.path, number)
+                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield place, _decoded(data, place).removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise _cannot_read(corpus.path, error) from error
+
+
+def _filled_lines(corpus: Corpus) -> Iterator[tuple[Place, str]]:
+    return ((place, line) for place, line in _lines(corpus) if line.strip())
+
+
+def _decoded(data: bytes, place: Place) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        character = len(data[: error.start].decode("utf-8")) + 1
+        found = f"byte 0x{data[error.start]:02x} as character {character} of the line"
+        raise _broken(place, "text encoded as UTF-8", found, "save the file as UTF-8") from error
+
+
+def _broken(place: Place, expected: str, found: str, advice: str) -> CorpusError:
+    return CorpusError(f"{place}: expected {expected}, found {found}; {advice}.")
+
+
+def _cannot_read(path: Path, error: OSError) -> CorpusError:
+    found = error.strerror or type(error).__name__
+    return CorpusError(f"expected a file that can be read at {path}, found: {found}; check its name and permissions.")
+
+
+def _shown(text: str) -> str:
+    """The text in quotation marks, on one line, cut where it is long."""
+    return repr(text[:_SHOWN_CHARACTERS]) + "…" * (len(text) > _SHOWN_CHARACTERS)
+
+
+_READERS = {
+    "conllu": (_trees, "a sentence in CoNLL-U"),
+    "txt": (_sentences, "a sentence"),
+    "gap": (_rows, "a row of GAP with exactly one right name"),
+    "labelled": (_labelled, "a text with its label"),
+}
+"""By kind of corpus, what reads it, and what it has to hold at least."""

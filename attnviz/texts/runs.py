@@ -1,0 +1,202 @@
+"""A run over corpora, batch by batch: gone on with after an interruption, alone or with other processes."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from attnviz.errors import CorpusError, OutputError, UsageError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.opening import resolve_device
+from attnviz.models.wording import counted
+from attnviz.progress import Progress
+from attnviz.texts.batches import Batch, batches
+from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered, interruptions_noted
+from attnviz.texts.parsing import Parser
+from attnviz.texts.reading import Corpus, Text, read_texts
+
+_SAVED_EVERY = 10.0
+"""Seconds between two savings of what was measured."""
+
+
+class Part(Protocol):
+    """Something that is counted over batches; counts of several runs or processes add up."""
+
+    def state(self) -> dict[Any, Any]:
+        """What was counted so far: tensors, numbers and dicts of them."""
+
+    def absorb(self, state: dict[Any, Any]) -> None:
+        """Add what another part of the same kind and shape counted."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is to be measured, and how; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
+
+    checkpoint: Checkpoint
+    corpora: tuple[Corpus, ...]
+    parse: Parser | None
+    limit: int | None
+    batch_size: int
+    seed: int
+    process: Process
+    unfinished: Unfinished
+    progress: Progress
+    warn: Callable[[str], None]
+
+
+class LongRun:
+    """One run over all corpora, on this process's share of the texts; ``measured`` says how much of each is done.
+
+    Args:
+        settings: what is to be measured.
+        parts: what is counted, by name, at zero.
+        count: counts a batch of the corpus with this number into the parts.
+        prepared: a text as it is measured; None for one to leave out.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        parts: Mapping[str, Part],
+        count: Callable[[int, Batch], None],
+        prepared: Callable[[Text], Text | None],
+    ) -> None:
+        self._settings, self._parts, self._count, self._prepared = settings, parts, count, prepared
+        self.measured = [Measured() for _ in settings.corpora]
+        self._save_at = time.monotonic() + _SAVED_EVERY
+
+    def measure(self) -> None:
+        """Measure all corpora, from where an earlier run stopped if their texts are still the same, and keep that.
+
+        Raises:
+            CorpusError: a corpus is malformed; what stands before the place is measured and kept.
+            OutputError: what an earlier run has measured of a corpus is not in it any more; it is left as it is.
+            KeyboardInterrupt: after the batch in which it came; what was measured is kept.
+        """
+        self._go_on()
+        with interruptions_noted() as interrupted:
+            for number, measured in enumerate(self.measured):
+                for batch in self._batches(number, measured):
+                    self._count(number, batch)
+                    for item in batch.items:
+                        measured.note(item.source, len(item))
+                    self._tell(number, measured)
+                    if interrupted():
+                        self._save()
+                        raise KeyboardInterrupt
+        self._save()
+
+    def gather(self) -> bool:
+        """Add up what all processes have counted, in the first; whether this is the first.
+
+        Raises:
+            CorpusError: nothing of a corpus could be measured.
+        """
+        settings = self._settings
+        states = gathered(settings.process, self._state())
+        for state in states[1:]:
+            self._absorb(state)
+            for mine, theirs in zip(self.measured, state["measured"], strict=True):
+                mine.add(Measured.of(theirs))
+        for corpus, done in zip(settings.corpora, self.measured, strict=True):
+            if states and not done.texts:
+                settings.unfinished.remove()
+                raise CorpusError(
+                    f"no text of {corpus.path} could be measured: all {done.left_out} are too long, too short, or "
+                    "not within what the model can see."
+                )
+        return bool(states)
+
+    def _go_on(self) -> None:
+        """Take up what an earlier run has measured; refuse corpora that have changed since, and lose nothing of it."""
+        settings = self._settings
+        if (state := settings.unfinished.load()) is None:
+            return
+        with settings.unfinished.believed():
+            self._absorb(state)
+            self.measured = [Measured.of(each) for each in state["measured"]]
+        for number, (corpus, measured) in enumerate(zip(settings.corpora, self.measured, strict=True)):
+            if found := measured.changed(self._own_texts(number)):
+                raise OutputError(
+                    f"{settings.unfinished.path} holds what an interrupted run has measured of {corpus.path}, which "
+                    f"has changed since: {found}. Give the corpus as it was to go on, choose another folder with -o, "
+                    "or delete that file to begin anew."
+                )
+        settings.warn(
+            f"continuing after {counted(sum(each.texts for each in self.measured), 'text')} that an earlier run "
+            f"measured; to start again, delete {settings.unfinished.path}"
+        )
+
+    def _own_texts(self, number: int) -> Iterator[Text]:
+        """This process's share of a corpus."""
+        texts = read_texts(self._settings.corpora[number], self._settings.limit)
+        return (text for text in texts if self._settings.process.owns(text.number))
+
+    def _batches(self, number: int, measured: Measured) -> Iterator[Batch]:
+        """What is still to be measured of a corpus; of a malformed one all that stands before the place."""
+        settings, broken = self._settings, list[CorpusError]()
+
+        def texts() -> Iterator[Text]:
+            try:
+                for text in measured.remaining(self._own_texts(number)):
+                    if (prepared := self._prepared(text)) is None:
+                        measured.note(text)
+                    else:
+                        yield prepared
+            except CorpusError as error:
+                broken.append(error)
+
+        def skipped(text: Text, why: str) -> None:
+            measured.note(text)
+            settings.warn(f"{text.place}: left out: {why}.")
+
+        yield from batches(settings.checkpoint, texts(), settings.batch_size, skipped)
+        if broken:
+            self._save()
+            raise broken[0]
+
+    def _tell(self, number: int, measured: Measured) -> None:
+        """Tell of progress, and save now and then."""
+        settings, corpus = self._settings, self._settings.corpora[number]
+        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
+        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
+        if time.monotonic() > self._save_at:
+            try:
+                self._save()
+            except OutputError as error:  # the run itself may yet succeed
+                settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                self._save_at = math.inf
+
+    def _save(self) -> None:
+        """Keep what was measured, if anything was; raise OutputError where that cannot be."""
+        if any(each.numbers for each in self.measured):
+            self._settings.unfinished.save(self._state())
+        self._save_at = time.monotonic() + _SAVED_EVERY
+
+    def _state(self) -> dict[str, Any]:
+        parts = {name: part.state() for name, part in self._parts.items()}
+        return {"parts": parts, "measured": [each.state() for each in self.measured]}
+
+    def _absorb(self, state: Mapping[str, Any]) -> None:
+        for name, part in self._parts.items():
+            part.absorb(state["parts"][name])
+
+
+def own_device(process: Process, name: str, device_map: object = None) -> str | None:
+    """The name of the device to use: of several processes each takes a GPU of its own; None with a device map.
+
+    Raises:
+        UsageError: a device map for several processes; others as for :func:`attnviz.models.opening.resolve_device`.
+    """
+    if device_map is not None and process.count > 1:
+        raise UsageError("--device-map (device_map=...) gives all devices to one process; start it without torchrun.")
+    if device_map is not None:
+        return None if name == "auto" else name  # which is refused where the map is read
+    device = resolve_device(name)
+    if device == torch.device("cuda") and process.count > 1:
+        return f"cuda:{process.local_rank % torch.cuda.device_count()}"
+    return str(device)

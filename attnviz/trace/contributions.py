@@ -1,0 +1,138 @@
+"""What the heads of one verified layer write into the residual stream, held against what the model's attention gives.
+
+For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W_O (Elhage et al. 2021)::
+
+    o_h = (A v) W_O                                              [n, d_model]: what head h adds
+    o   = sum over h of o_h, + b_O                               [n, d_model]: the attention's output
+    f(x_k) = v_k W_O,  ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||   norm-weighted attention (Kobayashi et al. 2020)
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import VerificationError
+from attnviz.reference import attention
+from attnviz.trace.verify import VerifiedAttention
+
+
+@contextmanager
+def without_gradients(device: torch.device) -> Iterator[None]:
+    """Neither gradients nor autocast, as where the heads were verified; tensors can be used in a graph later on."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class LayerContributions:
+    """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
+
+    Attributes:
+        attention: from which patterns are recomputed, a block of rows at a time.
+        value: x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same.
+        output_weight: W_O, [n_heads, d_head, d_model].
+        output_bias: b_O, [d_model]; zeros where the model has none.
+    """
+
+    attention: VerifiedAttention
+    layer: int
+    value: Tensor
+    output_weight: Tensor
+    output_bias: Tensor
+
+    @property
+    def n_heads(self) -> int:
+        """Heads of the layer."""
+        return len(self.value)
+
+    def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of some heads, if asked.
+
+        Keys after the last of them are hidden from all these rows.
+        """
+        for rows in self.attention.rows(self.layer, heads):
+            yield rows.first, rows.wide[0]
+
+    def added(self, head: int, rows: Tensor) -> Tensor:
+        """What the head adds to the residual stream where its pattern has these rows, [rows, d_model]."""
+        with without_gradients(rows.device):
+            return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head])
+
+    def outputs(self, heads: Sequence[int]) -> Tensor:
+        """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
+        return torch.cat([torch.stack(list(map(self.added, heads, rows))) for _, rows in self.rows(heads)], dim=1)
+
+    def outputs_at(self, position: int) -> Tensor:
+        """What every head adds at one position, [n_heads, d_model]."""
+        there = replace(self, attention=replace(self.attention, queries=(position,)))
+        return there.outputs(range(self.n_heads))[:, 0]
+
+    def value_norms(self, head: int) -> Tensor:
+        """||f(x_k)|| of every key, [n]."""
+        with without_gradients(self.value.device):
+            norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
+            return norms
+
+    def pattern(self, head: int) -> Tensor:
+        """A of one head, whole, [n_queries, n_keys]."""
+        pattern = self.value.new_zeros(len(self.attention.tokens_of(self.layer)[0]), self.value.shape[1])
+        for first, rows in self.rows([head]):
+            pattern[first : first + rows.shape[1], : rows.shape[2]] = rows[0]
+        return pattern
+
+    def norms(self, head: int) -> Tensor:
+        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]; A is never negative, so it is A[q, k] ||f(x_k)||."""
+        return self.pattern(head) * self.value_norms(head)
+
+
+def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
+    """Recompute what one layer's heads write from: values in the model's number format, the rest in float32 at least.
+
+    Raises:
+        VerificationError: the model was changed since it was verified.
+    """
+    checkpoint = verified.checkpoint
+    with without_gradients(checkpoint.device):
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        value = attention.values(verified.keys_input(layer), parameters)[0]
+        weight, bias = parameters.output_weight, parameters.output_bias
+        bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
+        return LayerContributions(
+            verified, layer, *(attention.widened(given.detach()) for given in (value, weight, bias))
+        )
+
+
+def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
+    """Hold a sum of parts and b_O against the model's own attention output of a layer.
+
+    ``total`` is the sum, [n, d_model]; ``parts`` say what was summed, with the verb, for a message: ``... do not sum``.
+
+    Returns:
+        the largest absolute difference as a share of the layer's largest absolute output, and this output.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance for outputs of the number format
+            (:mod:`attnviz.reference.tolerances`); the message names the place.
+    """
+    own = verified.model_output(layer)[0].to(total.dtype)
+    error, scale, place = error_of_sum(total, own)
+    tolerance = verified.verification.tolerance.output
+    if not error <= tolerance:  # a NaN is a failure, too
+        query, dimension = divmod(place, own.shape[-1])
+        raise VerificationError(
+            f"{parts} to the model's own attention output: they differ most at query {query} "
+            f"({verified.tokens_of(layer)[0].labels[query]!r}), dimension {dimension}: the model gives "
+            f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
+            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was written."
+        )
+    return error, scale
+
+
+def error_of_sum(total: Tensor, own: Tensor) -> tuple[float, float, int]:
+    """The largest difference over the largest of the model's own numbers, this number, and where they differ most."""
+    scale = float(own.abs().max())
+    difference = (total - own).abs()
+    return float(difference.max()) / (scale or 1.0), scale, int(difference.nan_to_num(nan=torch.inf).argmax())

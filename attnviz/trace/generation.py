@@ -1,0 +1,111 @@
+"""Greedy generation, one forward pass a token, for texts of a few dozen tokens."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import TextError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.encoding import tokens_of_ids
+from attnviz.models.tokens import Tokens, shifted_right
+from attnviz.models.wording import counted, visible
+from attnviz.trace.recorder import attending
+
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
+
+
+class TargetTokens(NamedTuple):
+    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last."""
+
+    text: str
+    tokens: Tokens
+    generated: bool
+
+
+def target_tokens(
+    checkpoint: Checkpoint, source: Tokens, given: str | None, truncate: bool, max_new_tokens: int | None
+) -> TargetTokens:
+    """What the decoder of an encoder-decoder reads: the target that was given, or one that it writes, greedily.
+
+    Raises:
+        TextError: see :func:`attnviz.models.encoding.tokenize`.
+    """
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    if given is None:
+        text, whole = generate_greedily(checkpoint, source, longest)
+    else:
+        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
+    start = int(checkpoint.config.decoder_start_token_id)
+    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
+    return TargetTokens(text, shifted_right(whole, start, label), given is None)
+
+
+def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
+    """The target that the model writes itself, as text and tokens: always the most likely next one, never padding.
+
+    It ends with the model's end token, or after so many tokens, or where its positions end.
+
+    Raises:
+        TextError: the model has no language-modelling head, or writes nothing.
+    """
+    if checkpoint.language_head is None:
+        raise TextError(
+            "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
+        )
+    model: Any = checkpoint.model
+    config, given = checkpoint.config, tokens.model_inputs(checkpoint.device)
+    written = [int(config.decoder_start_token_id)]
+    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        source = {"encoder_hidden_states": model.encoder(**given).last_hidden_state}
+        run = partial(model.decoder, encoder_attention_mask=given["attention_mask"], use_cache=False, **source)
+        _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
+    text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
+    if all(target.special):
+        raise TextError("the model writes nothing after this text; give a target: --target (target=).")
+    return text, target
+
+
+def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
+    """What a decoder with its head writes after a text, always the most likely next token: ``count`` tokens, or fewer.
+
+    Returns:
+        their ids, without the end token; and whether the model ended the text itself.
+
+    Raises:
+        TextError: the model has too few positions, or ends at once.
+    """
+    if len(tokens) + count > checkpoint.positions:
+        raise TextError(
+            f"the text has {counted(len(tokens), 'token')} and {count} more were asked for, but the model has "
+            f"{checkpoint.positions} positions; shorten the text, or generate fewer."
+        )
+    written, model = list(tokens.ids), checkpoint.model
+    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        run = partial(model, use_cache=False)
+        ended = _append(checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids)))
+    new = written[len(tokens) : len(written) - ended]
+    if not new:
+        raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
+    return new, ended
+
+
+def _append(
+    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[[Tensor], Any], never: int | None = None
+) -> bool:
+    """Add so many tokens to those written, each the most likely next one, up to the model's end; whether it ended."""
+    head: Any = checkpoint.language_head
+    end = checkpoint.config.eos_token_id
+    ends = {end} if isinstance(end, int) else set(end or ())
+    for _ in range(count):
+        states = run(torch.tensor([written], device=checkpoint.device)).last_hidden_state
+        logits = head(states[0, -1]).flatten()
+        if never is not None and never not in ends:
+            logits[never] = -torch.inf
+        written.append(int(logits.argmax()))
+        if written[-1] in ends:
+            return True
+    return False
