@@ -62,9 +62,9 @@ else:
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout.measure": ("Rollout", "rollout"),
-        "errors": tuple(name for name in vars(errors) if not name.startswith("_")),
+        "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),
-        "model.head_ids": ("HeadId",),
+        "models.head_ids": ("HeadId",),
         "version": ("__version__",),
     }
     _MODULES = {name: f"attnviz.{module}" for module, names in _NAMES.items() for name in names}

@@ -12,7 +12,7 @@ def tell(progress: Progress | None, what: str, done: int, total: int) -> None:
         progress(what, done, total)
 
 
-def told_once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
+def report_once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
     """A function that hands on each message once."""
     told: set[str] = set()
 

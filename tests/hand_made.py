@@ -17,7 +17,7 @@ from attnviz.measures.statistics import TextContext, measure
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens, merge_units
+from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
 from attnviz.reference.tolerances import Tolerance
@@ -93,7 +93,7 @@ def hand_made(
     tokens = tokens_of(labels, special, causal, truncated)
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
-    units = merge_units(tokens, words)
+    units = merge_subwords(tokens, words)
     context = TextContext(units, causal, MaskInput(units.labels, units.labels, causal))
     tolerance = Tolerance(1e-4, 1e-4, "a test")
     n = len(labels)
@@ -109,7 +109,7 @@ def hand_made(
             id = HeadId(layer.check.layer, head)
             found = judge(of_head, context, relations, id)
             stored = None if profile is None else profile.of(id)
-            heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_content), stored))
+            heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_non_sink), stored))
     attention: Any = SimpleNamespace(
         verification=Verification(tolerance, tuple(layer.check for layer in layers)),
         layer=layers.__getitem__,

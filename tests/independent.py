@@ -13,8 +13,8 @@ import torch
 
 SHARES = ("previous", "current", "next", "local", "long_range")
 SCALARS = (
-    "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content", "confidence", "confidence_content",
-    "sink", *SHARES,
+    "entropy", "entropy_uniform", "entropy_non_sink", "distance", "distance_non_sink", "confidence",
+    "confidence_non_sink", "sink", *SHARES,
 )  # fmt: skip
 
 
@@ -96,13 +96,13 @@ def statistics(
     found: dict[str, Any] = {
         "entropy": np.mean([-sum(a * np.log(a) for a in A[q] if a > 0) for q in range(n)]),
         "entropy_uniform": np.mean([np.log(len(allowed[q])) for q in range(n)]),
-        "entropy_content": mean(
+        "entropy_non_sink": mean(
             [-sum(a * np.log(a) for a in (A[q, k] / mass for k in C) if a > 0) for q, mass in rows.items()]
         ),
         "distance": np.mean([sum(A[q, k] * abs(q - k) for k in range(n)) for q in range(n)]),
-        "distance_content": mean([sum(A[q, k] * abs(q - k) for k in C) / mass for q, mass in rows.items()]),
+        "distance_non_sink": mean([sum(A[q, k] * abs(q - k) for k in C) / mass for q, mass in rows.items()]),
         "confidence": np.mean([max(A[q]) for q in range(n)]),
-        "confidence_content": mean([max(A[q, k] for k in C) / mass for q, mass in rows.items()]),
+        "confidence_non_sink": mean([max(A[q, k] for k in C) / mass for q, mass in rows.items()]),
         "sink": np.mean([sum(A[q, k] for k in S) for q in C]) if C and S else None,
         "baseline": {},
     }

@@ -22,7 +22,7 @@ def gated(model: Any, tokenizer: Any, gates: torch.Tensor) -> Iterator[None]:
     """Every head is multiplied by its gate, [n_layers, n_heads]."""
     checkpoint = from_loaded(model, tokenizer)
     handles = [
-        modules.concatenated.register_forward_pre_hook(
+        modules.o_proj.register_forward_pre_hook(
             lambda _, args, layer=layer: (args[0] * gates[layer].repeat_interleave(checkpoint.d_head),)
         )
         for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model))

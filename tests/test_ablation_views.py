@@ -16,7 +16,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.views import DRAWINGS, draw_curve
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.ablations import TEXTS, measured
 from tests.corpora import sentences
 from tests.drawn import nothing_over_the_edge
@@ -50,7 +50,7 @@ def figure_of() -> Any:
 
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
     view = DRAWINGS[name]
-    return next(view.plans(result, Choices(**choices)))
+    return next(view.plans(result, ViewOptions(**choices)))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention
+from attnviz.measures import statistics
 from attnviz.trace import recorder, verify
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
@@ -49,7 +50,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         step = n if memory == math.inf else size
         yield from ((first, min(first + step, n)) for first in range(0, n, step))
 
-    for module in (recorder, verify):
+    for module in (recorder, verify, statistics):
         monkeypatch.setattr(module, "row_blocks", blocks)
 
 

@@ -12,7 +12,7 @@ import attnviz
 from attnviz.commands.explain import position_share, reference
 from attnviz.present.report import views_of
 from attnviz.present.result import Result
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -89,7 +89,7 @@ def everything(result: Result) -> tuple[dict[str, float], list[np.ndarray]]:
         np.asarray(values)
         for view in views_of(result.command)
         if view.name != "page" and not view.drawing.missing(result)
-        for plan in view.drawing.plans(result, Choices())
+        for plan in view.drawing.plans(result, ViewOptions())
         for values in drawn(plan)
     ]
     if isinstance(result, attnviz.HeadOutputs):
@@ -156,5 +156,5 @@ def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monke
         list(result.document())
         for view in views_of(result.command):
             if view.name != "page" and not view.drawing.missing(result):
-                list(view.drawing.plans(result, Choices()))
+                list(view.drawing.plans(result, ViewOptions()))
     assert n * 4 * 16 <= largest.found < PATTERNS_HELD[command] * n**2

@@ -8,7 +8,7 @@ import pytest
 import attnviz
 from attnviz.commands.outputs.map_views import plan_effects
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.ablations import TEXTS
 from tests.classifiers import sharp_classifier
 
@@ -17,7 +17,7 @@ from tests.classifiers import sharp_classifier
 def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str) -> None:
     model, tokenizer = sharp_classifier(kind)
     result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="good")
-    (plan,) = plan_effects(result, Choices())
+    (plan,) = plan_effects(result, ViewOptions())
     (drawn,) = plan.maps
     assert result.decision is not None
     columns = {"bert": ["b_O", "FFN", "LN"], "gemma2": ["FFN"]}[kind]

@@ -517,7 +517,7 @@ def test_cuda_without_a_gpu_is_refused(heads):
         (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),
         (["--width", "wide"], "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),
         (["--width", "1in"], "expected a width of 2 to 40 inches, found 1."),
-        (["--map", "colour"], "unknown statistic 'colour' for a map: expected one of entropy, entropy_content, "),
+        (["--map", "colour"], "unknown statistic 'colour' for a map: expected one of entropy, entropy_non_sink, "),
         (["--map", ""], "expected names with commas between"),
         (["--token", "zebra"], "no token “zebra” in the text: expected one of [CLS]"),
         (["--local-window", "-1"], "Invalid value for '--local-window'"),

@@ -23,7 +23,7 @@ from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.models.wording import signed
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge
 from tests.models import bert_tokenizer, sharp_bert
 
@@ -61,7 +61,7 @@ def long():
 
 def plans(result, name, style=STYLES[0], **choices):
     view = DRAWINGS[name]
-    return list(view.plans(result, Choices(style=style, top=0, **choices)))
+    return list(view.plans(result, ViewOptions(style=style, top=0, **choices)))
 
 
 # --- plans

@@ -154,9 +154,9 @@ def test_roles_that_changed_are_told(tmp_path: Path):
 
 
 def _choices() -> Any:
-    from attnviz.present.view import Choices
+    from attnviz.present.view import ViewOptions
 
-    return Choices()
+    return ViewOptions()
 
 
 def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):

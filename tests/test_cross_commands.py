@@ -201,7 +201,7 @@ def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
         handle.remove()
     for name, module in zip(("E0", "D0", "X0"), modules, strict=True):
         total = sum(found.output(head.id) for head in found.select(name))
-        bias = getattr(module.concatenated, "bias", None)
+        bias = getattr(module.o_proj, "bias", None)
         torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=1e-5, rtol=0)
 
 

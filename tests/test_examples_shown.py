@@ -20,7 +20,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
 from tests import corpora
@@ -244,12 +244,12 @@ def test_the_shipped_profile_is_read_and_names_its_licence():
 
 def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
     passed = [head for head, roles in profile.passed_roles().items() if roles]
-    stems = [plan.stem for plan in plan_examples(profile, Choices())]
+    stems = [plan.stem for plan in plan_examples(profile, ViewOptions())]
     assert stems == [f"examples/{head.file_stem}" for head in passed]
-    (chosen,) = plan_examples(profile, Choices(select=("L2H3",)))
+    (chosen,) = plan_examples(profile, ViewOptions(select=("L2H3",)))
     assert chosen.stem == "examples/L02H03"
     with pytest.raises(UsageError, match="there are no examples of L2H3"):
-        next(iter(plan_examples(replace(profile, examples=profile.examples[:1]), Choices(select=("L2H3",)))))
+        next(iter(plan_examples(replace(profile, examples=profile.examples[:1]), ViewOptions(select=("L2H3",)))))
     with pytest.raises(UsageError, match="there is no figure 'examples': this profile has no examples"):
         replace(profile, examples=()).figure("examples")
 
@@ -258,7 +258,7 @@ def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_arcs_and_words_fit_and_hits_and_misses_differ_in_shape_and_colour(profile, width, theme):
     style = Style(theme, width=width)
-    plan = next(plan_examples(profile, Choices(style=style)))
+    plan = next(plan_examples(profile, ViewOptions(style=style)))
     figure = examples_figure(plan, style)
     figure.draw_without_rendering()
     (ax,) = figure.axes
@@ -286,7 +286,7 @@ def test_a_pair_far_apart_is_drawn_with_an_ellipsis_between(profile):
     wide = replace(of, best=(replace(example, query=ends[0], key=ends[1]),), deciles=(), failures=())
     style = Style(width=3.3)
     changed = replace(profile, examples=(wide,))
-    figure = examples_figure(next(plan_examples(changed, Choices(style=style, select=(str(of.id),)))), style)
+    figure = examples_figure(next(plan_examples(changed, ViewOptions(style=style, select=(str(of.id),)))), style)
     words = [text.get_text() for text in figure.axes[0].texts]
     assert {"start", "…", "end"} <= set(words)
     assert HeadId.parse(str(of.id)) == of.id

@@ -17,7 +17,7 @@ from attnviz.commands.explain.path_drawing import PathPlan
 from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import texts_of
 from tests.explained import of_bert, of_gpt2
 
@@ -52,7 +52,7 @@ def path(request: pytest.FixtureRequest) -> Callable[..., Figure]:
 
 
 def planned(result: Explanation) -> PathPlan:
-    (plan,) = DRAWINGS["path"].plans(result, Choices())
+    (plan,) = DRAWINGS["path"].plans(result, ViewOptions())
     return plan
 
 

@@ -14,7 +14,7 @@ from attnviz.commands.explain.reference import embedded
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.reference.attention import widened
+from attnviz.reference.attention import upcast
 from tests.conftest import SENTENCE
 from tests.explained import BOTH, DTYPES, bert, gpt2, steps_of
 from tests.models import (
@@ -183,6 +183,6 @@ def test_only_the_first_layer_has_embeddings() -> None:
 def test_the_spread_is_that_of_the_scores() -> None:
     checkpoint = gpt2()
     found, (stages,) = shares_of(checkpoint), steps_of(checkpoint, [0])
-    scores, allowed = widened(stages["scores"].tensor)[2], stages["mask"].tensor
+    scores, allowed = upcast(stages["scores"].tensor)[2], stages["mask"].tensor
     squares = [(row[keys] - row[keys].mean()).square().sum() for row, keys in zip(scores, allowed, strict=True)]
     assert found.heads[2].spread == pytest.approx(float((sum(squares) / allowed.sum()) ** 0.5), rel=1e-4)

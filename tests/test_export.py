@@ -24,16 +24,16 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.documents import captions_text, json_text, latex_captions_text, read_captions
 from attnviz.present.output_folder import OutputFolder
 from attnviz.present.report import layout_of, report_of
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
 
 HEADS = layout_of("heads")
 SHARES = ["previous", "current", "next", "local", "long_range"]
-SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content",
-           "confidence", "confidence_content", "sink", *SHARES]  # fmt: skip
-LABEL = ["label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain"]
+SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "entropy_non_sink", "distance", "distance_non_sink",
+           "confidence", "confidence_non_sink", "sink", *SHARES]  # fmt: skip
+LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
 
@@ -44,7 +44,7 @@ def document_of(analysis, heads=None, figures=("overview.png",)):
 def attention_bytes(analysis):
     name, tensors = report_of("heads").tensors
     assert name == "attention.safetensors"
-    return tensors(analysis, Choices())
+    return tensors(analysis, ViewOptions())
 
 
 def contents(folder):
@@ -90,7 +90,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
             "pattern_error": error,
             "output_error": 1e-7,
             "output_scale": 1.5,
-            "passed_error": 0.0,
+            "residual_error": 0.0,
             "input_error": 0.0,
             "head_output_error": 0.0,
             "row_error": None,
@@ -109,7 +109,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
     assert (first["id"], first["layer"], first["head"], first["label"]) == ("L0H0", 0, 0, "previous-token")
     numbers = [1.0, pytest.approx(3 / 16), 1.0, 3, False]
     assert [first[name] for name in LABEL] == ["previous-token", *numbers]
-    assert found["heads"][1]["label_gain"] is None  # of broad, whose baseline is the most there can be
+    assert found["heads"][1]["label_error_reduction"] is None  # of broad, whose baseline is the most there can be
     assert (first["previous"], first["local"], first["sink"], first["confidence"]) == (1.0, 1.0, 0.25, 1.0)
     assert first["distance"] == pytest.approx(5 / 6)
     shares = {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
@@ -490,7 +490,7 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     assert (entry["score"], entry["baseline"], entry["n"]) == (0.7, 0.4, 200)
     assert entry["interval"] == pytest.approx([0.65, 0.75])
     assert roles["L1H0"] == []
-    numbers = {"score": 0.7, "baseline": 0.4, "gain": pytest.approx(0.5), "n": 200}
+    numbers = {"score": 0.7, "baseline": 0.4, "error_reduction": pytest.approx(0.5), "n": 200}
     nsubj = {"name": "syntactic:nsubj", "direction": "dependent_to_head", **numbers, "in_text": None}
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     assert found["heads"][1]["label"] == "broad"

@@ -25,7 +25,7 @@ KILLED = """
 import os, re, signal, sys
 from pathlib import Path
 from attnviz.present.output_folder import OutputFolder
-from attnviz.present.report import Layout
+from attnviz.present.report import FileLayout
 replace, moved = Path.replace, []
 def killed(path, target):
     if len(moved) == int(sys.argv[2]):
@@ -33,7 +33,8 @@ def killed(path, target):
     moved.append(target)
     return replace(path, target)
 Path.replace = killed
-layout = Layout("heads.json", "heads.csv", lambda _: "", re.compile(r"heads/.*|overview[.].*"), ("text",), ("heads",))
+names = re.compile(r"heads/.*|overview[.].*")
+layout = FileLayout("heads.json", "heads.csv", lambda _: "", names, ("text",), ("heads",))
 with OutputFolder(Path(sys.argv[1]), layout, overwrite=True) as output:
     output.write("overview.png", "new")
     output.write("heads/L01H01.png", "new")

@@ -72,10 +72,10 @@ def test_the_document_tells_what_was_generated(analysis: Analysis, tmp_path: Pat
     assert content["text"] == TEXT
     assert content["continuation"] == analysis.continuation.text
     assert TEXT + content["continuation"] == analysis.continuation.whole
-    assert (content["generate"], content["generated"], content["ended"]) == (N, N, False)
+    assert (content["generate"], content["generated"], content["hit_eos"]) == (N, N, False)
     assert [token["generated"] for token in content["tokens"]] == [False] * 3 + [True] * N
     plain = attnviz.analyze(TEXT, gpt2()[0], tokenizer=gpt2_tokenizer(), **SWITCHED_OFF).document()
-    assert not {"continuation", "generate", "generated", "ended"} & set(plain)
+    assert not {"continuation", "generate", "generated", "hit_eos"} & set(plain)
     assert all("generated" not in token for token in plain["tokens"])
 
 
@@ -123,8 +123,8 @@ def test_the_end_token_ends_it_and_is_left_out() -> None:
     result = continued(model, tokenizer)
     assert result.tokens.ids[start:] == written[:place]
     assert result.continuation is not None
-    assert result.continuation.ended
-    assert result.document()["ended"] is True
+    assert result.continuation.hit_eos
+    assert result.document()["hit_eos"] is True
     assert "which then ended the text (5 were asked for)" in result.report(300)
     model.config.eos_token_id = written[0]
     with pytest.raises(TextError, match="ends this text at once"):

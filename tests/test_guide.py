@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run
-from attnviz.measures import repeats
 from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
+from attnviz.measures import repeats
 from attnviz.measures.patterns import PATTERNS, PatternSpec
 from attnviz.models.families import ARCHITECTURES
 from attnviz.options import COMMANDS as TABLE

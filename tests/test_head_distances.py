@@ -118,7 +118,7 @@ def test_states_of_two_tallies_add_up_to_that_of_one():
     first, second = random_patterns(2, 2, (4, 3), seed=1), random_patterns(2, 2, (6,), seed=2)
     both = counted(second, (6,), counted(first, (4, 3)))
     merged = counted(first, (4, 3))
-    merged.absorb(counted(second, (6,)).state())
+    merged.merge(counted(second, (6,)).state())
     assert merged.n_queries == both.n_queries == 13
     assert torch.equal(merged.results(), both.results())
     assert not torch.allclose(merged.results(), counted(first, (4, 3)).results())

@@ -16,7 +16,7 @@ from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.style import Style, figure_bytes
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import HOSTILE
 from tests.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.stored import PROFILE
@@ -24,7 +24,7 @@ from tests.stored import PROFILE
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
     named = DRAWINGS[view]
-    return list(named.plans(analysis, Choices(**choices)))
+    return list(named.plans(analysis, ViewOptions(**choices)))
 
 
 def overview(analysis: Analysis, **choices: Any) -> HeadGridPlan:

@@ -17,7 +17,7 @@ from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READ
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
 from attnviz.figures.style import Style, figure_bytes
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 from tests.hand_made import LABELS, by_design, hand_made
 
@@ -34,11 +34,11 @@ def analysis_of(*patterns, labels=None, segments=None, special=(), **changes):
 
 
 def plan_of(*patterns, style=LIGHT, token=None, **changes):
-    return next(LINES.plans(analysis_of(*patterns, **changes), Choices(style=style, token=token)))
+    return next(LINES.plans(analysis_of(*patterns, **changes), ViewOptions(style=style, token=token)))
 
 
 def plans_of(analysis, *select, **choices):
-    return list(LINES.plans(analysis, Choices(select=select, **choices)))
+    return list(LINES.plans(analysis, ViewOptions(select=select, **choices)))
 
 
 def pattern_of(*weights, n=4):
@@ -357,13 +357,13 @@ def test_of_very_many_heads_those_of_the_clearest_labels_are_drawn(n, most):
     assert len(drawn) == most
     kept = [head for head in analysis.heads if f"lines/{head.id.file_stem}" in drawn]
     assert drawn == [f"lines/{head.id.file_stem}" for head in kept]  # the model's order
-    assert max(head.clearness for head in analysis.heads if head not in kept) <= min(head.clearness for head in kept)
-    assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, Choices())
+    assert max(head.rank_key for head in analysis.heads if head not in kept) <= min(head.rank_key for head in kept)
+    assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, ViewOptions())
     few, chosen = many_heads(), ("L0-3", "L4H0")
     assert len(plans_of(few, *chosen)) == 9
-    assert lines_left_out(few, Choices(select=chosen)) == ""
+    assert lines_left_out(few, ViewOptions(select=chosen)) == ""
     long = many_heads(200)
     said = "lines show the strongest key of each token; --token follows one, --drop-special leaves special tokens out."
-    assert lines_left_out(long, Choices(select=("L0",))) == said
-    assert lines_left_out(long, Choices(select=("L0",), token="#3")) == ""
+    assert lines_left_out(long, ViewOptions(select=("L0",))) == said
+    assert lines_left_out(long, ViewOptions(select=("L0",), token="#3")) == ""
     assert [plan.stem for plan in plans_of(few, "L0-3")] == ["lines"]

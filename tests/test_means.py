@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 
@@ -22,7 +22,7 @@ def analysis():
 
 def plans_of(analysis, style=None, **choices):
     """The plan of all layers, and that of the mean over all heads."""
-    return list(MEAN.plans(analysis, Choices(style=style or Style(), **choices)))
+    return list(MEAN.plans(analysis, ViewOptions(style=style or Style(), **choices)))
 
 
 def tiles_of(plan):

@@ -12,7 +12,7 @@ from attnviz.commands.outputs.views import HeadPlan
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.report import views_of
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
@@ -35,7 +35,7 @@ def gpt2() -> HeadOutputs:
 
 def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
-    return next(view.drawing.plans(result, Choices(style, (select,) if select else (), top=0)))
+    return next(view.drawing.plans(result, ViewOptions(style, (select,) if select else (), top=0)))
 
 
 def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:

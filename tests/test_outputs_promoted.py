@@ -16,7 +16,7 @@ from attnviz.commands.outputs.residual_stream import recording_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.words import vocabulary_labels
-from attnviz.reference.attention import widened
+from attnviz.reference.attention import upcast
 from attnviz.reference.tolerances import TOLERANCES
 from attnviz.trace.contributions import LayerContributions
 from tests.conftest import SENTENCE
@@ -213,7 +213,7 @@ def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
 
 def _not_centred(self, part):
-    logits = (widened(part) / self.deviation * self._norm.weight) @ self._weight.T
+    logits = (upcast(part) / self.deviation * self._norm.weight) @ self._weight.T
     return logits - logits.mean(-1, keepdim=True)
 
 

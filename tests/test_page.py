@@ -17,7 +17,7 @@ from attnviz.commands.heads.page_view import page_data
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, MANY, PackedPattern, pack, page_html, script_text
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
 
@@ -118,13 +118,13 @@ def test_above_the_budget_the_first_heads_are_kept() -> None:
 
 def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> None:
     result = hand_made()
-    data = page_data(result, Choices(select=("L1H1",), budget=10))
+    data = page_data(result, ViewOptions(select=("L1H1",), budget=10))
     assert [len(head["patterns"]) for head in data["heads"]] == [0, 0, 0, 1]
     assert data["notes"][0].startswith("Patterns of 1 of 4 heads are on this page, those selected")
     assert data["notes"][0].removesuffix(".") in data["caption"]
     entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
     assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=1e-5)
-    whole = page_data(result, Choices())
+    whole = page_data(result, ViewOptions())
     assert not [note for note in whole["notes"] if note.startswith("Patterns of")]
 
 

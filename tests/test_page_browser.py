@@ -173,7 +173,7 @@ def check_what_is_read_from_the_page_is_in_heads_json(page: Page, analysis: Anal
     rows = {row[0]: row for row in page.table("#heads")}
     assert len(rows) == 12
     for head in content["heads"]:
-        numbers = [head[name] for name in ("entropy", "entropy_content", "distance", "distance_content")]
+        numbers = [head[name] for name in ("entropy", "entropy_non_sink", "distance", "distance_non_sink")]
         assert [float(text) for text in rows[head["id"]][2:6]] == pytest.approx(numbers, abs=0.005)
         assert rows[head["id"]][1].startswith(head["label"])
     np.testing.assert_allclose(page.weights(), analysis.pattern("L1H2")[2], atol=0.005)

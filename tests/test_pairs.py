@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
 from attnviz.figures.style import Style
 from attnviz.present.report import layout_of
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
@@ -45,7 +45,7 @@ def found():
 
 
 def plans_of(analysis, *select, style=None):
-    return list(PAIR.plans(analysis, Choices(style=style or Style(), select=select)))
+    return list(PAIR.plans(analysis, ViewOptions(style=style or Style(), select=select)))
 
 
 def pair_shares(pattern, groups):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from attnviz.commands.heads.views import DRAWINGS, MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
@@ -21,7 +21,7 @@ PANEL = DRAWINGS["panel"]
 
 
 def plan_of(analysis: Any, *select: str, **choices: Any) -> Any:
-    (plan,) = PANEL.plans(analysis, Choices(select=select, **choices))
+    (plan,) = PANEL.plans(analysis, ViewOptions(select=select, **choices))
     return plan
 
 
@@ -48,8 +48,8 @@ def test_of_many_heads_the_clearest_are_shown_and_the_title_says_how_many():
     kept = {tile.name.split()[0] for tile in plan.groups[0][1]}
     assert len(kept) == MOST_HEADS < len(many.heads)
     assert plan.title.endswith(f"{MOST_HEADS} of {len(many.heads)} heads, the clearest")
-    left_out = [head.clearness for head in many.heads if str(head.id) not in kept]
-    assert max(left_out) <= min(head.clearness for head in many.heads if str(head.id) in kept)
+    left_out = [head.rank_key for head in many.heads if str(head.id) not in kept]
+    assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
 
 
 @pytest.mark.parametrize(("width", "theme"), [(None, "light"), (3.3, "dark"), (6.75, "light")])

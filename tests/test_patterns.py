@@ -81,10 +81,10 @@ def test_a_score_has_to_be_above_its_threshold(name: str, fails: float, passes: 
 
 def test_broad_is_broad_with_sinks_and_without_them():
     with_sinks, without = (BROAD_SHARE * uniform for uniform in (log(12), log(10)))
-    assert passed(entropy=with_sinks + 1e-9, entropy_content=without + 1e-9) == ["broad"]
-    assert passed(entropy=with_sinks - 1e-6, entropy_content=without + 1e-9) == []
-    assert passed(entropy=with_sinks + 1e-9, entropy_content=without - 1e-6) == []
-    assert judged(entropy=1.0, entropy_content=without)["broad"].on_content == pytest.approx(BROAD_SHARE)
+    assert passed(entropy=with_sinks + 1e-9, entropy_non_sink=without + 1e-9) == ["broad"]
+    assert passed(entropy=with_sinks - 1e-6, entropy_non_sink=without + 1e-9) == []
+    assert passed(entropy=with_sinks + 1e-9, entropy_non_sink=without - 1e-6) == []
+    assert judged(entropy=1.0, entropy_non_sink=without)["broad"].on_content == pytest.approx(BROAD_SHARE)
     assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
 
 
@@ -222,7 +222,7 @@ def test_of_specific_patterns_the_largest_error_reduction_gives_the_label():
     )
     assert case.margin > det.margin
     label = label_of([case, det], 20)
-    assert (label.name, label.verdict, label.gain) == ("syntactic:det", det, pytest.approx(0.22 / 0.41))
+    assert (label.name, label.verdict, label.error_reduction) == ("syntactic:det", det, pytest.approx(0.22 / 0.41))
     following = with_score("next-token", 0.57, baseline=0.12)
     assert label_of([case, det, following], 20).name == "syntactic:det"
     assert label_of([case, det, replace(following, score=0.61)], 20).name == "next-token"
@@ -244,7 +244,7 @@ def test_a_relation_of_few_instances_or_few_more_right_is_no_label(n: int, score
 
 def test_induction_is_compared_by_what_it_has_on_repeats():
     found = replace(with_score("induction", 0.2, "repeats"), on_repeats=0.9, baseline_on_repeats=0.2)
-    assert found.gain == pytest.approx(0.7 / 0.8)
+    assert found.error_reduction == pytest.approx(0.7 / 0.8)
     assert label_of([with_score("previous-token", 0.85, baseline=0.1), found], 20).name == "induction"
     assert label_of([with_score("previous-token", 0.95, baseline=0.1), found], 20).name == "previous-token"
 

@@ -13,7 +13,7 @@ from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.trace import verify
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.llamas import sentencepiece_tokenizer, sharp_llama
@@ -146,8 +146,8 @@ def test_no_picture_depends_on_the_blocks(make: Any, name: str, size: int, monke
     if view.missing(analysis):
         pytest.skip("GPT-2 reads no pairs")
     wanted = [
-        Choices(select=("L0H1", "L1"), style=Style(width=3.3)),
-        Choices(select=("L1",), drop_special=True, token="#4", style=Style(scale="per-head")),
+        ViewOptions(select=("L0H1", "L1"), style=Style(width=3.3)),
+        ViewOptions(select=("L1",), drop_special=True, token="#4", style=Style(scale="per-head")),
     ]
     expected = [plan for choices in wanted for plan in view.plans(analysis, choices)]
     in_blocks_of(size, monkeypatch)
@@ -178,6 +178,6 @@ def test_no_tensor_of_a_picture_grows_with_the_square_of_the_text(name: str, mon
             analysis.page()
         else:
             view = DRAWINGS[name]
-            assert list(view.plans(analysis, Choices(select=("L1H1",), token="#3" if name == "lines" else None)))
+            assert list(view.plans(analysis, ViewOptions(select=("L1H1",), token="#3" if name == "lines" else None)))
     assert seen
     assert max(seen) < n

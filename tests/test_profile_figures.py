@@ -21,7 +21,7 @@ from attnviz.figures.style import Style
 from attnviz.judge.roles import Role
 from attnviz.measures.repeats import RepeatScores
 from attnviz.models.head_ids import HeadId
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, Unit
 from tests.drawn import nothing_over_the_edge, overlapping
 
@@ -105,7 +105,7 @@ def profile(roles=ROLES, **changes):
 
 
 def plans(name, of=None):
-    return list(BY_NAME[name].plans(of or profile(), Choices()))
+    return list(BY_NAME[name].plans(of or profile(), ViewOptions()))
 
 
 def score_map(name, **changes):

@@ -215,8 +215,8 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     found = profile_of({"L0H0": [case, broad, det, failed, local]}).of(HeadId(0, 0))
     assert found.roles == (det, case, local, broad)
     assert found.role == det
-    assert det.gain == pytest.approx(0.22 / 0.41)
-    assert broad.gain is None
+    assert det.error_reduction == pytest.approx(0.22 / 0.41)
+    assert broad.error_reduction is None
     assert profile_of({"L0H0": [det, name]}).of(HeadId(0, 0)).role == name
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)).role is None
 

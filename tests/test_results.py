@@ -27,7 +27,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import read_captions
 from attnviz.present.report import layout_of, report_of, views_of
 from attnviz.present.result import Result
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS
 from tests.hand_made import hand_made
@@ -97,7 +97,7 @@ def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, nam
         with pytest.raises(UsageError, match=f"there is no figure '{name}': "):
             result.figure(name)
         return
-    plans = list(view.drawing.plans(result, Choices(top=3)))
+    plans = list(view.drawing.plans(result, ViewOptions(top=3)))
     assert plans
     for plan in plans:
         assert layout_of(command).owns(f"{plan.stem}.png"), plan.stem

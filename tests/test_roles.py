@@ -257,8 +257,8 @@ def test_the_largest_baseline_as_measured_decides_in_every_sample():
 @given(st.floats(0, 1), st.floats(0, 0.99))
 def test_gain_is_the_share_of_the_baselines_errors_that_is_gone(score: float, baseline: float):
     role = only(of_relation([[[score]], [[score]]], baseline))
-    assert role.gain == pytest.approx(1 - (1 - score) / (1 - baseline))
-    assert only(of_relation([[[score]], [[score]]], 1.0)).gain is None
+    assert role.error_reduction == pytest.approx(1 - (1 - score) / (1 - baseline))
+    assert only(of_relation([[[score]], [[score]]], 1.0)).error_reduction is None
 
 
 # --- one role: thresholds
@@ -321,7 +321,7 @@ def test_a_sink_takes_over_six_tenths():
 
 def test_broad_is_above_a_share_of_the_uniform_entropy_interval_included():
     role = of_statistics("broad", broad=0.9, error=0.01)
-    assert (role.baseline, role.passed, role.gain) == (1.0, True, None)
+    assert (role.baseline, role.passed, role.error_reduction) == (1.0, True, None)
     assert role.difference[0] == pytest.approx(role.interval[0] - BROAD_SHARE)
     assert not of_statistics("broad", broad=BROAD_SHARE - 1e-6).passed
     assert not of_statistics("broad", broad=0.9, error=0.05).passed

@@ -11,7 +11,7 @@ from attnviz.commands.rollout.report import chosen, sink_sentence, spread_senten
 from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -37,7 +37,7 @@ def long() -> Any:
 
 def plan(result: Any, name: str, style: Style | None = None) -> Any:
     view = DRAWINGS[name]
-    (only,) = view.plans(result, Choices(style or Style()))
+    (only,) = view.plans(result, ViewOptions(style or Style()))
     return only
 
 

@@ -18,11 +18,11 @@ from attnviz.reference.attention import (
     RMSNorm,
     allowed_positions,
     attention_pattern,
-    capped,
     multi_head_attention,
-    shared_by_groups,
+    repeat_kv,
+    softcap,
 )
-from attnviz.reference.positions import Rotary, default_frequencies, rotated
+from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
 from tests.llamas import llama_config
 from tests.test_attention import random_input, random_parameters
 from tests.test_llamas import ROPE
@@ -32,7 +32,7 @@ from tests.test_llamas import ROPE
 def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
     x, half = random_input(2, 5, 8), rotated_numbers // 2
     frequencies = default_frequencies(rotated_numbers, 100.0)
-    turned = rotated(x, Rotary(frequencies, factor=1.5))
+    turned = apply_rotary(x, Rotary(frequencies, factor=1.5))
     for head in range(2):
         for position in range(5):
             for i in range(half):
@@ -46,7 +46,7 @@ def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
 
 def test_scores_depend_on_distances_alone():
     one = random_input(1, 1, 8)
-    x = rotated(one.expand(1, 6, 8), Rotary(default_frequencies(8, 100.0)))
+    x = apply_rotary(one.expand(1, 6, 8), Rotary(default_frequencies(8, 100.0)))
     scores = (x @ x.mT)[0]
     for distance in range(6):
         diagonal = scores.diagonal(distance)
@@ -93,13 +93,13 @@ def test_layer_norm_is_that_of_torch():
 
 def test_neighbouring_heads_share_a_key_value_head():
     x = torch.arange(3.0)[:, None, None].expand(2, 3, 4, 5)
-    assert shared_by_groups(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    assert shared_by_groups(x, 3) is x
+    assert repeat_kv(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert repeat_kv(x, 3) is x
 
 
 def test_caps_bound_scores_and_leave_small_ones():
     scores = torch.tensor([0.01, -1.0, 1e6])
-    assert capped(scores, 2.0).tolist() == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
+    assert softcap(scores, 2.0).tolist() == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
 
 
 def test_windows_hide_all_keys_up_to_query_minus_window():

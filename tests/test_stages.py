@@ -116,8 +116,8 @@ WRONG: dict[str, Change] = {
     "queries for keys": in_heads(lambda heads: {"query": heads.key, "key": heads.query}),
     "heads in another order": in_heads(lambda heads: {"output_weight": heads.output_weight.flip(0)}),
     "the other mask": in_heads(lambda heads: {"causal": not heads.causal}),
-    "no bias of the first map": lambda p: replace(p, expand=no_bias(p.expand)),
-    "no bias of the second map": lambda p: replace(p, contract=no_bias(p.contract)),
+    "no bias of the first map": lambda p: replace(p, up_proj=no_bias(p.up_proj)),
+    "no bias of the second map": lambda p: replace(p, down_proj=no_bias(p.down_proj)),
     "the other gelu": lambda p: replace(
         p, activation=ACTIVATIONS["gelu_new" if p.activation.name == "gelu" else "gelu"]
     ),

@@ -12,7 +12,7 @@ from attnviz.commands.heads.map_view import MAP
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.measures.statistics import SCALARS
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
@@ -25,7 +25,7 @@ def analysis():
 
 
 def plan_of(analysis, statistic, style=None):
-    return next(MAP.plans(analysis, Choices(style=style or Style(), maps=(statistic,))))
+    return next(MAP.plans(analysis, ViewOptions(style=style or Style(), maps=(statistic,))))
 
 
 def map_of(analysis, statistic, style=None):
@@ -84,8 +84,8 @@ def test_an_unknown_statistic_is_refused_with_the_valid_ones(analysis, name):
 
 
 def test_a_map_a_statistic_by_default_entropy(analysis):
-    assert [plan.stem for plan in MAP.plans(analysis, Choices())] == ["map-entropy"]
-    asked = Choices(maps=(" Sink ", "Long-Range", "sink"))
+    assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
+    asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
     assert [plan.stem for plan in MAP.plans(analysis, asked)] == ["map-sink", "map-long-range"]
 
 

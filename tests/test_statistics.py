@@ -52,18 +52,18 @@ def approx(**expected: float | None) -> Any:
 NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values(), *TYPES.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
-ON_CONTENT = ("entropy_content", "distance_content", "confidence_content")
+ON_CONTENT = ("entropy_non_sink", "distance_non_sink", "confidence_non_sink")
 
 
 def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert one_head(BIDIRECTIONAL, context) == approx(
         entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
-        entropy_content=log(3) - log(4) / 3,  # of rows of one and two thirds
+        entropy_non_sink=log(3) - log(4) / 3,  # of rows of one and two thirds
         distance=(0 + 0.75 + 0.75 + 1.5) / 4,
-        distance_content=(0.5 / 0.75 + 0.5 / 0.75) / 2,
+        distance_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
         confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
-        confidence_content=(0.5 / 0.75 + 0.5 / 0.75) / 2,
+        confidence_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
         sink=(0.25 + 0.25) / 2,
         previous=0.5 / 1.5,
         current=(0.25 + 0.25) / 1.5,
@@ -85,7 +85,7 @@ def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
         "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
     }  # fmt: skip
     assert context.uniform["entropy"] == pytest.approx(log(4))
-    assert context.uniform["entropy_content"] == pytest.approx(log(2))
+    assert context.uniform["entropy_non_sink"] == pytest.approx(log(2))
     assert context.uniform["sink"] == pytest.approx(1 / 2)
 
 
@@ -93,11 +93,11 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
     assert one_head(CAUSAL, context) == approx(
         entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
-        entropy_content=(0 + 1 + 1.5) * log(2) / 3,
+        entropy_non_sink=(0 + 1 + 1.5) * log(2) / 3,
         distance=(0 + 0.5 + 1.25 + 1.0) / 4,
-        distance_content=(0 + 0.25 / 0.5 + (0.25 * 2 + 0.5) / 1) / 3,
+        distance_non_sink=(0 + 0.25 / 0.5 + (0.25 * 2 + 0.5) / 1) / 3,
         confidence=(1 + 0.5 + 0.5 + 0.5) / 4,
-        confidence_content=(1 + 0.5 + 0.5) / 3,
+        confidence_non_sink=(1 + 0.5 + 0.5) / 3,
         sink=(0.5 + 0.5 + 0) / 3,
         previous=(0.25 + 0.5) / 2,
         current=(0.5 + 0.25 + 0.25) / 2,
@@ -120,7 +120,7 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
         "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
     }  # fmt: skip
     assert context.uniform["entropy"] == pytest.approx((log(2) + log(3) + log(4)) / 4)
-    assert context.uniform["entropy_content"] == pytest.approx((log(2) + log(3)) / 3)
+    assert context.uniform["entropy_non_sink"] == pytest.approx((log(2) + log(3)) / 3)
     assert context.uniform["sink"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
 
 
@@ -231,12 +231,12 @@ def test_what_is_measured_on_content_does_not_move_with_what_rests_on_sinks():
     rows = [[1.0, 0, 0, 0], *content.tolist(), [1.0, 0, 0, 0]]
     resting = [[1.0, 0, 0, 0], [0.9, *(content[0, 1:] / 10).tolist()], rows[2], [1.0, 0, 0, 0]]
     found = measure(verified([rows, resting]), context_of([SINK, TEXT, TEXT, SINK]))
-    assert found["confidence_content"] == pytest.approx([0.625, 0.625])
-    assert found["distance_content"] == pytest.approx([0.375, 0.375])
-    assert found["entropy_content"][0] == pytest.approx(found["entropy_content"][1])
+    assert found["confidence_non_sink"] == pytest.approx([0.625, 0.625])
+    assert found["distance_non_sink"] == pytest.approx([0.375, 0.375])
+    assert found["entropy_non_sink"][0] == pytest.approx(found["entropy_non_sink"][1])
     assert found["confidence"][0] < found["confidence"][1]
     half = [[1.0, 0, 0, 0], [1.0, 0, 0, 0], rows[2], [1.0, 0, 0, 0]]
-    assert measure(verified(half), context_of([SINK, TEXT, TEXT, SINK]))["confidence_content"] == [0.5]
+    assert measure(verified(half), context_of([SINK, TEXT, TEXT, SINK]))["confidence_non_sink"] == [0.5]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -257,7 +257,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "confidence": 1.0,
         **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *TOP.values(), *NO_REPEATS)),
     }
-    assert (context.uniform["entropy"], context.uniform["entropy_content"]) == (0.0, None)
+    assert (context.uniform["entropy"], context.uniform["entropy_non_sink"]) == (0.0, None)
 
 
 def test_an_unverified_layer_cannot_be_measured():

@@ -71,7 +71,7 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch
         assert found[name].isnan().all()
         assert baselines[name] is None
     assert baselines["entropy"] == pytest.approx(sums["baseline", "entropy"] / weights["n"])
-    assert (tally.n_texts, tally.n_content) == (4, weights["content"])
+    assert (tally.n_texts, tally.n_non_sink) == (4, weights["content"])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -122,7 +122,7 @@ def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, m
     )  # fmt: skip
     monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
     tally = statistics(checkpoint, TREES, batch_size)
-    on_a, on_content, uniform, n_content = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
+    on_a, on_content, uniform, n_non_sink = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
     for text in TREES:
         (item,) = encode(checkpoint, [text])
         content = torch.tensor([not sink for sink in item.sink])
@@ -134,9 +134,9 @@ def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, m
         for query in content.nonzero().flatten().tolist():
             end = query + 1 if checkpoint.architecture.causal else None
             uniform += float(with_a[:end].sum() / content[:end].sum())
-        n_content += int(content.sum())
+        n_non_sink += int(content.sum())
     torch.testing.assert_close(tally.results()["with_a"].float(), on_a / on_content, atol=1e-5, rtol=1e-5)
-    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_content, rel=1e-5)
+    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_non_sink, rel=1e-5)
 
 
 def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(checkpoint):
@@ -417,11 +417,11 @@ def test_two_tallies_one_of_them_saved_and_loaded_add_up_to_one_of_all_texts(che
     )
     torch.save(first.state(), tmp_path / "state")
     resumed = make(checkpoint.architecture.causal)
-    resumed.absorb(torch.load(tmp_path / "state", weights_only=True))
-    resumed.absorb(second.state())
+    resumed.merge(torch.load(tmp_path / "state", weights_only=True))
+    resumed.merge(second.state())
     torch.testing.assert_close(resumed.state(), whole.state())
     going_on = make(checkpoint.architecture.causal)
-    going_on.absorb(torch.load(tmp_path / "state", weights_only=True))
+    going_on.merge(torch.load(tmp_path / "state", weights_only=True))
     torch.testing.assert_close(count(going_on, checkpoint, numbered[1:]).state(), whole.state())
 
 

@@ -20,7 +20,7 @@ from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure
 from attnviz.figures.style import Style
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.wording import unisolated
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from tests.drawn import nothing_over_the_edge, overlapping
 from tests.encoder_decoders import sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
@@ -31,7 +31,7 @@ SENTENCE = "The cat ran away, and I saw the cat."
 
 
 def plans(analysis: Analysis, *select: str, **choices: Any) -> list[TextPlan]:
-    return list(TEXT.plans(analysis, Choices(select=select, **choices)))
+    return list(TEXT.plans(analysis, ViewOptions(select=select, **choices)))
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +241,9 @@ def test_encoder_decoders_have_a_picture_for_each_kind_of_attention() -> None:
 
 def test_lines_of_a_long_text_hint_at_it() -> None:
     document = {"figures": ["lines.png"]}
-    said = list(hints(long_text(120), Choices(select=("L0H0",)), document))
+    said = list(hints(long_text(120), ViewOptions(select=("L0H0",)), document))
     assert any("--figures text shows the text, shaded by what each token receives" in message for message in said)
-    assert not any("--figures text" in each for each in hints(long_text(20), Choices(select=("L0H0",)), document))
+    assert not any("--figures text" in each for each in hints(long_text(20), ViewOptions(select=("L0H0",)), document))
 
 
 def test_a_token_that_is_not_there_is_refused(bert: Analysis) -> None:

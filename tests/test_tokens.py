@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.models.encoding import tokenize
-from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_units
+from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_subwords
 from attnviz.models.wording import visible
 from attnviz.models.words import vocabulary_labels
 from tests.llamas import sentencepiece_tokenizer
@@ -170,19 +170,19 @@ def test_model_inputs_are_a_batch_of_one():
 
 
 def test_words_gather_their_pieces_and_special_tokens_stay():
-    units = merge_units(as_bert("the unable cat", "ran"), words=True)
+    units = merge_subwords(as_bert("the unable cat", "ran"), words=True)
     assert units.name == "word"
     assert units.labels == ("[CLS]", "the", "unable", "cat", "[SEP]", "ran", "[SEP]")
     assert units.members == ((0,), (1,), (2, 3), (4,), (5,), (6,), (7,))
     assert units.special == units.sink == (True, False, False, False, True, False, True)
     assert len(units) == 7
     tokens = as_bert("the unable")
-    units = merge_units(tokens, words=False)
+    units = merge_subwords(tokens, words=False)
     assert (units.name, units.labels, units.members) == ("token", tokens.labels, ((0,), (1,), (2,), (3,), (4,)))
 
 
 def test_the_first_word_of_gpt2_is_a_sink_as_a_whole():
-    units = merge_units(as_gpt2("The cat"), words=True)
+    units = merge_subwords(as_gpt2("The cat"), words=True)
     assert units.labels == ("The", "cat")
     assert units.members == ((0, 1), (2,))
     assert units.sink == (True, False)
@@ -190,7 +190,7 @@ def test_the_first_word_of_gpt2_is_a_sink_as_a_whole():
 
 
 def test_the_same_word_twice_is_two_units():
-    assert merge_units(as_bert("cat cat"), words=True).members == ((0,), (1,), (2,), (3,))
+    assert merge_subwords(as_bert("cat cat"), words=True).members == ((0,), (1,), (2,), (3,))
 
 
 def test_merging_sums_over_keys_and_averages_over_queries():

@@ -22,7 +22,7 @@ from attnviz.measures.statistics import TextContext, measure
 from attnviz.models import encoding
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
-from attnviz.models.tokens import merge_pattern, merge_units, shifted_right
+from attnviz.models.tokens import merge_pattern, merge_subwords, shifted_right
 from attnviz.models.words import pieces_of
 from tests.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
@@ -112,7 +112,7 @@ def test_the_decoder_reads_the_target_one_later(checkpoint):
     assert (read.labels[0], read.labels[1:]) == ("<pad>", whole.labels[:-1])
     assert (whole.labels[-1], len(read)) == ("</s>", len(whole))
     assert read.sinks == {0}
-    assert merge_units(read, words=True).labels == ("<pad>", *TARGET.split())
+    assert merge_subwords(read, words=True).labels == ("<pad>", *TARGET.split())
 
 
 def test_pieces_alone_tell_words_and_places():
@@ -162,10 +162,10 @@ def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
     assert statistics["diagonality"] == [pytest.approx(1.0)]
     assert statistics["sink"] == [pytest.approx(0.7)]
     assert context.uniform["sink"] == pytest.approx(1 / 3)
-    assert statistics["confidence_content"] == [pytest.approx(1.0)]
+    assert statistics["confidence_non_sink"] == [pytest.approx(1.0)]
     assert statistics["entropy"] == [pytest.approx((np.log(2) - 0.1 * np.log(0.1) - 0.9 * np.log(0.9)) / 3)]
     assert context.uniform["entropy"] == pytest.approx(np.log(3))
-    for name in ("distance", "distance_content", "previous", "next", "local", "long_range", "induction"):
+    for name in ("distance", "distance_non_sink", "previous", "next", "local", "long_range", "induction"):
         assert statistics[name] == [None]
 
 
@@ -185,7 +185,7 @@ def test_a_head_along_the_diagonal_is_labelled_so(pattern, label):
     statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
     verdicts = judge(statistics, context, [], HeadId(0, 0))
     assert [verdict.name for verdict in verdicts] == ["diagonal", "sink", "broad"]
-    assert label_of(verdicts, context.n_content).name == label
+    assert label_of(verdicts, context.n_non_sink).name == label
 
 
 # --- the analysis ---------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
     from attnviz.language.syntax import Arc, Parse, Word
 
     def parsed(texts: Any, tokens: Any, *_: Any) -> tuple[Parse, str]:
-        units = merge_units(tokens, words=True)
+        units = merge_subwords(tokens, words=True)
         words = [Word(label, members) for label, members in zip(units.labels, units.members, strict=True)][:-1]
         return Parse(tuple(words), (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "a parser"), ""
 

@@ -524,7 +524,7 @@ def test_a_layer_within_tolerance_can_be_built():
         {"output_error": 1.1e-4},
         {"pattern_error": float("nan")},
         {"output_error": float("nan")},
-        {"passed_error": 1.1e-4},
+        {"residual_error": 1.1e-4},
         {"input_error": 1.1e-4},
         {"head_output_error": 1.1e-4},
         {"pattern_error": float("inf")},
@@ -754,7 +754,7 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
 @pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
 def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name, dtype):
     checkpoint, _ = open_checkpoint(name, dtype=dtype)
-    assert run(checkpoint).verification.passed_error <= TOLERANCES[checkpoint.dtype].output / 100
+    assert run(checkpoint).verification.residual_error <= TOLERANCES[checkpoint.dtype].output / 100
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from attnviz.models.tokens import Units, find_positions, merge_units, only_position
+from attnviz.models.tokens import Positions, find_positions, merge_subwords, only_position
 from attnviz.models.words import word_spans
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -48,9 +48,9 @@ def test_merged_words_are_the_texts_own(make: object, text: str):
     assert len(of_text) == len(text.split())
 
 
-def units(*labels: str, wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Units:
+def units(*labels: str, wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Positions:
     n = len(labels)
-    return Units("token", labels, (False,) * n, (False,) * n, tuple((place,) for place in range(n)), wholes)
+    return Positions("token", labels, (False,) * n, (False,) * n, tuple((place,) for place in range(n)), wholes)
 
 
 def test_a_token_is_named_by_its_text_its_word_or_its_number():
@@ -90,7 +90,7 @@ def test_a_token_that_the_text_lacks_is_answered_with_those_it_has(token: str):
 def test_every_command_names_tokens_alike():
     model, tokenizer, text = sharp_bert(), bert_tokenizer(), "the unable cat saw the dog"
     heads = attnviz.analyze(text, model, tokenizer=tokenizer)
-    assert merge_units(heads.tokens, words=False).wholes == (("unable", (2, 3)),)
+    assert merge_subwords(heads.tokens, words=False).wholes == (("unable", (2, 3)),)
     explained = attnviz.explain(text, model, tokenizer=tokenizer, token="Unable")
     assert explained.token == 3
     assert attnviz.rollout(text, model, tokenizer=tokenizer, token="unable").positions == (2, 3)

@@ -10,7 +10,7 @@ from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
 from attnviz.measures.statistics import TextContext
-from attnviz.models.tokens import Units
+from attnviz.models.tokens import Positions
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck
 from attnviz.trace.verify import VerifiedRows
@@ -42,7 +42,7 @@ def context_of(
 ) -> TextContext:
     """A text whose units have the given sink flags; each is one token unless ``members`` says otherwise."""
     n = len(sink)
-    units = Units(
+    units = Positions(
         "token",
         tuple(str(i) for i in range(n)),
         (False,) * n,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attnviz.models.sources import Source
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.result import Result
-    from attnviz.present.view import Choices
+    from attnviz.present.view import ViewOptions
 
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
 """Makes a result, given the folder that it will be written to, and functions for progress and messages.
@@ -187,19 +187,19 @@ class Run:
 
         return Job(only_measure if silent else work, output, kept, silent)
 
-    def choices(self) -> "Choices":
+    def choices(self) -> "ViewOptions":
         """What is to be drawn and listed, and how it looks."""
         from attnviz.figures.style import Style
         from attnviz.present.report import report_of
-        from attnviz.present.view import ChoiceNames, Choices
+        from attnviz.present.view import ViewOptionNames, ViewOptions
 
-        names = set(ChoiceNames.__annotations__).difference(self.known.measuring)
+        names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
         scale = self.options.get("scale", "shared")
         style = Style(scale=scale, **{name: self.options[name] for name in ("theme", "width", "bare", "panel")})
-        return report_of(self.command).completed(Choices.of(style, drawn))
+        return report_of(self.command).completed(ViewOptions.of(style, drawn))
 
     @property
     def format_names(self) -> list[str]:

@@ -20,7 +20,7 @@ from attnviz.measures.estimates import (
 )
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import NAMES, REPEATS, RETRIEVAL, SHARES, told_after
+from attnviz.measures.patterns import NAMES, REPEATS, RETRIEVAL, SHARES, rank_of_role
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
@@ -110,7 +110,7 @@ class Role:
         return self.score - self.baseline
 
     @property
-    def gain(self) -> float | None:
+    def error_reduction(self) -> float | None:
         """Error reduction: of what the baseline misses, the share that the head does not."""
         return error_reduction(self.score, self.baseline)
 
@@ -269,7 +269,7 @@ def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadI
     Local, long-range and broad come last: many heads with a role of their own show them, too.
     """
     passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-    for role in sorted(roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
+    for role in sorted(roles, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0), role.role)):
         if role.passed:
             passed[role.id].append(role)
     return passed

@@ -116,7 +116,7 @@ class Verdict:
         return (self.on_repeats, self.baseline_on_repeats) if self.kind == "repeats" else (self.score, self.baseline)
 
     @property
-    def gain(self) -> float | None:
+    def error_reduction(self) -> float | None:
         """Error reduction: of what the baseline misses, the share that the head does not; None where not defined."""
         return error_reduction(*self.judged)
 
@@ -136,9 +136,9 @@ class Label:
     n: int
 
     @property
-    def gain(self) -> float | None:
+    def error_reduction(self) -> float | None:
         """Error reduction of the verdict; None without one, and of broad, whose baseline is the most there can be."""
-        return None if self.verdict is None else self.verdict.gain
+        return None if self.verdict is None else self.verdict.error_reduction
 
     @property
     def certain(self) -> bool:
@@ -189,7 +189,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
         passed = [each for each in passed if _rank(each) != 2]  # of a single position that sinks outweigh
     if not passed:
         return Label(HETEROGENEOUS, None, n)
-    first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.gain or 0.0)))
+    first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
     return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
 
 
@@ -224,7 +224,7 @@ def _positional(name: str, statistics: dict[str, float | None], context: TextCon
 
 
 def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:
-    baseline, n = context.uniform[DIAGONALITY], context.n_content if score is not None else 0
+    baseline, n = context.uniform[DIAGONALITY], context.n_non_sink if score is not None else 0
     passed = _holds(rules.DIAGONALITY, score, baseline, n, elsewhere)
     return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _words(rules.DIAGONALITY))
 
@@ -240,14 +240,14 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
 
 
 def _sink(score: float | None, context: TextContext) -> Verdict:
-    baseline, n = context.uniform["sink"], context.n_content
+    baseline, n = context.uniform["sink"], context.n_non_sink
     return Verdict("sink", "sink", score, baseline, n, _holds(rules.SINK, score, baseline, n), _words(rules.SINK))
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
     score = ratio(statistics["entropy"], context.uniform["entropy"])
-    on_content = ratio(statistics["entropy_content"], context.uniform["entropy_content"])
-    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_content)
+    on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
+    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_non_sink)
     baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
     return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)
 

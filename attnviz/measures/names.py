@@ -9,7 +9,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import Estimate, estimated
 from attnviz.measures.relations import between_spans
 from attnviz.measures.sums import SumTally
-from attnviz.texts.batches import Batch, Item
+from attnviz.texts.batches import Batch, EncodedText
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
 """Who attends."""
@@ -80,7 +80,7 @@ class NameTally(SumTally):
         """How far a preference for the first name (above 0) is right, 0, ½ or 1; the last axis are examples."""
         return (1 + preferred.sign() * torch.where(self._second, -1, 1)).double() / 2
 
-    def _elsewhere(self, item: Item) -> list[int]:
+    def _elsewhere(self, item: EncodedText) -> list[int]:
         """Content tokens outside of the names and the pronoun; in a causal model only those that see both names."""
         own = {place for positions in item.members for place in positions}
         first = max(positions[-1] for positions in item.members[1:]) if self._causal else -1
@@ -98,7 +98,7 @@ class NameTally(SumTally):
         return NameCount(estimated(by_sum, baselines, int(n[0]), int(n[0]), self._directions), by_mean[0])
 
 
-def _preferences(item: Item) -> Tensor:
+def _preferences(item: EncodedText) -> Tensor:
     """For each guess, above 0 where it is the first name, below 0 where it is the second, 0 where it cannot tell."""
     pronoun, *names = item.members
     nearer = abs(names[1][0] - pronoun[0]) - abs(names[0][0] - pronoun[0])

@@ -185,8 +185,8 @@ TOP = {statistic: f"{statistic}_top" for statistic in SHARES}
 """From a share to the share of the queries whose largest weight, sinks included, is under the mask."""
 
 
-def told_after(role: str) -> int:
-    """By what a head's roles are told in order, before their gain: 0 for specific ones, 2 for :data:`GENERAL` ones.
+def rank_of_role(role: str) -> int:
+    """The rank of a role among a head's, which goes before error reduction: 0 if specific, 2 if :data:`GENERAL`.
 
     Retrieval is between them: on random tokens every induction head retrieves.
     """

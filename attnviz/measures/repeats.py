@@ -13,7 +13,7 @@ from attnviz.measures.sums import SumTally
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import Batch, Item, SampledAttention, collate
+from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate
 from attnviz.texts.reading import Text
 
 SEQUENCES, LENGTH = 32, 50
@@ -136,7 +136,7 @@ class RepeatTally(SumTally):
             tell(first + len(chosen))
 
     def _batch(self, rows: Tensor) -> Batch:
-        items = [Item(tuple(ids), (False,) * len(ids), (), Text("")) for ids in rows.tolist()]
+        items = [EncodedText(tuple(ids), (False,) * len(ids), (), Text("")) for ids in rows.tolist()]
         return collate(self._checkpoint, items)
 
     def _add(self, numbers: list[int], layer: int, pattern: Tensor) -> None:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
-from attnviz.models.tokens import UnitRows, Units
+from attnviz.models.tokens import Positions, UnitRows
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
 
 SCALARS = (
-    "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
-    *REPEATS, *ON_REPEATS.values(),
+    "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
+    *SHARES, *REPEATS, *ON_REPEATS.values(),
 )  # fmt: skip
 """All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
 
@@ -56,7 +56,7 @@ class RowPlan:
     pairs: Tensor
     places: Tensor
     onto: Tensor
-    content: Tensor
+    non_sink: Tensor
 
 
 _ROWS = 8 * 2**20
@@ -76,29 +76,29 @@ class TextContext:
         queries: the units whose rows are measured, in order; None for all.
     """
 
-    units: Units
+    units: Positions
     causal: bool
     text: MaskInput | None
-    source: Units | None = None
+    source: Positions | None = None
     window: int | None = None
     queries: tuple[int, ...] | None = None
     _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def keys(self) -> Units:
+    def keys(self) -> Positions:
         """What is attended to."""
         return self.units if self.source is None else self.source
 
     @cached_property
-    def content(self) -> Tensor:
+    def non_sink(self) -> Tensor:
         """Queries that are measured and are not sinks, boolean [n_units]."""
-        content = ~torch.tensor(self.units.sink, dtype=torch.bool)
+        non_sink = ~torch.tensor(self.units.sink, dtype=torch.bool)
         if self.queries is None:
-            return content
-        wanted = torch.zeros_like(content)
+            return non_sink
+        wanted = torch.zeros_like(non_sink)
         wanted[list(self.queries)] = True
-        return content & wanted
+        return non_sink & wanted
 
     @property
     def places(self) -> Sequence[int]:
@@ -106,14 +106,14 @@ class TextContext:
         return range(len(self.units)) if self.queries is None else self.queries
 
     @cached_property
-    def key_content(self) -> Tensor:
+    def key_non_sink(self) -> Tensor:
         """Keys that are not sinks, boolean [n_keys]."""
         return ~torch.tensor(self.keys.sink, dtype=torch.bool)
 
     @property
-    def n_content(self) -> int:
+    def n_non_sink(self) -> int:
         """How many queries are content."""
-        return int(self.content.sum())
+        return int(self.non_sink.sum())
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
@@ -140,7 +140,7 @@ class TextContext:
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Of some rows the allowed pairs of content, boolean [rows, n_keys], and those under each of the masks."""
-        pairs = self.allowed_rows(first, last) & self.content[first:last, None] & self.key_content
+        pairs = self.allowed_rows(first, last) & self.non_sink[first:last, None] & self.key_non_sink
         if self.text is None:
             return pairs, {}
         found = masks_of(replace(self.text, first=first, last=last))
@@ -149,7 +149,7 @@ class TextContext:
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """The first and past-the-last unit of every block in which pairs are counted."""
         if self.queries is None:
-            yield from row_blocks(len(self.units), len(self.keys), _ROWS)
+            yield from row_blocks(len(self.units), 2 * 8 * len(self.keys), _ROWS)
         else:
             yield from ((query, query + 1) for query in self.queries)
 
@@ -185,7 +185,7 @@ class TextContext:
         statistics = HeadStatistics(self, 2, kept=self.masks)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
-            statistics.add(first, uniform_pattern(torch.stack([allowed, allowed & self.key_content])))
+            statistics.add(first, uniform_pattern(torch.stack([allowed, allowed & self.key_non_sink])))
         return statistics
 
     @cached_property
@@ -223,11 +223,11 @@ class TextContext:
         assert self.text is not None  # repeats are looked for in every text
         if name == "induction":  # what followed a copy counts even where the copy itself is a sink
             firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            of_token, tokens = [-1] * len(self.content), self.text.tokens
-            content = self.content.tolist()
+            of_token, tokens = [-1] * len(self.non_sink), self.text.tokens
+            non_sink = self.non_sink.tolist()
             for place, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
                 first = firsts.setdefault(token, place)
-                follows = place + 1 < len(content) and content[place] and content[place + 1]
+                follows = place + 1 < len(non_sink) and non_sink[place] and non_sink[place + 1]
                 if follows and (token, later) in pairs:
                     of_token[place] = first
                 pairs.add((token, later))
@@ -236,7 +236,7 @@ class TextContext:
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
             numbers = torch.tensor([ids[token] for token in self.text.tokens])
             numbers = torch.where(self._uniform.seen[name][1] > 0, numbers, -1)
-        places = (numbers >= 0) & self.content
+        places = (numbers >= 0) & self.non_sink
         numbers = torch.where(places, numbers, -1)
         numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
         self._types[name] = numbers
@@ -258,11 +258,11 @@ class HeadStatistics:
 
     ==================  ==========================================================  =======================
     entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
-    entropy_content     the same over q and k in C, of A / sum over C of A          after Clark et al. 2019
+    entropy_non_sink     the same over q and k in C, of A / sum over C of A          after Clark et al. 2019
     distance            mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)  Vig & Belinkov 2019
-    distance_content    the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    distance_non_sink    the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     confidence          mean over q of max_k A[q,k], 0-1                            after Voita et al. 2019
-    confidence_content  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    confidence_non_sink  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
     diagonality         see below; of cross-attention alone                         after Shim et al. 2022
@@ -321,34 +321,34 @@ class HeadStatistics:
         """The sums of whole rows of units, [n_heads, rows, n_keys]."""
         context = self._context
         rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
-        content, keys = (each.to(pattern.device) for each in (context.content[rows], context.key_content[:n_keys]))
+        non_sink, keys = (each.to(pattern.device) for each in (context.non_sink[rows], context.key_non_sink[:n_keys]))
         columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))])
         totals, on_sinks, *placed = (pattern @ columns.T).unbind(-1)
         logs = weighted_logs(pattern)
         largest, top = pattern.amax(-1), first_largest(pattern)
         self.largest[:, rows] = top
-        kept = content & (totals > 0)
+        kept = non_sink & (totals > 0)
 
         def count_content(name: str, values: Tensor) -> None:
             self._count(name, torch.where(kept, values / totals, 0.0))
 
         self._count("entropy", -logs.sum(-1))
         self._count("confidence", largest)
-        self._count("sink", on_sinks * content)
+        self._count("sink", on_sinks * non_sink)
         self._count("rows", kept.to(totals))
         spread = (torch.xlogy(totals, totals) - logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
-        count_content("entropy_content", spread)
-        count_content("confidence_content", _largest_of(pattern, keys))
+        count_content("entropy_non_sink", spread)
+        count_content("confidence_non_sink", _largest_of(pattern, keys))
         if context.source is not None:
-            expected = (context.content.cumsum(0) - 1)[rows].to(totals) / max(context.n_content - 1, 1)
+            expected = (context.non_sink.cumsum(0) - 1)[rows].to(totals) / max(context.n_non_sink - 1, 1)
             self._count("apart", torch.where(kept, (placed[0] / totals - expected).abs(), 0.0))
             return
         inside = self._near(rows, pattern, columns[0])
         self._count("distance", self._far(rows, placed[:2]) + inside[0])
-        count_content("distance_content", self._far(rows, placed[2:]) + inside[1])
-        self._count("total", totals * content)
+        count_content("distance_non_sink", self._far(rows, placed[2:]) + inside[1])
+        self._count("total", totals * non_sink)
         if context.masks:
-            self._add_masks(rows, pattern, totals * content, top)
+            self._add_masks(rows, pattern, totals * non_sink, top)
 
     def _count(self, name: str, values: Tensor) -> None:
         """Some numbers of the block's rows, [n_heads, rows], are to be added up."""
@@ -362,7 +362,7 @@ class HeadStatistics:
         """
         positions = torch.arange(len(keys), device=keys.device)
         if self._context.source is not None:
-            at = (self._context.key_content.cumsum(0) - 1).to(keys) / max(int(self._context.key_content.sum()) - 1, 1)
+            at = (self._context.key_non_sink.cumsum(0) - 1).to(keys) / max(int(self._context.key_non_sink.sum()) - 1, 1)
             return [at * keys]
         ahead = positions - (rows.start + rows.stop) / 2
         outside = ((positions < rows.start) | (positions >= rows.stop)).to(keys)
@@ -400,7 +400,7 @@ class HeadStatistics:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
             if name in TOP:
                 there = _holds(plan.pairs, flat + number * n_rows * n_keys)
-                there = plan.content.flatten()[flat] & ~there if plan.inverted[number] else there
+                there = plan.non_sink.flatten()[flat] & ~there if plan.inverted[number] else there
                 self._count(TOP[name], there)
 
     def result(self) -> dict[str, list[float | None]]:
@@ -413,21 +413,21 @@ class HeadStatistics:
 
         give("entropy", sums["entropy"] / n)
         give("confidence", sums["confidence"] / n)
-        if context.n_content and not context.key_content.all():
-            give("sink", sums["sink"] / context.n_content)
+        if context.n_non_sink and not context.key_non_sink.all():
+            give("sink", sums["sink"] / context.n_non_sink)
         if context.source is not None:
-            short = min(context.n_content, int(context.key_content.sum())) < 2
+            short = min(context.n_non_sink, int(context.key_non_sink.sum())) < 2
             result[DIAGONALITY] = [None] * self._n_heads
             if not short:
                 give(DIAGONALITY, 1 - sums["apart"] / sums["rows"])
-            if context.n_content and context.key_content.any():
-                give("confidence_content", sums["confidence_content"] / sums["rows"])
-                give("entropy_content", sums["entropy_content"] / sums["rows"])
+            if context.n_non_sink and context.key_non_sink.any():
+                give("confidence_non_sink", sums["confidence_non_sink"] / sums["rows"])
+                give("entropy_non_sink", sums["entropy_non_sink"] / sums["rows"])
             return result
         give("distance", sums["distance"] / n)
-        if not context.n_content:
+        if not context.n_non_sink:
             return result
-        for name in ("distance_content", "confidence_content", "entropy_content"):
+        for name in ("distance_non_sink", "confidence_non_sink", "entropy_non_sink"):
             give(name, sums[name] / sums["rows"])
         for name in context.selected:
             give(name, sums[name] / sums["total"])

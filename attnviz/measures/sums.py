@@ -23,7 +23,7 @@ class SumTally:
         """What was counted so far."""
         return self._counts
 
-    def absorb(self, state: dict[Any, Tensor]) -> None:
+    def merge(self, state: dict[Any, Tensor]) -> None:
         """Add what another tally of the same kind and shape counted."""
         for name, sums in state.items():
             self._sum(name, sums)

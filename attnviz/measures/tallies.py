@@ -61,7 +61,7 @@ class _TextTally(SumTally):
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the texts and the content of a batch."""
-        self._counts["counted"] += torch.tensor([len(batch.items), int(batch.content.sum())])
+        self._counts["counted"] += torch.tensor([len(batch.items), int(batch.non_sink.sum())])
         self._weights = weights
 
     def _add_to(self, name: str, place: int, sums: Tensor) -> None:
@@ -74,7 +74,7 @@ class _TextTally(SumTally):
         return int(self._counts["counted"][0])
 
     @property
-    def n_content(self) -> int:
+    def n_non_sink(self) -> int:
         """Content positions counted."""
         return int(self._counts["counted"][1])
 
@@ -113,7 +113,7 @@ class StatisticsTally(_TextTally):
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and what uniform attention does there."""
         super().begin(batch, weights)
-        positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
+        positions = torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
         self._masks = self.masks_of(batch)
         for place, window in enumerate(self._windows):
@@ -121,7 +121,7 @@ class StatisticsTally(_TextTally):
 
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads whose attention is uniform over all keys that they see, and over content, [batch, 2, n, n]."""
-        keys = torch.stack([batch.valid, batch.content], 1)[:, :, None]
+        keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
         return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
@@ -132,7 +132,7 @@ class StatisticsTally(_TextTally):
         """Of patterns [batch, n_heads, n, n] what is summed over each text, [batch, n_heads, n_sums]."""
         n = pattern.shape[-1]
         queries = batch.valid[:, None, :].to(pattern)
-        pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
+        pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
         means = torch.stack([entropy(pattern), far, pattern.amax(-1)], -1)
         means = (means * queries[..., None]).sum(2)
@@ -185,7 +185,7 @@ class StatisticsTally(_TextTally):
 
     def _estimate(self, values: Tensor, uniform: Tensor) -> Estimate:
         baselines = {"uniform attention": uniform[:, None, :, None]}
-        return estimated(values[:, None], baselines, self.n_content, self.n_texts)
+        return estimated(values[:, None], baselines, self.n_non_sink, self.n_texts)
 
     def baselines(self) -> dict[str, float | None]:
         """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats.
@@ -248,9 +248,9 @@ class MeaningTally(_TextTally):
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The pairs of a batch, boolean [n_texts, n, n], and the cosines of any two of its tokens."""
-        ids, content = batch.inputs["input_ids"], batch.content
+        ids, non_sink = batch.inputs["input_ids"], batch.non_sink
         vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
-        other = content[:, :, None] & content[:, None, :] & (ids[:, :, None] != ids[:, None, :])
+        other = non_sink[:, :, None] & non_sink[:, None, :] & (ids[:, :, None] != ids[:, None, :])
         allowed = allowed_units(ids.shape[1], self._causal).to(ids.device)
         return other & allowed, vectors @ vectors.mT  # 0 for an embedding that is the mean itself
 

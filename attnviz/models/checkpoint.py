@@ -22,7 +22,7 @@ from attnviz.models.families.base import Architecture, LayerModules, first_posit
 from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.offloading import DeviceMap, fitted_map, places_of, running_device, with_values
+from attnviz.models.offloading import DeviceMap, fitted_map, positions_of, running_device, with_values
 from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.models.tokens import Tokens
 from attnviz.models.weights import (
@@ -274,7 +274,7 @@ def load_checkpoint(
     language_head = (language_head and declared) or may_generate
     build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
-    digest, places = weights_sha256(source), places_of(whole)
+    digest, places = weights_sha256(source), positions_of(whole)
     loaded = Checkpoint(
         source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
         places=places, dequantised_from=kind,
@@ -305,7 +305,7 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
-    digest, places = parameters_sha256(model), places_of(model)
+    digest, places = parameters_sha256(model), positions_of(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, places=places)
 
 

@@ -54,7 +54,7 @@ def is_spread(model: nn.Module) -> bool:
     return any(hasattr(module, "_hf_hook") for module in model.modules())
 
 
-def places_of(model: Any) -> tuple[str, ...]:
+def positions_of(model: Any) -> tuple[str, ...]:
     """Where accelerate has put the weights of a model: devices, ``cpu`` and ``disk``; empty of one that it has not."""
     found: dict[str, Any] = getattr(model, "hf_device_map", None) or {}
     places = (f"cuda:{place}" if isinstance(place, int) else str(place) for place in found.values())

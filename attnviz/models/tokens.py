@@ -97,7 +97,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Units:
+class Positions:
     """What attention is measured between: tokens, or words merged from their pieces.
 
     Attributes:
@@ -132,7 +132,7 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     return replace(tokens, **later)
 
 
-def sinks_in_words(of: Tokens | Units, unit: str, special: str = "special tokens", first: str = "the first") -> str:
+def sinks_in_words(of: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first") -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
     places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
     kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in places)
@@ -140,18 +140,18 @@ def sinks_in_words(of: Tokens | Units, unit: str, special: str = "special tokens
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
 
-def merge_units(tokens: Tokens, words: bool) -> Units:
+def merge_subwords(tokens: Tokens, words: bool) -> Positions:
     """The tokens themselves, or their words; special tokens always stay on their own."""
     if not words:
         members = tuple((position,) for position in range(len(tokens)))
-        merged = merge_units(tokens, words=True)
+        merged = merge_subwords(tokens, words=True)
         pairs = zip(merged.labels, merged.members, strict=True)
         wholes = tuple((label, positions) for label, positions in pairs if len(positions) > 1)
-        return Units("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
+        return Positions("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
     keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
     grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
     firsts = [(group[0], tokens.words[group[0]]) for group in grouped]
-    return Units(
+    return Positions(
         "word",
         tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
         tuple(tokens.special[first] for first, _ in firsts),
@@ -247,7 +247,7 @@ def merge_pattern(
     return merged
 
 
-def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
+def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     """The positions of one token or word of a text: one, or of a word of several pieces all of them.
 
     It is named as the text has it, in any case where no other has that very case; ``cat#2`` is its second occurrence,
@@ -286,7 +286,7 @@ def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
     raise UsageError(_unknown(units, token))
 
 
-def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
+def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
     """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
 
     A stretch is read as Python reads a slice; a token is named as for :func:`find_positions`.
@@ -308,7 +308,7 @@ def find_queries(units: Units, queries: str | int) -> tuple[int, ...]:
         raise UsageError(f"{error} --queries also takes last, or a stretch such as -64: or 100:200.") from error
 
 
-def only_position(units: Units, token: str | int) -> int:
+def only_position(units: Positions, token: str | int) -> int:
     """The one position of a token; of a word of several pieces its last, at which the word is whole.
 
     Arguments and errors as for :func:`find_positions`.
@@ -316,7 +316,7 @@ def only_position(units: Units, token: str | int) -> int:
     return find_positions(units, token)[-1]
 
 
-def text_at(units: Units, positions: Sequence[int]) -> str:
+def text_at(units: Positions, positions: Sequence[int]) -> str:
     """The text at some positions: the word that they make up, or the token at the first of them."""
     return next((text for text, whole in units.wholes if whole == tuple(positions)), units.labels[positions[0]])
 
@@ -325,7 +325,7 @@ def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
     return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
 
 
-def _occurrences(units: Units, text: str) -> list[tuple[int, ...]]:
+def _occurrences(units: Positions, text: str) -> list[tuple[int, ...]]:
     """The positions of each token or word with this text, in order; in another case where none has this one."""
     named = [*((label, (place,)) for place, label in enumerate(units.labels)), *units.wholes]
     exact = [positions for label, positions in named if label == text]
@@ -339,7 +339,7 @@ def _several(token: str, found: list[tuple[int, ...]]) -> str:
     return f"the token “{shown}” stands in the text {len(found)} times; name one: {some}{more}."
 
 
-def _unknown(units: Units, token: str) -> str:
+def _unknown(units: Positions, token: str) -> str:
     distinct = list(dict.fromkeys(units.labels))
     near = difflib.get_close_matches(token, distinct, n=5, cutoff=0.5)
     if len(distinct) <= _SHORT_ENOUGH_TO_LIST:

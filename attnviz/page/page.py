@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.figures.style import THEMES, Style
-from attnviz.models.tokens import Units
+from attnviz.models.tokens import Positions
 from attnviz.models.wording import right_to_left
 
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
@@ -107,7 +107,7 @@ def pack(
     return kept
 
 
-def axis_entry(units: Units, segments: Sequence[int | None], words: Units | None = None) -> dict[str, Any]:
+def axis_entry(units: Positions, segments: Sequence[int | None], words: Positions | None = None) -> dict[str, Any]:
     """The positions that rows or columns of patterns are named by.
 
     Args:

@@ -42,7 +42,7 @@ _LATEX = {
 _LIGATURE = re.compile(r"([-',])(?=\1)")
 """Before a character that LaTeX would join to the one before: ``--`` is a dash."""
 
-_OF_OUTPUTS = ("output_error", "output_scale", "passed_error", "input_error", "head_output_error")
+_OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
 """What a check says of a layer's output, which is not recomputed below level 3."""
 
 _OF_STACK = ("name", "letter", "n_layers", "n_heads")

@@ -1,4 +1,4 @@
-"""Facts: what every figure, caption and table of a result must say of it, each stated once."""
+"""FigureContext: what every figure, caption and table of a result must say of it, each stated once."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from attnviz.models.wording import counted, ordinal, quoted
 
 
 @dataclass(frozen=True)
-class Facts:
+class FigureContext:
     """What a result is of; titles, notes and captions are made from it.
 
     Attributes:

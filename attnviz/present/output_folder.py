@@ -16,7 +16,7 @@ from typing import Any
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.wording import quoted
 from attnviz.present.documents import caption_files, files_of, json_text, read_document, texts_of
-from attnviz.present.report import Layout
+from attnviz.present.report import FileLayout
 from attnviz.signals import held_back
 
 try:
@@ -55,7 +55,7 @@ class OutputFolder:
             folder.commit(document)
     """
 
-    def __init__(self, path: Path, layout: Layout, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, layout: FileLayout, overwrite: bool = False) -> None:
         """Nothing is touched before the context is entered; ``overwrite``: pictures of another text too."""
         self.path, self.layout, self.overwrite = path, layout, overwrite
         self._staging = path / f".attnviz-{os.getpid()}-{secrets.token_hex(4)}"

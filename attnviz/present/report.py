@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnviz.figures.style import Style
-    from attnviz.present.view import Choices, View
+    from attnviz.present.view import View, ViewOptions
 
 R = TypeVar("R")
 
@@ -29,7 +29,7 @@ def _none(*_: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Report(Generic[R]):
+class CommandSpec(Generic[R]):
     """How a command says what it measured.
 
     Attributes:
@@ -48,21 +48,21 @@ class Report(Generic[R]):
         afterwards: messages for standard error, once everything is written; told the document.
     """
 
-    content: "Callable[[R, Choices], dict[str, Any]]"
+    content: "Callable[[R, ViewOptions], dict[str, Any]]"
     columns: tuple[str, ...]
     rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
-    tables: "Callable[[R, Choices, int], Iterable[RenderableType]]"
+    tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
     views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
     all_selected: bool = False
     style: "Style | None" = None
     extra: tuple[str, ...] = ()
-    tensors: "tuple[str, Callable[[R, Choices], bytes]] | None" = None
-    afterwards: "Callable[[R, Choices, dict[str, Any]], Iterable[str]]" = _none
+    tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
+    afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
     more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _none
 
-    def completed(self, choices: "Choices") -> "Choices":
+    def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """With the command's own number of rows where the caller gave none."""
         if choices.top is not None:
             return choices
@@ -70,7 +70,7 @@ class Report(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The files of one command.
 
     Attributes:
@@ -99,9 +99,9 @@ def views_of(command: str) -> "tuple[View, ...]":
     return tuple(replace(view, command=command) for view in report_of(command).views)
 
 
-def report_of(command: str) -> "Report[Any]":
+def report_of(command: str) -> "CommandSpec[Any]":
     """How a command tells its results."""
-    report: Report[Any] = import_module(f"attnviz.commands.{command}.report").REPORT
+    report: CommandSpec[Any] = import_module(f"attnviz.commands.{command}.report").REPORT
     return report
 
 
@@ -133,7 +133,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     return [view for view in views if view.name in figures]
 
 
-def layout_of(command: str) -> Layout:
+def layout_of(command: str) -> FileLayout:
     """The files of a command, by its views and its report."""
     from attnviz.figures.style import FORMATS
 
@@ -141,7 +141,7 @@ def layout_of(command: str) -> Layout:
     tensors = [] if report.tensors is None else report.tensors[:1]
     others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *report.extra, *tensors])
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
-    return Layout(
+    return FileLayout(
         manifest=f"{name}.json",
         table=f"{name}.csv",
         table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),

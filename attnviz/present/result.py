@@ -17,7 +17,7 @@ from attnviz.arguments import check_callback, check_switch, check_whole
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
-from attnviz.present.facts import Facts
+from attnviz.present.facts import FigureContext
 from attnviz.present.report import checked_views, layout_of, report_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import ChoiceNames, Choices, View
+    from attnviz.present.view import View, ViewOptionNames, ViewOptions
 
 
 class Document(dict[str, Any]):
@@ -63,13 +63,13 @@ class Result:
         """How a pair of texts reached the model, where that needs saying; else empty."""
         return ""
 
-    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
+    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
 
         Args:
             name: of a view, as for ``--figures``; by default :attr:`first_view`.
             style: theme, scale and width.
-            choices: what to draw; see :class:`attnviz.present.view.Choices`.
+            choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
             UsageError: no such figure, option or head.
@@ -77,14 +77,16 @@ class Result:
         view, wanted = self._view(name), self._choices(style, choices)
         return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.style, False)
 
-    def draw(self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
+    def draw(
+        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]"
+    ) -> "Artist":
         """Draw one picture on matplotlib Axes of your own; only these are changed.
 
         Args:
             name: of a view that is one panel.
             ax: any Axes.
             style: theme and scale.
-            choices: what to draw; see :class:`attnviz.present.view.Choices`.
+            choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
         Returns:
             what carries the colours, for ``figure.colorbar``.
@@ -102,23 +104,23 @@ class Result:
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
         return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
 
-    def document(self, figures: Sequence[str] = (), **choices: "Unpack[ChoiceNames]") -> dict[str, Any]:
+    def document(self, figures: Sequence[str] = (), **choices: "Unpack[ViewOptionNames]") -> dict[str, Any]:
         """The document of the command's JSON file, as plain Python values.
 
         Args:
             figures: paths of the figures, relative to the folder.
-            choices: what to list; see :class:`attnviz.present.view.Choices`.
+            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
         """
         if isinstance(figures, str) or not isinstance(figures, Sequence):
             raise UsageError(f"expected a list of figures, found {figures!r}.")
         return self._document(figures, self._choices(None, choices))
 
-    def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
+    def report(self, width: int = 100, **choices: "Unpack[ViewOptionNames]") -> str:
         """The tables that the command prints, as plain text.
 
         Args:
             width: columns of the text.
-            choices: what to list; see :class:`attnviz.present.view.Choices`.
+            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
             UsageError: no such option or head, or a width of less than 20 columns.
@@ -128,7 +130,7 @@ class Result:
         wanted = self._choices(None, choices)
         return plain_text(lambda columns: self.tables(wanted, columns), width)
 
-    def tables(self, choices: "Choices", width: int) -> "RenderableType":
+    def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
         """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
         from attnviz.present.tables import notes, spaced
 
@@ -144,7 +146,7 @@ class Result:
         style: "Style | None" = None,
         overwrite: bool = False,
         progress: Progress | None = None,
-        **choices: "Unpack[ChoiceNames]",
+        **choices: "Unpack[ViewOptionNames]",
     ) -> Document:
         """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
@@ -156,7 +158,7 @@ class Result:
             style: theme, scale and width.
             overwrite: remove pictures of another text that are there.
             progress: told of every figure drawn.
-            choices: what to draw and list; see :class:`attnviz.present.view.Choices`.
+            choices: what to draw and list; see :class:`attnviz.present.view.ViewOptions`.
 
         Returns:
             the document as it was written, a dict.
@@ -180,7 +182,7 @@ class Result:
     def write(
         self,
         output: "OutputFolder",
-        choices: "Choices",
+        choices: "ViewOptions",
         *,
         figures: Sequence[str] | None,
         formats: Sequence[str],
@@ -228,7 +230,9 @@ class Result:
             picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
-    def page(self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
+    def page(
+        self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ViewOptionNames]"
+    ) -> str:
         """The interactive page as one HTML document, as ``--figures page`` writes it.
 
         Args:
@@ -236,7 +240,7 @@ class Result:
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
                 :data:`attnviz.page.page.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
-                :class:`attnviz.present.view.Choices`.
+                :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
             UsageError: the command has no page; no such option or head.
@@ -257,13 +261,13 @@ class Result:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view
 
-    def _choices(self, style: "Style | None", choices: "ChoiceNames") -> "Choices":
-        from attnviz.present.view import Choices
+    def _choices(self, style: "Style | None", choices: "ViewOptionNames") -> "ViewOptions":
+        from attnviz.present.view import ViewOptions
 
         report = report_of(self.command)
-        return report.completed(Choices.of(report.style if style is None else style, choices))
+        return report.completed(ViewOptions.of(report.style if style is None else style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)
         note = {"pair_note": self.pair_note} if self.pair_note else {}
         return {"attnviz": __version__, **content, **note, "figures": list(figures)}
@@ -292,10 +296,10 @@ class TextResult(Result):
     tokens: "Tokens"
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FigureContext:
         """What every figure, caption and table must say of it."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
+        return FigureContext(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     @property
     def pair_note(self) -> str:

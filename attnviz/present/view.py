@@ -27,8 +27,8 @@ File = tuple[str, bytes, str]
 """Name relative to the folder, content, caption."""
 
 
-class ChoiceNames(TypedDict, total=False):
-    """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`Choices`."""
+class ViewOptionNames(TypedDict, total=False):
+    """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`ViewOptions`."""
 
     select: str | HeadId | Sequence[str | HeadId]
     top: int | None
@@ -41,7 +41,7 @@ class ChoiceNames(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Choices:
+class ViewOptions:
     """What a caller chose to see of a result; a command reads those that have a meaning for it.
 
     Attributes:
@@ -69,16 +69,16 @@ class Choices:
     budget: int = BUDGET
 
     @classmethod
-    def of(cls, style: Style | None, choices: ChoiceNames) -> "Choices":
+    def of(cls, style: Style | None, choices: ViewOptionNames) -> "ViewOptions":
         """Check what a caller passed from Python.
 
         Raises:
             UsageError: an unknown name, or a value of another kind.
         """
-        unknown = sorted(set(choices) - set(ChoiceNames.__annotations__))
+        unknown = sorted(set(choices) - set(ViewOptionNames.__annotations__))
         if unknown:
             raise UsageError(
-                f"unknown option {unknown[0]!r}: expected any of {', '.join(ChoiceNames.__annotations__)}."
+                f"unknown option {unknown[0]!r}: expected any of {', '.join(ViewOptionNames.__annotations__)}."
             )
         if style is not None and not isinstance(style, Style):
             raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
@@ -127,11 +127,11 @@ class Drawing(Generic[R, P]):
         files: all pictures of a view in one format, where that is faster than one figure after another.
     """
 
-    plans: Callable[[R, Choices], Iterator[P]]
+    plans: Callable[[R, ViewOptions], Iterator[P]]
     figure: "Callable[[P, Style, bool], Figure]"
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = _nothing_missing
-    files: Callable[[R, Choices, str], Iterator[File]] | None = None
+    files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class View:
         drawings: dict[str, Drawing[Any, Any]] = import_module(f"attnviz.commands.{self.command}.views").DRAWINGS
         return drawings[self.name]
 
-    def written(self, result: Any, choices: Choices, formats: Sequence[str]) -> Iterator[File]:
+    def written(self, result: Any, choices: ViewOptions, formats: Sequence[str]) -> Iterator[File]:
         """Every file of the view, drawn one after another."""
         drawing = self.drawing
         if drawing.files is not None:
@@ -179,14 +179,14 @@ def page_view(stem: str, shows: str) -> View:
 
 
 def page_drawing(
-    stem: str, content: Callable[[R, Choices], dict[str, Any]], missing: Callable[[R], str] = _nothing_missing
+    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = _nothing_missing
 ) -> Drawing[R, Any]:
     """That view's drawing, of the same stem.
 
     ``content`` makes of a result what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
     """
 
-    def written(result: R, choices: Choices, _: str) -> Iterator[File]:
+    def written(result: R, choices: ViewOptions, _: str) -> Iterator[File]:
         data = content(result, choices)
         yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 

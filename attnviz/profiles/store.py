@@ -16,7 +16,7 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import told_after
+from attnviz.measures.patterns import rank_of_role
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
@@ -62,7 +62,7 @@ class StoredRole:
     direction: str | None = None
 
     @property
-    def gain(self) -> float | None:
+    def error_reduction(self) -> float | None:
         """Error reduction: of what the baseline misses, the share that the head does not."""
         return error_reduction(self.score, self.baseline)
 
@@ -132,7 +132,9 @@ class StoredProfile:
     def of(self, head: HeadId) -> HeadProfile:
         """What it says of one head."""
         passed = [role for role in self.roles.get(head, ()) if role.passed]
-        return HeadProfile(tuple(sorted(passed, key=lambda role: (told_after(role.role), -(role.gain or 0.0)))))
+        return HeadProfile(
+            tuple(sorted(passed, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0))))
+        )
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:

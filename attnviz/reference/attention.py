@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.reference.positions import Rotary, rotated
+from attnviz.reference.positions import Rotary, apply_rotary
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
-        return (self.linear_part(x, self.scale(x)) + widened(self.bias)).to(x.dtype)
+        return (self.linear_part(x, self.scale(x)) + upcast(self.bias)).to(x.dtype)
 
     def scale(self, x: Tensor) -> Tensor:
         """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
-        wide = widened(x)
+        wide = upcast(x)
         variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
         return (variance + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
-        wide = widened(x)
-        return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
+        wide = upcast(x)
+        return (wide - wide.mean(-1, keepdim=True)) / scale * upcast(self.weight)
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class RMSNorm:
 
     def scale(self, x: Tensor) -> Tensor:
         """What x is divided by, [.., 1], in float32 at least."""
-        return (widened(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+        return (upcast(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x with this scale: linear in x; in float32 at least."""
-        return widened(x) / scale * (widened(self.weight) + self.one_more)
+        return upcast(x) / scale * (upcast(self.weight) + self.one_more)
 
 
 Norm = LayerNorm | RMSNorm
 
 
-def widened(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """The tensor in float32 at least."""
     return x if x.dtype == torch.float64 else x.float()
 
@@ -130,7 +130,7 @@ class HeadParameters(Scoring):
 
     Attributes:
         query, key, value: the projections (W_Q, b_Q), (W_K, b_K), (W_V, b_V); those of keys and values have fewer
-            heads where several query heads share them, see :func:`shared_by_groups`.
+            heads where several query heads share them, see :func:`repeat_kv`.
         output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         rotary: the rotary positions of queries and keys; None where they have none.
@@ -166,7 +166,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.nn.functional.linear(x, weight.T, bias)
 
 
-def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
+def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
     """Keys or values of fewer heads, for all query heads: neighbours share one (Ainslie et al. 2023, "GQA", section 2).
 
     From [.., n_kv_heads, n, d_head], of which n_heads is a multiple, to [.., n_heads, n, d_head]: head h has what the
@@ -178,7 +178,7 @@ def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
 
 def values(source: Tensor, parameters: HeadParameters) -> Tensor:
     """The values of every query head, [.., n_heads, n_keys, d_head], from the keys' input [.., n_keys, d_model]."""
-    return shared_by_groups(project(source, parameters.value), parameters.n_heads)
+    return repeat_kv(project(source, parameters.value), parameters.n_heads)
 
 
 def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
@@ -195,11 +195,11 @@ def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> t
     if parameters.key_norm is not None:
         key = parameters.key_norm(key)
     if parameters.rotary is not None:
-        query, key = rotated(query, parameters.rotary), rotated(key, parameters.rotary)
-    return query, shared_by_groups(key, parameters.n_heads)
+        query, key = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
+    return query, repeat_kv(key, parameters.n_heads)
 
 
-def capped(scores: Tensor, cap: float) -> Tensor:
+def softcap(scores: Tensor, cap: float) -> Tensor:
     """Scores of any size, bounded by ±cap: cap tanh(scores / cap) (Gemma Team 2024, "Gemma 2", section 2)."""
     return torch.tanh(scores / cap) * cap
 
@@ -242,8 +242,8 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
 
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
-    concatenated = weighted.transpose(-3, -2).flatten(-2)
-    return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
+    o_proj = weighted.transpose(-3, -2).flatten(-2)
+    return _linear(o_proj, parameters.output_weight.flatten(0, 1), parameters.output_bias)
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
@@ -315,7 +315,7 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, fi
     if scoring.position_bias is not None:
         scores = scores + scoring.position_bias(first, query.shape[-2], key.shape[-2])
     if scoring.cap is not None:
-        scores = capped(scores, scoring.cap)
+        scores = softcap(scores, scoring.cap)
     if scoring.softmax_in_float32:
         scores = scores.float()
     return attention_pattern(scores, allowed).to(dtype)

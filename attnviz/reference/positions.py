@@ -46,7 +46,7 @@ class Rotary:
         return self.beyond if self.beyond is not None and is_longer else self.frequencies
 
 
-def rotated(x: Tensor, rotary: Rotary) -> Tensor:
+def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x."""
     n = x.shape[-2]
     frequencies = rotary.of(n).to(x.device)

@@ -28,7 +28,7 @@ _WINDOW = 32
 
 
 @dataclass(frozen=True)
-class Item:
+class EncodedText:
     """One text as the model reads it.
 
     Attributes:
@@ -65,10 +65,10 @@ class Batch:
         of_target: as ``valid``, of what a decoder reads; None without one.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[EncodedText, ...]
     inputs: dict[str, Tensor]
     valid: Tensor
-    content: Tensor
+    non_sink: Tensor
     of_target: Tensor | None = None
 
     @property
@@ -92,7 +92,7 @@ class Batch:
 
 def encode(
     checkpoint: Checkpoint, texts: Sequence[Text], skipped: Callable[[Text, str], None] | None = None
-) -> list[Item]:
+) -> list[EncodedText]:
     """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
 
     ``skipped`` is told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
@@ -125,7 +125,7 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.causal
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
+        items.append(EncodedText(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
     return items
 
 
@@ -149,7 +149,7 @@ def batches(
             yield collate(checkpoint, items[first : first + batch_size])
 
 
-def _with_content(items: Iterable[Item], skipped: Callable[[Text, str], None] | None) -> Iterator[Item]:
+def _with_content(items: Iterable[EncodedText], skipped: Callable[[Text, str], None] | None) -> Iterator[EncodedText]:
     """The items with a token that is no sink; of the others there is nothing to measure."""
     for item in items:
         if not all(item.sink):
@@ -158,7 +158,7 @@ def _with_content(items: Iterable[Item], skipped: Callable[[Text, str], None] | 
             skipped(item.source, "its only token is a sink")
 
 
-def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
+def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
     """Pad items to one length, on the device of the model."""
     pad = checkpoint.tokenizer.pad_token_id or 0  # masked, so any token will do
     pad = pad if pad < int(checkpoint.config.vocab_size) else 0
@@ -255,7 +255,7 @@ class SampledAttention:
         checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
-    def absorb(self, state: Mapping[str, Any]) -> None:
+    def merge(self, state: Mapping[str, Any]) -> None:
         """Add what another process, or an earlier run, has verified."""
         self.texts_verified += state["texts_verified"]
         for layer, check in enumerate(state["checks"]):

@@ -28,7 +28,7 @@ class Part(Protocol):
     def state(self) -> dict[Any, Any]:
         """What was counted so far: tensors, numbers and dicts of them."""
 
-    def absorb(self, state: dict[Any, Any]) -> None:
+    def merge(self, state: dict[Any, Any]) -> None:
         """Add what another part of the same kind and shape counted."""
 
 
@@ -183,7 +183,7 @@ class LongRun:
 
     def _absorb(self, state: Mapping[str, Any]) -> None:
         for name, part in self._parts.items():
-            part.absorb(state["parts"][name])
+            part.merge(state["parts"][name])
 
 
 def own_device(process: Process, name: str, device_map: object = None) -> str | None:

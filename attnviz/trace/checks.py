@@ -12,7 +12,7 @@ from torch.nn.functional import layer_norm
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.reference.attention import LayerNorm, widened
+from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.trace.recorder import LayerRecord, refuse_not_finite
 
@@ -28,7 +28,7 @@ class LayerCheck:
         pattern_error: largest absolute difference of a weight, over heads, queries and keys.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.
-        passed_error: largest difference of what the layer passes on from what it should: of the sum of residual and
+        residual_error: largest difference of what the layer passes on from what it should: of the sum of residual and
             output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
         input_error: largest difference of a query, key or value, as a share of the largest of its kind.
         head_output_error: largest difference of a head's weighted values, before W_O, as a share of their largest.
@@ -41,7 +41,7 @@ class LayerCheck:
     pattern_error: float
     output_error: float
     output_scale: float
-    passed_error: float = 0.0
+    residual_error: float = 0.0
     input_error: float = 0.0
     head_output_error: float = 0.0
     row_error: float | None = None
@@ -76,9 +76,9 @@ class Verification:
         return max(check.output_error for check in self.layers)
 
     @property
-    def passed_error(self) -> float:
+    def residual_error(self) -> float:
         """The largest relative difference of what any layer passes on."""
-        return max(check.passed_error for check in self.layers)
+        return max(check.residual_error for check in self.layers)
 
     @property
     def scale_seen(self) -> float | None:
@@ -92,7 +92,7 @@ def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
     if one is None:
         return other
     errors = (
-        "pattern_error", "output_error", "output_scale", "passed_error", "input_error", "head_output_error",
+        "pattern_error", "output_error", "output_scale", "residual_error", "input_error", "head_output_error",
         "row_error", "scale_error",
     )  # fmt: skip
     worse: dict[str, Any] = {name: _either(max, getattr(one, name), getattr(other, name)) for name in errors}
@@ -105,7 +105,7 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
 
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Written so that a comparison with NaN is a failure."""
-    ours = check.output_error, check.passed_error, check.input_error, check.head_output_error
+    ours = check.output_error, check.residual_error, check.input_error, check.head_output_error
     return (
         check.pattern_error <= tolerance.pattern
         and (check.row_error is None or tolerance.row is None or check.row_error <= tolerance.row)
@@ -229,7 +229,7 @@ class LayerComparison:
             output_error=largest_difference(output, own.output) / scale,
             output_scale=float(record.output.abs().max()),
             head_output_error=largest_difference(weighted, own.weighted) / largest,
-            passed_error=max(float(error.max()) for error in _passed_errors(record, self.checkpoint)),
+            residual_error=max(float(error.max()) for error in _passed_errors(record, self.checkpoint)),
         )
         if within(check, self.tolerance):
             return check, 0.0, ""
@@ -237,7 +237,7 @@ class LayerComparison:
         ratio, where = self._explained(check, own, weighted, output, places)
         if not where:
             ratio, where = (
-                check.passed_error / self.tolerance.output,
+                check.residual_error / self.tolerance.output,
                 _located_passed(record, self.checkpoint, self.labels),
             )
         return check, ratio, " ".join([where, *self.causes])
@@ -264,7 +264,7 @@ class LayerComparison:
                 f"the reference {output[batch, query, dimension]:.6g} "
                 f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
             )
-        if not check.passed_error <= tolerance.output:
+        if not check.residual_error <= tolerance.output:
             return 0.0, ""
         if not check.head_output_error <= tolerance.output:
             batch, query, head, dimension = worst_place((weighted - record.weighted).abs())
@@ -343,5 +343,5 @@ def _located_passed(record: LayerRecord, checkpoint: Checkpoint, labels: Callabl
 
 def worst_place(differences: Tensor) -> tuple[int, ...]:
     """Where a difference is largest, or not a number; these are overwritten."""
-    largest = widened(differences).nan_to_num_(nan=torch.inf).argmax()
+    largest = upcast(differences).nan_to_num_(nan=torch.inf).argmax()
     return tuple(int(index) for index in torch.unravel_index(largest, differences.shape))

@@ -101,7 +101,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
         return LayerContributions(
-            verified, layer, *(attention.widened(given.detach()) for given in (value, weight, bias))
+            verified, layer, *(attention.upcast(given.detach()) for given in (value, weight, bias))
         )
 
 

@@ -86,11 +86,13 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
     written, model = list(tokens.ids), checkpoint.model
     with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
-        ended = _append(checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids)))
-    new = written[len(tokens) : len(written) - ended]
+        hit_eos = _append(
+            checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids))
+        )
+    new = written[len(tokens) : len(written) - hit_eos]
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
-    return new, ended
+    return new, hit_eos
 
 
 def _append(

@@ -67,7 +67,7 @@ class VerifiedRows:
     @property
     def wide(self) -> Tensor:
         """The pattern in float32 at least, so that sums over it are exact enough for statistics."""
-        return attention.widened(self.pattern)
+        return attention.upcast(self.pattern)
 
     @property
     def layer(self) -> int:
@@ -326,7 +326,7 @@ class Verifier:
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
         for name, ours, theirs in zip(("queries", "keys", "values"), recomputed, own, strict=True):
-            every = attention.shared_by_groups(theirs, ours.shape[1])
+            every = attention.repeat_kv(theirs, ours.shape[1])
             self._compared.add_inputs(name, ours, every, partial(_reason, model, name, x, parameters, every))
         if abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             self._compared.causes.append(
@@ -488,7 +488,7 @@ def _given_heads(checkpoint: Checkpoint, call: AttentionCall) -> _Heads:
     """
     if call.query.shape[1] != checkpoint.n_heads or call.key.shape[-2] != call.n_queries:
         raise not_through(checkpoint)
-    key = attention.shared_by_groups(call.key, checkpoint.n_heads)
+    key = attention.repeat_kv(call.key, checkpoint.n_heads)
     mask = torch.ones(call.query.shape[0], call.n_queries, dtype=torch.long, device=key.device)
     scoring = Scoring(
         scale=call.scale,
@@ -520,7 +520,7 @@ def _fingerprint(heads: _Heads, value: Tensor) -> Tensor:
         sampled = torch.cat([heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows], dim=-2)
         parts = []
         for x in (heads.query, heads.key, value, sampled):
-            wide = attention.widened(x)
+            wide = attention.upcast(x)
             onto = torch.rand(max(wide.shape[-2:]), 2, generator=generator).to(wide)
             parts.append((onto[: wide.shape[-2], :1].T @ wide @ onto[: wide.shape[-1]]).flatten(2))
         return torch.cat(parts, -1).float()

@@ -12,7 +12,7 @@ from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.reference.attention import widened
+from attnviz.reference.attention import upcast
 from attnviz.texts.reading import Text
 from attnviz.trace.recorder import refuse_not_finite
 
@@ -70,7 +70,7 @@ class BatchMetrics:
     def _changes(self, states: Tensor) -> Tensor:
         """The metrics at every position, [positions, 2]."""
         if self._labels is None:
-            before, after = widened(self._states), widened(states)
+            before, after = upcast(self._states), upcast(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
             cosine = towards.square().sum(-1) / 2  # 1 - cos, without its rounding
             return torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1)
@@ -101,7 +101,7 @@ class BatchMetrics:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
         head = self._checkpoint.prediction_head
         assert head is not None
-        predicted = log_softmax(widened(head(states)), dim=-1)
+        predicted = log_softmax(upcast(head(states)), dim=-1)
         refuse_not_finite(predicted, f"prediction of {'tokens' if self._checkpoint.classifier is None else 'classes'}")
         return predicted
 

@@ -45,7 +45,7 @@ class KeptPass:
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
     attention_inputs: dict[int, Tensor]  # by layer what W_K and W_V are applied to; empty unless asked for
-    concatenated: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    o_proj: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # what the model was given
     encoded: Tensor | None = None  # of an encoder-decoder what its encoder gave, [rows, n, d_model]
@@ -91,7 +91,7 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
-    calls, attention_calls, concatenated = dict[int, _Arguments](), dict[int, _Arguments](), dict[int, _Arguments]()
+    calls, attention_calls, o_proj = dict[int, _Arguments](), dict[int, _Arguments](), dict[int, _Arguments]()
     encoded: list[Tensor] = []
 
     def keep(at: dict[int, _Arguments], layer: int, *given: Any) -> None:
@@ -100,7 +100,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
             stack.enter_context(_pre_hook(modules.block, partial(keep, calls, layer)))
-            stack.enter_context(_pre_hook(modules.concatenated, partial(keep, concatenated, layer)))
+            stack.enter_context(_pre_hook(modules.o_proj, partial(keep, o_proj, layer)))
             if inside:
                 stack.enter_context(_pre_hook(modules.pattern, partial(keep, attention_calls, layer)))
         if checkpoint.stacks:
@@ -108,7 +108,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         final = final_states(checkpoint, inputs)
     attention_inputs = {layer: _attention_input(*given) for layer, given in attention_calls.items()}
-    values = {layer: args[0] for layer, (args, _) in concatenated.items()}
+    values = {layer: args[0] for layer, (args, _) in o_proj.items()}
     return KeptPass(calls, attention_inputs, values, final, inputs, encoded[0] if encoded else None)
 
 
@@ -123,7 +123,7 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
         return _run_again(checkpoint, kept, layer, copies)
     layers = checkpoint.modules
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
-    with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
+    with _attention_known(layers[layer], kept.o_proj[layer].repeat(copies, 1, 1)):
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     for later in range(layer + 1, len(layers)):
         hidden = run_block(layers[later].block, kept, later, hidden, copies)
@@ -146,7 +146,7 @@ def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention takes these weighted values instead of computing them for every copy."""
     module: Any = layer.pattern
     before = vars(module).get("forward")
-    module.forward = lambda *_, **__: (layer.concatenated(values) if layer.output is module else values, None)
+    module.forward = lambda *_, **__: (layer.o_proj(values) if layer.output is module else values, None)
     try:
         yield
     finally:
@@ -215,7 +215,7 @@ def removed_heads(
             if layer in runs and replacement.method == "uniform":
                 stack.enter_context(_pre_hook(modules.pattern, partial(remember, layer)))
             if layer in runs:
-                stack.enter_context(_pre_hook(modules.concatenated, partial(replace, layer)))
+                stack.enter_context(_pre_hook(modules.o_proj, partial(replace, layer)))
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -231,7 +231,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
         heads = args[0].unflatten(-1, (checkpoint.n_heads_of(layer), -1))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
-    return _pre_hook(checkpoint.modules[layer].concatenated, multiply)
+    return _pre_hook(checkpoint.modules[layer].o_proj, multiply)
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

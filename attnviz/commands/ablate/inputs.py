@@ -14,7 +14,7 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
-from attnviz.texts.batches import Batch, Item, collate, encode
+from attnviz.texts.batches import Batch, EncodedText, collate, encode
 from attnviz.texts.reading import Corpus, Text, as_labelled, open_corpus, read_texts
 from attnviz.trace.generation import target_tokens
 
@@ -74,7 +74,7 @@ class Sources:
 class ModelInput(NamedTuple):
     """One input of the model; the final states at some positions are compared."""
 
-    item: Item
+    item: EncodedText
     text: int  # which of the measured texts it is of
     positions: tuple[int, ...]
     labels: tuple[int, ...]  # what is to be predicted at these positions; empty where nothing is
@@ -191,7 +191,7 @@ def model_inputs(
     return inputs, kept
 
 
-def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
+def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
     if item.source.target is not None:
         whole = checkpoint.tokenize(item.source.target, target=True)
         item = replace(item, target=(int(checkpoint.config.decoder_start_token_id), *whole.ids[:-1]))

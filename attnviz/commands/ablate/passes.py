@@ -249,7 +249,7 @@ class Passes:
         expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
         if not len(expected):  # padding alone
             return
-        own = kept.concatenated[layer]
+        own = kept.o_proj[layer]
         difference = (own[:, at][valid[:, at]].reshape(expected.shape) - expected).abs().amax((0, 2))
         head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
         what = f"what is to be removed of {head} differs from what the reference gives for it"
@@ -278,7 +278,7 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
             kept = hooks.run_and_keep(checkpoint, each.batch.inputs)
             for layer in checkpoint.layers:
                 valid = each.batch.queries(layer)
-                sums[layer] += kept.concatenated[layer][valid].double().sum(0).cpu()
+                sums[layer] += kept.o_proj[layer][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
             tell(done := done + len(each.inputs), len(inputs))
     means = sums / tokens[:, None]

@@ -26,9 +26,9 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.facts import capital
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""
@@ -37,7 +37,7 @@ _COLUMN = 14
 _OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient", "label")
 
 
-def _content(result: Ablation, _: Choices) -> dict[str, Any]:
+def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
     classifier = result.checkpoint.classifier
     of = {
@@ -129,7 +129,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
     yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.options.method])}.")
@@ -241,7 +241,7 @@ def _notes(result: Ablation) -> Iterator[str]:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
 
-REPORT = Report[Ablation](
+REPORT = CommandSpec[Ablation](
     content=lambda result, choices: _plain(_content(result, choices)),
     columns=(
         "id", "layer", "head", "rank", *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),

@@ -22,7 +22,7 @@ from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled,
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted, visible
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
@@ -57,7 +57,7 @@ def _plan(
     return EffectsPlan(f"ablate-{name}", caption, model + title, tuple(filter(None, notes)), result, heads)
 
 
-def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
+def _plan_heads(result: Ablation, choices: ViewOptions) -> Iterator[EffectsPlan]:
     heads, n = result.heads[: choices.top or None], len(result.heads)
     count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
     titles = " and ".join(metric.title for metric in result.metrics)
@@ -66,7 +66,7 @@ def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
     yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
 
 
-def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
+def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     metric, kinds = result.metrics[0], list(_damages(result))
     every = np.concatenate([values.ravel() for _, values, _ in kinds])
     largest = float(np.nanmax(np.abs(every)))
@@ -111,7 +111,7 @@ def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int
         yield "" if stack is None else f"{stack.letter}: {stack.name}", values, unsure
 
 
-def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
+def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
     what = (
         f"{result.metrics[0].title} on removing ever more of {len(result.heads)} heads, the least important first "
         "(line), beside the sum of what these do one at a time (dashed) and a random order (dotted)"
@@ -120,7 +120,7 @@ def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
     yield _plan(result, "curve", " without more and more of its heads", what, _intervals(result, "bands"), *more)
 
 
-def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
+def _plan_gradient(result: Ablation, _: ViewOptions) -> Iterator[EffectsPlan]:
     of = loss_words(result, "random projections of the final states")
     what = "what removing each head does beside its importance by gradients, with Spearman's rank correlation"
     how = f"importance by gradients: |Att·dL/dAtt|, mean over texts, L = {of} (Michel et al. 2019)"

@@ -24,7 +24,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens, Units
+from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
 from attnviz.present.result import OfHeads, Result
 from attnviz.reference.attention import entropy
@@ -262,17 +262,17 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     return Comparison(first, second, tuple(heads), floor)
 
 
-def _labels(first: Units, second: Units) -> tuple[str, ...]:
+def _labels(first: Positions, second: Positions) -> tuple[str, ...]:
     pairs = zip(first.labels, second.labels, strict=True)
     return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
 
 
-def _differing(first: tuple[Tokens, Units], second: tuple[Tokens, Units]) -> tuple[bool, ...]:
+def _differing(first: tuple[Tokens, Positions], second: tuple[Tokens, Positions]) -> tuple[bool, ...]:
     a, b = ([[tokens.ids[token] for token in unit] for unit in units.members] for tokens, units in (first, second))
     return tuple(one != other for one, other in zip(a, b, strict=True))
 
 
-def _muted(first: Units, second: Units) -> tuple[bool, ...]:
+def _muted(first: Positions, second: Positions) -> tuple[bool, ...]:
     return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
 
 

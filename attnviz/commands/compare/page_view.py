@@ -15,12 +15,12 @@ from attnviz.models.wording import counted, signed, visible
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, rounded
 from attnviz.present.facts import sentence
 from attnviz.present.tables import verification_line
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 
 _OF_SIDES = ("entropy", "distance", "sink")
 
 
-def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any]:
+def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
 
     It begins with the heads and the scale of ``choices``; colours of differences end at ``end``, for every head.

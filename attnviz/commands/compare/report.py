@@ -14,15 +14,15 @@ from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDi
 from attnviz.commands.compare.wording import side_lines
 from attnviz.models.wording import signed, visible
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.present.view import Choices, View, page_view
+from attnviz.present.view import View, ViewOptions, page_view
 
 _NARROWEST = 16
 """Columns of the terminal that labels and differences are never less than."""
 
 
-def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
+def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     first, sides = result.first, (result.first, result.second)
     parser, target = first.parse.parser if first.parse else None, first.target
     return {
@@ -63,7 +63,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**head, **largest, **{f"largest_{name}": largest[name] for name in ("difference", "query", "key")}}
 
 
-def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     sides = result.first, result.second
     yield Text("\n".join(side_lines(result)), style="bold")
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
@@ -79,7 +79,7 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
     yield _notes(result, starred)
 
 
-def _heads_table(result: Comparison, choices: Choices, width: int) -> tuple[Table, bool]:
+def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[Table, bool]:
     """The heads ranked by Jensen-Shannon distance, with labels and the largest difference; whether one has a star."""
     selected = result.select(choices.select)
     listed, largest = selected[: choices.top or None], partial(_largest, result)
@@ -126,7 +126,7 @@ def _notes(result: Comparison, starred: bool) -> Text:
     )
 
 
-REPORT = Report(
+REPORT = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "rank", "divergence", "distance", "total_variation", "largest_difference",

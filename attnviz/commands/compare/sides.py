@@ -8,7 +8,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import refuse_undeclared
-from attnviz.models.tokens import merge_units
+from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 
 _BEFORE_DIFFERENCE = 30
@@ -116,7 +116,7 @@ def _check_lengths(first: Analysis, second: Analysis) -> None:
     lengths = f"the texts have {a} and {b} {unit}s"
     if special := sum(first.units.special):
         lengths += f", {special} special tokens included"
-    words = [len(merge_units(side.tokens, True)) for side in (first, second)]
+    words = [len(merge_subwords(side.tokens, True)) for side in (first, second)]
     advice = "replace tokens or words, but add and remove none"
     if unit == "token" and words[0] == words[1]:
         advice = f"word by word they are equally long ({words[0]}): compare words (--words, words=True)"

@@ -18,8 +18,8 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, h
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened, signed
-from attnviz.present.facts import Facts, sentence
-from attnviz.present.view import Choices, Drawing, page_drawing
+from attnviz.present.facts import FigureContext, sentence
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
@@ -49,7 +49,7 @@ def rounded_up(largest: float) -> float:
     return float(f"{math.ceil(largest / step - 1e-9) * step:.1g}")
 
 
-def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPlan]:
+def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     """The differences of all selected heads, on one scale."""
     style, heads, end = choices.style, result.select(choices.select), _end(result, choices.style)
     n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
@@ -93,7 +93,7 @@ def _sizes(result: Comparison) -> str:
     return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
 
 
-def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
+def _plan_map(result: Comparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
     """The distance of every head, the mean of every layer, and which labels differ."""
     changed = sum(head.label_changed for head in result.heads)
     largest = max(head.distance for head in result.heads)
@@ -137,7 +137,7 @@ def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap
     )
 
 
-def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapPlan]:
+def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     """One head after the other: those selected, or those that differ most."""
     style, own = choices.style, choices.style.scale == "per-head"
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
@@ -148,7 +148,7 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
         if part.first.context.source is not None:
             keys = Labels(part.key_labels, part.key_muted, part.key_differing)
         pooled, every = _pooling(part, style)
-        named = Facts("", (), len(labels.texts), result.unit).named(every)
+        named = FigureContext("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, style, head if own else None), head.largest
         ends = part.labels[largest.query], part.key_labels[largest.key]
         query, key = (shortened(label, LONGEST_LABEL) for label in ends)

@@ -15,7 +15,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import merge_units, only_position
+from attnviz.models.tokens import merge_subwords, only_position
 from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import TextResult
@@ -138,7 +138,7 @@ def explain(
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
     last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
-    position = last if token is None else only_position(merge_units(tokens, words=False), token)
+    position = last if token is None else only_position(merge_subwords(tokens, words=False), token)
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]

@@ -35,7 +35,7 @@ from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
-from attnviz.reference.attention import widened
+from attnviz.reference.attention import upcast
 
 GROUPS = {
     "content": ("content_content", "constant_content"),
@@ -113,7 +113,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
                 rows = slice(first, first + _ROWS)
                 terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, heads.scale))
                 total = torch.stack(list(terms.values())).sum(0)
-                error = max(error, float((total - widened(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
+                error = max(error, float((total - upcast(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
                 centred = _centred(total, allowed[rows])
                 of_rows = [*(_centred(terms[term], allowed[rows]) for term in TERMS), centred]
                 products = [
@@ -136,7 +136,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
 
 def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """Parts of the input, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
-    raw = {name: widened(part) for name, part in embeddings_of(checkpoint, tokens).items()}
+    raw = {name: upcast(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
     parameters = checkpoint.norm(checkpoint.modules[0].attention_norm if norm is None else norm)
@@ -146,15 +146,15 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     common = torch.stack(list(means.values())).sum(0)
     parts["constant"] = parameters.linear_part(common, scale)
     if parameters.bias is not None:
-        parts["constant"] = parts["constant"] + widened(parameters.bias)
+        parts["constant"] = parts["constant"] + upcast(parameters.bias)
     project = projection_of(checkpoint)
     return parts if project is None else _mapped(parts, project.weight, project.bias)
 
 
 def _mapped(parts: dict[str, Tensor], weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
     """Every part of the input times a matrix; the bias is constant."""
-    mapped = {name: part @ widened(weight) for name, part in parts.items()}
-    return mapped if bias is None else {**mapped, "constant": mapped["constant"] + widened(bias)}
+    mapped = {name: part @ upcast(weight) for name, part in parts.items()}
+    return mapped if bias is None else {**mapped, "constant": mapped["constant"] + upcast(bias)}
 
 
 def _terms(query: dict[str, Tensor], key: dict[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:

@@ -28,8 +28,8 @@ from attnviz.models.families.base import LayerModules, position_rows
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, Norm, widened
-from attnviz.reference.positions import rotated
+from attnviz.reference.attention import HeadParameters, Norm, upcast
+from attnviz.reference.positions import apply_rotary
 
 _ROWS = 128
 """Queries whose scores become weights at once."""
@@ -58,7 +58,7 @@ class Activation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of every number of x; in the dtype of x."""
-        return self.function(widened(x)).to(x.dtype)
+        return self.function(upcast(x)).to(x.dtype)
 
 
 ACTIVATIONS = {
@@ -97,9 +97,9 @@ class LayerParameters:
 
     heads: HeadParameters
     attention_norm: Norm
-    expand: LinearMap  # d_model to d_ff
+    up_proj: LinearMap  # d_model to d_ff
     activation: Activation
-    contract: LinearMap  # d_ff to d_model
+    down_proj: LinearMap  # d_ff to d_model
     feed_forward_norm: Norm
     pre_norm: bool
     final_norm: Norm | None  # of the model, after its last layer
@@ -112,7 +112,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
-    gate, expand = _gate_and_expand(modules)
+    gate, up_proj = _gate_and_expand(modules)
 
     def norm(module: nn.Module | None) -> Norm | None:
         return None if module is None else checkpoint.norm(module)
@@ -120,9 +120,9 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     return LayerParameters(
         heads=architecture.parameters(model, layer),
         attention_norm=checkpoint.norm(modules.attention_norm),
-        expand=expand,
+        up_proj=up_proj,
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
-        contract=_linear_map(modules.contract),
+        down_proj=_linear_map(modules.down_proj),
         feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
         final_norm=norm(final),
@@ -134,10 +134,10 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
 
 def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap]:
     """The maps to d_ff, of which that of the gate may be the first half of one module."""
-    expand = _linear_map(modules.expand)
-    if modules.gate is not modules.expand:
-        return None if modules.gate is None else _linear_map(modules.gate), expand
-    gate, expanded = expand.weight.chunk(2, dim=1)
+    up_proj = _linear_map(modules.up_proj)
+    if modules.gate is not modules.up_proj:
+        return None if modules.gate is None else _linear_map(modules.gate), up_proj
+    gate, expanded = up_proj.weight.chunk(2, dim=1)
     return LinearMap(gate, None), LinearMap(expanded, None)
 
 
@@ -210,17 +210,17 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     """The steps of the attention, with the functions of :mod:`attnviz.reference.attention`."""
     parts = {name: attention.project(x, getattr(heads, name)) for name in ("query", "key", "value")}
     steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
-    steps["split"] = torch.stack([attention.shared_by_groups(part, heads.n_heads) for part in parts.values()])
+    steps["split"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts.values()])
     query, key, value = steps["split"]
     if heads.query_norm is not None and heads.key_norm is not None:
         query, key = steps["head_norm"] = torch.stack([heads.query_norm(query), heads.key_norm(key)])
     if heads.rotary is not None:
-        query, key = steps["rotated"] = torch.stack([rotated(part, heads.rotary) for part in (query, key)])
+        query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])
     if heads.upcast:
         query, key = query.float(), key.float()
     scores = steps["scores"] = attention.attention_scores(query, key, heads.scale)
     if heads.cap is not None:
-        scores = steps["capped"] = attention.capped(scores, heads.cap)
+        scores = steps["capped"] = attention.softcap(scores, heads.cap)
     steps["mask"] = allowed
     pattern, wide = torch.empty_like(scores, dtype=x.dtype), torch.float32 if heads.softmax_in_float32 else scores.dtype
     for row in range(0, len(x), _ROWS):  # so that no copy of all scores is made
@@ -243,8 +243,8 @@ def _feed_forward(x: Tensor, parameters: LayerParameters, steps: dict[str, Tenso
     """The steps of the network; with a gate, the activation is of the gate, and multiplies the other map's numbers."""
     if parameters.gate is not None:
         steps["gate"] = parameters.gate(x)
-    steps["expanded"] = parameters.expand(x)
+    steps["expanded"] = parameters.up_proj(x)
     passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
     if parameters.gate is not None:
         passed = steps["gated"] = passed * steps["expanded"]
-    steps["feed_forward_output"] = parameters.contract(passed)
+    steps["feed_forward_output"] = parameters.down_proj(passed)

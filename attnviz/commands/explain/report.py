@@ -17,9 +17,9 @@ from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, unisolated, visible
 from attnviz.present.documents import model_entry, tokens_entry
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, error, notes
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 from attnviz.trace.checks import Verification
 
 _COLUMNS = (
@@ -36,7 +36,7 @@ _LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
 )
 
 
-def _content(result: Explanation, _: Choices) -> dict[str, Any]:
+def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     tokens, checks = result.tokens, result.stages.checks
     return {
         "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
@@ -86,14 +86,14 @@ def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"])
 
 
-def _tensors(result: Explanation, _: Choices) -> bytes:
+def _tensors(result: Explanation, _: ViewOptions) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
     tensors = {stage.name: stage.tensor.cpu().clone().contiguous() for stage in result.stages.values()}
     labels = json.dumps(list(result.tokens.labels))
     return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
 
-def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result, width)
     if result.layers is not None:
@@ -183,7 +183,7 @@ _POSITIONS = (
     "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
 )
 
-REPORT: Report[Explanation] = Report(
+REPORT: CommandSpec[Explanation] = CommandSpec(
     content=_content,
     columns=_COLUMNS,
     rows=_rows,

@@ -17,7 +17,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.tokens import Tokens
-from attnviz.reference.attention import allowed_positions, shared_by_groups, widened
+from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import PatternsAlone, record_attention, refuse_not_finite
 
@@ -57,13 +57,13 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("pattern", of.pattern, "pattern"),
-        ("concatenated", of.concatenated, "input"),
+        ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
         ("attention_output_norm", of.attention_output_norm, "output"),
         ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
-        ("feed_forward_output", of.contract, "output"),
+        ("feed_forward_output", of.down_proj, "output"),
         ("feed_forward_output_norm", of.feed_forward_output_norm, "output"),
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
@@ -86,11 +86,11 @@ def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.
 
 def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
     """From the network's input to what its last linear map takes in."""
-    maps = [of.expand] if of.gate in (None, of.expand) else [of.gate, of.expand]
+    maps = [of.up_proj] if of.gate in (None, of.up_proj) else [of.gate, of.up_proj]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
     yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
     yield "activated", of.activation, "output"
-    yield "activated" if of.activation is None else "gated", of.contract, "input"
+    yield "activated" if of.activation is None else "gated", of.down_proj, "input"
 
 
 def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> None:
@@ -137,7 +137,7 @@ def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModu
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
         by_head = [each.tensor if of.heads_first else each.tensor.transpose(0, 1) for each in both]
-        together = torch.stack([shared_by_groups(part, len(steps["scores"])) for part in by_head])
+        together = torch.stack([repeat_kv(part, len(steps["scores"])) for part in by_head])
         apart["head_norm"] = Shown(both[0].place, together)
     return apart
 
@@ -173,7 +173,7 @@ class Stage:
     @property
     def wide(self) -> Tensor:
         """On the CPU, in float32 at least, so that sums over it are exact enough."""
-        return widened(self.tensor).cpu()
+        return upcast(self.tensor).cpu()
 
 
 class UnknownStageError(UsageError, KeyError):
@@ -263,7 +263,7 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(own, where)
-    difference = (widened(tensor) - widened(own)).abs_().nan_to_num_(nan=torch.inf)
+    difference = (upcast(tensor) - upcast(own)).abs_().nan_to_num_(nan=torch.inf)
     scale, limit = (1.0, tolerance.pattern) if name == "pattern" else (float(own.abs().max()), tolerance.output)
     check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
     if check.passed:
@@ -285,7 +285,7 @@ def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, ch
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
     place, own = shown["activated"]
     given = shown["gate" if "gate" in shown else "expanded"].tensor
-    difference = float((widened(named(given)) - widened(own)).abs().max())
+    difference = float((upcast(named(given)) - upcast(own)).abs().max())
     tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
     scale = float(own.abs().max())
     if not difference <= tolerance * scale:

@@ -333,7 +333,7 @@ def _bias_words(result: Explanation) -> dict[str, object]:
     layer = layer_parameters(result.checkpoint, result.layer)
     heads, gate = layer.heads, layer.gate
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}
-    biases |= {"1": layer.expand.bias, "2": layer.contract.bias, "gate": None if gate is None else gate.bias}
+    biases |= {"1": layer.up_proj.bias, "2": layer.down_proj.bias, "gate": None if gate is None else gate.bias}
     return {f"b_{name}": "" if bias is None else f" + b_{name}" for name, bias in biases.items()}
 
 

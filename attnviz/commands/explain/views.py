@@ -22,7 +22,7 @@ from attnviz.figures.style import Style, figure_style
 from attnviz.models.wording import quoted, rounded, visible
 from attnviz.present.facts import sentence
 from attnviz.present.tables import error
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
@@ -37,7 +37,7 @@ _PARTS |= {"turned query": ("rotated", 0), "turned key": ("rotated", 1)}
 """Panels that show a part of a step's tensor, of one head: the step, and which part."""
 
 
-def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
+def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     bands, facts = _bands(result), result.facts
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
     drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
@@ -187,7 +187,7 @@ class PositionsPlan(PagePlan):
     values: Array  # [rows, columns]; NaN where nothing differs
 
 
-def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
+def _plan_positions(result: Explanation, _: ViewOptions) -> Iterator[PositionsPlan]:
     shares, facts = result.positions, result.facts
     assert shares is not None
     groups = [name for name in GROUPS if name != "segment" or shares.segments]

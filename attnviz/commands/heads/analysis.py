@@ -15,9 +15,9 @@ from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
 from attnviz.measures.statistics import TextContext
 from attnviz.models.head_ids import HeadId, Stack
-from attnviz.models.tokens import Tokens, UnitRows, Units, sinks_in_words
+from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
-from attnviz.present.facts import Facts
+from attnviz.present.facts import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
@@ -88,16 +88,16 @@ class Continuation:
         whole: the text and what was written after it, as the tokens spell them.
         first: the position of its first token.
         count: its tokens.
-        asked: how many tokens were asked for.
-        ended: whether the model ended the text before these were written; the end token is left out.
+        requested: how many tokens were asked for.
+        hit_eos: whether the model ended the text before these were written; the end token is left out.
     """
 
     text: str
     whole: str
     first: int
     count: int
-    asked: int
-    ended: bool
+    requested: int
+    hit_eos: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,7 +142,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     without_sinks: bool = False
 
     @property
-    def units(self) -> Units:
+    def units(self) -> Positions:
         """What attends, the rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
         if self.context.queries is None and not self.without_sinks:
             return self.context.units
@@ -153,7 +153,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     @property
-    def keys(self) -> Units:
+    def keys(self) -> Positions:
         """What is attended to: all units of the same text, or of the source in cross-attention."""
         keys = self.context.keys
         return _some(keys, [not sink for sink in keys.sink]) if self.without_sinks else keys
@@ -241,7 +241,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """
         check_switch("drop_special", drop_special)
         units = self.context.units
-        if drop_special and (not self.context.content.any() or all(self.context.keys.sink)):
+        if drop_special and (not self.context.non_sink.any() or all(self.context.keys.sink)):
             all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
             raise UsageError(
                 f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
@@ -250,7 +250,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return replace(self, without_sinks=drop_special)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FigureContext:
         """What every figure, caption and table must say of it."""
         units = self.context.units
         sinks = sinks_in_words(units, units.name, first="first")
@@ -314,8 +314,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             unit, merged = merge.add(rows.first, rows.wide[0])
             pattern = merged.cpu()
             if self.without_sinks:
-                content = context.content[unit : unit + pattern.shape[1]]
-                pattern = pattern[:, content][:, :, context.key_content[: pattern.shape[2]]]
+                non_sink = context.non_sink[unit : unit + pattern.shape[1]]
+                pattern = pattern[:, non_sink][:, :, context.key_non_sink[: pattern.shape[2]]]
                 totals = pattern.sum(-1, keepdim=True)
                 pattern = pattern / totals.masked_fill(totals == 0, 1.0)
             yield first, pattern
@@ -342,7 +342,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         patterns, context = torch.empty(0), self.context_of(layer)
         shape = [
             int(kept.sum()) if self.without_sinks else n
-            for kept, n in ((context.content, len(context.places)), (context.key_content, len(context.keys)))
+            for kept, n in ((context.non_sink, len(context.places)), (context.key_non_sink, len(context.keys)))
         ]
         for first, block in self.blocks(layer, heads):
             if not patterns.numel():
@@ -397,7 +397,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
 
-def _some(units: Units, wanted: Sequence[bool]) -> Units:
+def _some(units: Positions, wanted: Sequence[bool]) -> Positions:
     """Those of the units that are wanted."""
     of_each = ("labels", "special", "sink", "members")
     left: dict[str, Any] = {name: tuple(compress(getattr(units, name), wanted)) for name in of_each}

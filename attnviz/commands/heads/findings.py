@@ -62,14 +62,16 @@ class HeadFindings:
     @property
     def strongest(self) -> Verdict | None:
         """The verdict behind the label, or else the positional one of the largest error reduction."""
-        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.gain is not None]
-        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.gain or 0.0, default=None)
+        measured = [
+            verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.error_reduction is not None
+        ]
+        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.error_reduction or 0.0, default=None)
 
     @property
-    def clearness(self) -> tuple[bool, float]:
+    def rank_key(self) -> tuple[bool, float]:
         """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
-        gain = None if self.strongest is None else self.strongest.gain
-        return self.labelled.verdict is not None, float("-inf") if gain is None else gain
+        error_reduction = None if self.strongest is None else self.strongest.error_reduction
+        return self.labelled.verdict is not None, float("-inf") if error_reduction is None else error_reduction
 
     @property
     def shown(self) -> str:
@@ -84,7 +86,7 @@ class HeadFindings:
 
 def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
     """Those of the clearest labels first; heads that cannot be measured last."""
-    return sorted(heads, key=lambda head: head.clearness, reverse=True)
+    return sorted(heads, key=lambda head: head.rank_key, reverse=True)
 
 
 def shorter(name: str) -> str:

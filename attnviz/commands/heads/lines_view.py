@@ -22,7 +22,7 @@ from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, text_at
 from attnviz.models.wording import shortened, visible
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -42,7 +42,7 @@ WHOLE_ROWS, SHORTEST_RUN = 32, 3
 _LONGEST_LABEL = 20
 
 
-def lines_left_out(analysis: Analysis, choices: Choices) -> str:
+def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
     asked = len(analysis.select(choices.select))
     kept = sum(len(_heads_drawn(part, choices)) for part in parts_asked(analysis, choices))
@@ -62,7 +62,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     )
 
 
-def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
+def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
     for part in parts_asked(analysis, choices):
         heads = _heads_drawn(part, choices)
@@ -75,7 +75,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
             yield _plan(part, [found], choices, f"lines/{found[0].id.file_stem}", MOST_LINES // 2)
 
 
-def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
+def parts_asked(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
     parts = analysis.parts_of(choices.select)
     if len(parts) == 1 or choices.token is None:
@@ -103,7 +103,7 @@ def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
         raise UsageError(f"the token is looked for in the {text}, whose tokens attend there: {error}") from error
 
 
-def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
+def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]:
     """The heads asked for; of more than eight only as many as there may be pictures and rows, the clearest."""
     heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
@@ -163,7 +163,7 @@ class StrongestKeys:
 
 
 def _weights_of(
-    analysis: Analysis, heads: Sequence[HeadFindings], share: int, choices: Choices
+    analysis: Analysis, heads: Sequence[HeadFindings], share: int, choices: ViewOptions
 ) -> Iterator[tuple[HeadFindings, StrongestKeys]]:
     """Each head with the weights that may have a line, where so many heads share a picture."""
     shown = analysis.drawn(choices.drop_special)
@@ -175,7 +175,7 @@ def _weights_of(
 
 
 def _plan(
-    analysis: Analysis, found: Sequence[tuple[HeadFindings, StrongestKeys]], choices: Choices, stem: str, most: int
+    analysis: Analysis, found: Sequence[tuple[HeadFindings, StrongestKeys]], choices: ViewOptions, stem: str, most: int
 ) -> LinesPlan:
     """One picture of up to eight heads with their weights, of at most so many lines."""
     shown = analysis.drawn(choices.drop_special)
@@ -197,8 +197,8 @@ def _plan(
     whole = start is None or len(units) <= WHOLE_ROWS or between
     alone = range(len(units)) if whole else {*(start or ()), *key.tolist()}
     row_of, first, counts = _rows(len(units), alone, breaks)
-    content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
-    onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else content
+    non_sink = frozenset(row for row, position in enumerate(first) if not units.sink[position])
+    onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else non_sink
     row_of_key = np.arange(n_keys) if between else row_of
     keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
     rest = np.array([each.rest for _, each in found])
@@ -219,7 +219,7 @@ def _plan(
             f"… {count} {facts.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
             for position, count in zip(first, counts, strict=True)
         ),
-        bright=(content, onto) if start is None else (
+        bright=(non_sink, onto) if start is None else (
             frozenset(row_of[list(start)].tolist()), frozenset(row_of_key[key].tolist())
         ),
         breaks=tuple(row_of[list(breaks)].tolist()),

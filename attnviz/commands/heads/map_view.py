@@ -16,7 +16,7 @@ from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
@@ -25,11 +25,11 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
     "entropy": ("entropy", "mean entropy of the rows", "nats"),
-    "entropy_content": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
+    "entropy_non_sink": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
-    "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
+    "distance_non_sink": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
-    "confidence_content": ("confidence on content", f"mean of each row’s largest weight, {_CONTENT}", ""),
+    "confidence_non_sink": ("confidence on content", f"mean of each row’s largest weight, {_CONTENT}", ""),
     DIAGONALITY: (DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", ""),
     "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
     **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
@@ -54,7 +54,7 @@ def statistic_named(name: str) -> str:
     return wanted
 
 
-def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
+def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     for name in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
         yield _plan(analysis, name, choices.style)
 
@@ -94,7 +94,7 @@ def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Seq
     measured = values[np.isfinite(values)]
     name, _, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
-    unbounded = statistic.removesuffix("_content") in ("entropy", "distance")
+    unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
     top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
     norm, colours, log_note = _scale(measured, top, style)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
@@ -155,16 +155,16 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     context, unit = analysis.context, analysis.units.name
     if statistic == DIAGONALITY and context.source is None:
         return "because it is of cross-attention"
-    if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_content") and context.source is not None:
+    if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_non_sink") and context.source is not None:
         return "because it compares places in one text"
-    mask = statistic.removesuffix("_on_repeats").removesuffix("_content")
+    mask = statistic.removesuffix("_on_repeats").removesuffix("_non_sink")
     if mask in NAMES and mask not in context.masks:
         return "because no query of this model can see it"
     if mask in REPEATS and not context.counts[mask]:
         return f"because no {unit} of this text repeats"
     if measured:
         return "because no attention lands on content there"
-    placed = mask in NAMES and bool(context.content.any())
+    placed = mask in NAMES and bool(context.non_sink.any())
     return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 

@@ -22,7 +22,7 @@ from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
-from attnviz.models.tokens import Tokens, Units, find_queries, merge_units
+from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords
 from attnviz.options import checked
 from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
@@ -184,7 +184,7 @@ class Reader:
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
         checkpoint = self.checkpoint
-        kind, asked = checkpoint.architecture.name, int(generate)  # it may be NumPy's
+        kind, requested = checkpoint.architecture.name, int(generate)  # it may be NumPy's
         if checkpoint.stacks or not checkpoint.architecture.causal:
             own = "writes its target itself (--max-new-tokens)" if checkpoint.stacks else "writes no text"
             raise TextError(
@@ -199,16 +199,16 @@ class Reader:
                 "so it cannot write; leave out --generate (generate=...)."
             )
         tokens = checkpoint.tokenize(text, truncate=self.truncate)
-        new, ended = continue_greedily(checkpoint, tokens, asked)
+        new, hit_eos = continue_greedily(checkpoint, tokens, requested)
         first, ids = len(tokens), (*tokens.ids, *new)
         whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
         written = whole[read.offsets[first][0] :]
         again = checkpoint.tokenize(text + written, truncate=True)
         if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
             whole, read = text + written, again
-        return Continuation(written, whole, first, len(new), asked, ended), read
+        return Continuation(written, whole, first, len(new), requested, hit_eos), read
 
-    def _target(self, tokens: Tokens, source: Units, given: str | None) -> Target:
+    def _target(self, tokens: Tokens, source: Positions, given: str | None) -> Target:
         """What the decoder reads, of the target that was given or of one that the model writes."""
         text, read, generated = target_tokens(self.checkpoint, tokens, given, self.truncate, self.max_new_tokens)
         context = _context_of(read, True, replace(self.options, queries=None))
@@ -254,7 +254,7 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: 
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     """The context of attention within one text: units, and the masks of patterns among them."""
-    units = merge_units(tokens, options.words)
+    units = merge_subwords(tokens, options.words)
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
     window, far = options.local_window, options.long_range_from
     queries = None if options.queries is None else find_queries(units, options.queries)
@@ -287,4 +287,4 @@ def _judged(
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
             profile, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
-            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_content), profile, own)
+            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink), profile, own)

@@ -15,20 +15,20 @@ from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import BUILT_IN
-from attnviz.models.tokens import merge_units
+from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
 from attnviz.present.facts import capital, sentence
 from attnviz.present.tables import verification_line
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
 
 Empty = Callable[[HeadId], PackedPattern]
 """From the id of a head to its pattern on the page, before its first row."""
 
 
-def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
+def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """What the page shows, beginning with these choices; see ``PageData`` in ``attnviz/page/patterns.js``."""
     facts, model, parts = analysis.facts, analysis.checkpoint, analysis.parts
     of_layer = {head.id.layer: place for place, part in enumerate(parts) for head in part.heads}
@@ -108,7 +108,7 @@ def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
-def _pairs(analysis: Analysis, choices: Choices) -> dict[HeadId, dict[str, Any]]:
+def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, Any]]:
     """Of each head with a relation its pairs, by the positions of the axis, where relations are asked for."""
     found = relations_of(analysis, analysis.heads, choices.relation) if choices.relations else ()
     return {
@@ -143,7 +143,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
 def axis_of(analysis: Analysis) -> dict[str, Any]:
     """The tokens, with the words that they merge into; or the words."""
     units, of_token = analysis.units, analysis.row_tokens.segments
-    words = None if analysis.options.words else merge_units(analysis.row_tokens, True)
+    words = None if analysis.options.words else merge_subwords(analysis.row_tokens, True)
     return axis_entry(units, [of_token[members[0]] for members in units.members], words)
 
 
@@ -156,7 +156,7 @@ def command_options(analysis: Analysis) -> list[str]:
         "revision": None if model.name in BUILT_IN else model.revision or None,
         "dtype": str(model.dtype).removeprefix("torch."),
         "pair": analysis.pair,
-        "generate": None if analysis.continuation is None else analysis.continuation.asked,
+        "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
         "any_family": analysis.verification.level < 4,
@@ -188,7 +188,7 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]:
+def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:
     """What the page begins with."""
     scale = choices.style.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))

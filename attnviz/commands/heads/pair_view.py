@@ -30,7 +30,7 @@ from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
@@ -83,8 +83,8 @@ def _queries(part: Analysis, groups: Groups) -> dict[str, list[int]]:
     """The texts that attend, with their positions: A and B; of cross-attention the target, T."""
     if part.context.source is None:
         return dict(zip("AB", groups, strict=False))
-    content = [at for at, special in enumerate(part.units.special) if not special]
-    return {"T": content or [*range(len(part.units))]}
+    non_sink = [at for at, special in enumerate(part.units.special) if not special]
+    return {"T": non_sink or [*range(len(part.units))]}
 
 
 def _missing(analysis: Analysis) -> str:
@@ -96,7 +96,7 @@ def _missing(analysis: Analysis) -> str:
     return f"no {analysis.units.name} is left of the {left[0]} text after tokenization" if left else ""
 
 
-def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | TilesPlan]:
+def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan | TilesPlan]:
     """All heads, kind by kind; where some are selected, then the pattern of each of these."""
     groups = segment_positions(analysis)
     parts = [part for part in analysis.parts_of(choices.select) if part.stack_letter != "D"]

@@ -120,7 +120,7 @@ def without_relations(analysis: Analysis) -> str:
     return "" if has_any else "the parse of this text has none"
 
 
-def places_of(analysis: Analysis, word: int) -> list[int]:
+def positions_of(analysis: Analysis, word: int) -> list[int]:
     """The positions, tokens or words, in which a word of the parse stands, without sinks."""
     assert analysis.parse is not None
     units, positions = analysis.units, set(analysis.parse.words[word].positions)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
-from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of, without_relations
+from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of, without_relations
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
@@ -13,7 +13,7 @@ from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.models.wording import visible
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
@@ -25,7 +25,7 @@ _SHORT = 40
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
     """The cells of each pair of a relation, in the patterns as they are drawn."""
     for pair in relation.pairs:
-        rows, columns = (places_of(shown, word) for word in (pair.query, pair.key))
+        rows, columns = (positions_of(shown, word) for word in (pair.query, pair.key))
         if rows and columns:
             first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
             yield Outline(first, last, pair.found)
@@ -36,7 +36,7 @@ def relations_note(analysis: Analysis) -> str:
     return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"
 
 
-def relations_left_out(analysis: Analysis, choices: Choices) -> Iterator[str]:
+def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str]:
     """What to tell the user where heads have no picture of their relation; nothing where all have."""
     relations = _relations(analysis, choices)
     of_source = [is_of_source(head.id.layer) for head in analysis.select(choices.select)]
@@ -48,11 +48,11 @@ def relations_left_out(analysis: Analysis, choices: Choices) -> Iterator[str]:
         yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
 
 
-def _relations(analysis: Analysis, choices: Choices) -> list[HeadRelation]:
+def _relations(analysis: Analysis, choices: ViewOptions) -> list[HeadRelation]:
     return list(relations_of(analysis, analysis.select(choices.select), choices.relation))
 
 
-def _plans(analysis: Analysis, choices: Choices) -> Iterator[ArcsPlan]:
+def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
     """Up to eight heads in one picture if it fits a page, else one each; without a head that has one, the parse."""
     relations = _relations(analysis, choices)
     most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]

@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
+from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
 from attnviz.commands.heads.summary import label_entry, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.judge.verdicts import Verdict
@@ -20,18 +20,18 @@ from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import quoted
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.present.report import Report
-from attnviz.present.view import Choices, View, page_view
+from attnviz.present.report import CommandSpec
+from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.published import published_entries
 
-_MEASURED = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
+_MEASURED = ("entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink", *SHARES)
 _SCALARS = (
     "id", "layer", "head", "entropy", "entropy_uniform", *_MEASURED, "label", "label_score", "label_baseline",
-    "label_gain", "label_n", "label_certain", "role", "role_score", "role_baseline",
+    "label_error_reduction", "label_n", "label_certain", "role", "role_score", "role_baseline",
 )  # fmt: skip
 
 
-def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
+def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """The document of heads.json; what cannot be measured is None."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
@@ -91,7 +91,7 @@ def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None
     """What the head does over the corpus, with its own numbers, and whether this text has it."""
     if head.role is None:
         return None
-    numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "gain", "n")}
+    numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
     return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
 
 
@@ -124,7 +124,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {name: getattr(verdict, name) for name in names}
 
 
-def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
+def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
     """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer, ``layer.0``, ``encoder.0``."""
     layers = analysis.checkpoint.layers
     names = [f"{at.stack.name}.{at.number}" if isinstance(at, LayerId) else f"layer.{at}" for at in layers]
@@ -141,8 +141,8 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
     """The target of an encoder-decoder, with the tokens that the decoder reads; what a decoder wrote; else nothing."""
     target, written = analysis.target, analysis.continuation
     if written is not None:
-        asked = {"generate": written.asked, "generated": written.count}
-        return {**asked, "continuation": written.text, "ended": written.ended}
+        asked = {"generate": written.requested, "generated": written.count}
+        return {**asked, "continuation": written.text, "hit_eos": written.hit_eos}
     if target is None:
         return {}
     return {
@@ -176,7 +176,7 @@ def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
     """What a head finds of its relation, pair by pair, by positions (tokens, or words)."""
     ends = ((pair.query, pair.key, pair.guess) for pair in relation.pairs)
-    places = [[None if word is None else places_of(analysis, word) for word in words] for words in ends]
+    places = [[None if word is None else positions_of(analysis, word) for word in words] for words in ends]
     return {
         "name": relation.name,
         "direction": relation.direction,
@@ -189,7 +189,7 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
     }
 
 
-def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
+def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> Iterator[str]:
     """What the model wrote; which heads have no picture of their lines, and what else shows a long text."""
     n, unit = len(analysis.units), analysis.units.name
     if analysis.target is not None and analysis.target.generated:
@@ -215,7 +215,7 @@ _LONG_TEXT = 100
 
 _HEAD = r"[LEDX]\d+H\d+"  # the name of a head's file
 
-REPORT = Report(
+REPORT = CommandSpec(
     content=_content,
     columns=_SCALARS,
     rows=_rows,

@@ -63,7 +63,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     """``summary`` of heads.json: by kind its heads, their labels and the best one, and the kinds by layer."""
     return {
         "heads": len(heads),
-        "n": analysis.context.n_content,
+        "n": analysis.context.n_non_sink,
         "kinds": {kind: _kind_entry([head for head in heads if kind_of(head) == kind]) for kind in KINDS},
         "layers": [
             {"layer": layer, **stack_entry(layer), **{kind: kinds.count(kind) for kind in KINDS}}
@@ -85,13 +85,19 @@ def label_entry(head: HeadFindings) -> dict[str, Any]:
     """The label of a head with what it rests on, for JSON and CSV; what is not known is None."""
     label = head.labelled
     score, baseline = (None, None) if label.verdict is None else label.verdict.judged
-    numbers = {"score": score, "baseline": baseline, "gain": label.gain, "n": label.n, "certain": label.certain}
+    numbers = {
+        "score": score,
+        "baseline": baseline,
+        "error_reduction": label.error_reduction,
+        "n": label.n,
+        "certain": label.certain,
+    }
     return {"label": head.label, **{f"label_{name}": value for name, value in numbers.items()}}
 
 
 def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int) -> Iterator[RenderableType]:
     """How many heads of each kind in one sentence, by layer with a bar, and the best of each kind."""
-    n = analysis.context.n_content
+    n = analysis.context.n_non_sink
     if n < LEAST_N:
         unit = counted(n, f"content {analysis.units.name}")
         yield Text(f"{counted(len(heads), 'head')}, none with a label: the text has {unit}, and labels need {LEAST_N}.")
@@ -138,7 +144,7 @@ def _bar(kinds: Sequence[str]) -> Text:
 def _best(heads: Sequence[HeadFindings]) -> HeadFindings | None:
     """The head of the largest error reduction, of broad ones of the largest score; None without verdicts."""
     judged = [(head, head.labelled.verdict) for head in heads if head.labelled.verdict is not None]
-    ranked = sorted(judged, key=lambda each: (-(each[1].gain or 0.0), -(each[1].score or 0.0), each[0].id))
+    ranked = sorted(judged, key=lambda each: (-(each[1].error_reduction or 0.0), -(each[1].score or 0.0), each[0].id))
     return ranked[0][0] if ranked else None
 
 

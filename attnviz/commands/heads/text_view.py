@@ -17,11 +17,11 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.figures.style import FAINTEST
-from attnviz.models.tokens import Tokens, Units
+from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import CONTINUES
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
@@ -29,7 +29,7 @@ _WIDE = 0x2E80
 """Where scripts without spaces begin in Unicode: between their characters a line may end."""
 
 
-def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
+def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
     """Up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
     for part in parts_asked(analysis, choices):
         if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
@@ -43,13 +43,13 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
             yield _plan(part, [head], choices, f"text/{head.id.file_stem}")
 
 
-def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
+def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
     shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where shares do
     facts, scale, between = shown.facts, style.scale, shown.between
     start, chosen = start_of(shown, choices.token)
-    content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
-    queries = content if start is None else list(start)
+    non_sink = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
+    queries = non_sink if start is None else list(start)
     pieces, places = pieces_of(*_source(part), shown.keys)
     received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
     blocks = _blocks(heads, received, places)
@@ -139,8 +139,8 @@ def _block(name: str, received: Array, places: Sequence[Sequence[int]]) -> Shade
 def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bool]:
     """Where the shared scale ends, so that all but sinks can be told apart, and whether anything is beyond it."""
     values = np.stack([block.values for block in blocks])
-    content = values[:, ~np.array(sinks)] if not all(sinks) else values
-    top = scale_end(content.max())
+    non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
+    top = scale_end(non_sink.max())
     return top, bool(values.max() > top)
 
 
@@ -161,10 +161,12 @@ def _source(part: Analysis) -> tuple[Tokens, list[str]]:
     return part.tokens, part.tokens.texts_read(part.text, part.pair)
 
 
-def pieces_of(tokens: Tokens, texts: Sequence[str], units: Units) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
+def pieces_of(
+    tokens: Tokens, texts: Sequence[str], units: Positions
+) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
     """The text of each unit as it stands in the texts, and of each such piece its units; without special tokens.
 
-    Units that share a character, such as the bytes of an emoji, are one piece.
+    Positions that share a character, such as the bytes of an emoji, are one piece.
     """
     pieces: list[Piece] = []
     places: list[tuple[int, ...]] = []

@@ -28,7 +28,7 @@ from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.facts import capital, sentence
 from attnviz.present.published import role_name
-from attnviz.present.view import Choices, Drawing, File, page_drawing
+from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
 
@@ -48,7 +48,7 @@ _BARS = {
 """What a colour bar shows that serves every head, by scale."""
 
 
-def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
+def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
@@ -120,12 +120,12 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
 
-def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
+def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
 
 
-def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
+def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
     shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
     why_log = choices.style.why_log(analysis.longest)
@@ -183,7 +183,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
         )
 
 
-def _heatmap_files(analysis: Analysis, choices: Choices, file_format: str) -> Iterator[File]:
+def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
     for part in analysis.parts:
         yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
 
@@ -204,7 +204,7 @@ def _over_corpus(role: StoredRole) -> str:
     return f"over the corpus: {name} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
-def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Every layer's mean with that of all heads, ``mean``; then the latter alone, large, ``mean-all``.
 
     Of an encoder-decoder both of each kind of attention.
@@ -306,12 +306,12 @@ def _no_page(analysis: Analysis) -> str:
     return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
 
 
-def _panels(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """A few chosen heads side by side, tokens named; of an encoder-decoder one figure for each kind of attention."""
     return (_panel(part, choices) for part in analysis.parts_of(choices.select))
 
 
-def _panel(analysis: Analysis, choices: Choices) -> TilesPlan:
+def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     shown, asked = analysis.drawn(choices.drop_special), analysis.select(choices.select)
     style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
     clearest = clearest_first(asked)[:MOST_HEADS]

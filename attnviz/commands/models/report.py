@@ -11,7 +11,7 @@ from rich.text import Text
 from attnviz.commands.models.configurations import PAPERS, Configuration
 from attnviz.models.wording import visible
 from attnviz.present.documents import csv_text
-from attnviz.present.report import Layout
+from attnviz.present.report import FileLayout
 from attnviz.present.tables import Column, column_table, notes, spaced
 
 _SIZES = {
@@ -40,7 +40,7 @@ def _csv(content: dict[str, Any]) -> str:
     return csv_text(columns, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
 
 
-LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
+LAYOUT = FileLayout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
 """What ``attnviz models`` writes on request."""
 
 

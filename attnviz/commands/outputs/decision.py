@@ -23,7 +23,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.models.head_ids import HeadId
-from attnviz.reference.attention import Norm, widened
+from attnviz.reference.attention import Norm, upcast
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedAttention
@@ -114,13 +114,13 @@ def take_apart(
     assert stream.normed is not None
     position, tolerance = classifier.position(verified.tokens.ids), verified.verification.tolerance.output
     with without_gradients(verified.checkpoint.device):
-        own = widened(classifier.head(stream.normed[position][None])[0])
+        own = upcast(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
         columns = range(len(own)), classifier.labels, own.tolist(), own.softmax(-1).tolist()
         classes = tuple(map(ClassLogit, *columns))
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
-        final = widened(stream.normed[position])
+        final = upcast(stream.normed[position])
         where = f"final state at position {position} ({verified.tokens.labels[position]!r})"
         check_parts(vectors.sum(0), final, tolerance, where, lambda dimension: f"in dimension {dimension}")
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
@@ -155,7 +155,7 @@ def _two(
 
 def _linearised(classifier: Classifier, final: Tensor, one: int, other: int) -> tuple[Tensor, list[DecisionPart]]:
     """The gradient of the difference by the final state, [d_model] each, and the classifier's own parts."""
-    wide = {name: widened(each.detach()).clone() for name, each in classifier.head.named_parameters()}
+    wide = {name: upcast(each.detach()).clone() for name, each in classifier.head.named_parameters()}
     inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
         for each in inputs:
@@ -177,7 +177,7 @@ def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: 
     """Parts that sum to the final state at a position, [n_parts, d_model], and what each of them is."""
     checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
     assert stream.first is not None
-    state = _State(widened(stream.first[position]))
+    state = _State(upcast(stream.first[position]))
     layers = architecture.modules(checkpoint.model)
     for name, layer, vectors in parts_at(verified, stream, position):
         normed = name == "feed-forward" and not architecture.pre_norm

@@ -16,13 +16,13 @@ from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
 from attnviz.models.wording import percent, quoted, rounded, signed
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 
 _Columns = tuple[tuple[str, Numbers], ...]
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
-def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+def plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """Two maps: each head's share of its layer's output, along it and by length."""
     facts = result.facts
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
@@ -65,7 +65,7 @@ def _letter(part: HeadOutputs) -> str:
     return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
 
 
-def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+def plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """What each head adds to the logit of the predicted token, or to a classifier's decision."""
     facts, attribution = result.facts, result.attribution
     if result.decision is not None:

@@ -30,10 +30,10 @@ from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
-from attnviz.models.tokens import Tokens, merge_units, only_position
+from attnviz.models.tokens import Tokens, merge_subwords, only_position
 from attnviz.models.wording import quoted, rounded
 from attnviz.options import checked
-from attnviz.present.facts import Facts
+from attnviz.present.facts import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
 from attnviz.trace.contributions import LayerContributions, layer_contributions
@@ -112,7 +112,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         return self.tokens if self.target is None else self.target.tokens
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FigureContext:
         """What every figure, caption and table must say of it; of a part, its own texts."""
         facts, letter = super().facts, "X" if self.stack is None else self.stack.letter
         if self.target is None or letter == "E":
@@ -281,4 +281,4 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, token: str | int | None) -> int:
-    return len(tokens) - 1 if token is None else only_position(merge_units(tokens, words=False), token)
+    return len(tokens) - 1 if token is None else only_position(merge_subwords(tokens, words=False), token)

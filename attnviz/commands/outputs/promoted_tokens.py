@@ -27,7 +27,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
-from attnviz.reference.attention import widened
+from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedAttention
@@ -202,12 +202,12 @@ class _Unembedding:
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
         self._head, self._norm = head, checkpoint.norm(norm)
-        self._weight, self._bias = widened(parameter_of(head, "weight")), parameter_of(head, "bias")
+        self._weight, self._bias = upcast(parameter_of(head, "weight")), parameter_of(head, "bias")
         self.deviation = float(self._norm.scale(last))
 
     def logits(self, normed: Tensor) -> Tensor:
         """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
-        return widened(self._head(normed[None])[0])
+        return upcast(self._head(normed[None])[0])
 
     def __call__(self, part: Tensor) -> Tensor:
         """From [.., d_model] to [.., vocabulary]."""
@@ -216,9 +216,9 @@ class _Unembedding:
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """What is added whatever the text: [vocabulary] each."""
         if self._norm.bias is not None:
-            yield "final norm bias", _centred(widened(self._norm.bias) @ self._weight.T)
+            yield "final norm bias", _centred(upcast(self._norm.bias) @ self._weight.T)
         if self._bias is not None:
-            yield "unembedding bias", _centred(widened(self._bias))
+            yield "unembedding bias", _centred(upcast(self._bias))
 
 
 def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:

@@ -20,9 +20,9 @@ from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 
 MOST_BYTES = 4 * 2**30
 """Of outputs.safetensors, which is made in memory."""
@@ -48,12 +48,12 @@ def check_scale(scale: str) -> None:
         raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
 
 
-def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
+def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
     """The heads that are listed and get a picture each, the largest share first."""
     return result.select(choices.select)[: choices.top or None]
 
 
-def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
+def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
     attribution, verification = result.attribution, result.attention.verification
     decision = result.decision
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
@@ -111,7 +111,7 @@ def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
     return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
 
 
-def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
+def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
     """Outputs of the selected heads, ``layer.0``, … [n_heads, n, d_model], and b_O, ``bias.0``, …, as safetensors."""
     heads, model = result.select(choices.select), result.checkpoint
     size = len(heads) * len(result.tokens) * model.d_model * (8 if model.dtype == torch.float64 else 4)
@@ -134,7 +134,7 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
     return content
 
 
-def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
     attribution, cut = result.attribution, result.tokens.truncated
     decision = result.decision
@@ -312,7 +312,7 @@ def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
     )
 
 
-REPORT = Report(
+REPORT = CommandSpec(
     content=_content,
     columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
     rows=lambda document: ({**head, **(head["promotion"] or {})} for head in document["heads"]),

@@ -173,7 +173,7 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         stream.first = given[0][0]
 
     # cross-attention has the feed-forward network of its block
-    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.contract for layer in layers))
+    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.down_proj for layer in layers))
 
     def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
         if module is added[0]:

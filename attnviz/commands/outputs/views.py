@@ -43,7 +43,7 @@ from attnviz.figures.page import (
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import percent
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
@@ -66,7 +66,7 @@ class HeadPlan(PagePlan):
     bars: tuple[str, str]  # and what the colours are
 
 
-def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
+def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     check_scale(choices.style.scale)
     heads, own = result.select(choices.select), choices.style.scale == "per-head"
     n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
@@ -100,7 +100,7 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     )
 
 
-def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
+def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadPlan]:
     check_scale(choices.style.scale)
     for head, norms, panels in _pooled(
         result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.style)

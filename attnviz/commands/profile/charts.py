@@ -23,7 +23,7 @@ from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
@@ -53,7 +53,7 @@ class _RelationsPlan(PagePlan):
     rows: tuple[_Row, ...]  # the largest gain above the baseline first
 
 
-def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
+def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """The best head of each relation that was judged, beside its largest baseline."""
     best: dict[str, Role] = {}
     for role in profile.roles:
@@ -168,7 +168,7 @@ class _LayersPlan(PagePlan):
     uniform_entropy: float  # of uniform attention, nats
 
 
-def plan_layers(profile: Profile, _: Choices) -> Iterator[_LayersPlan]:
+def plan_layers(profile: Profile, _: ViewOptions) -> Iterator[_LayersPlan]:
     """Entropy and distance of every head by layer."""
     assert profile.statistics is not None
     values = profile.statistics.results()

@@ -31,7 +31,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.profiles.examples import Example, RoleExamples, Unit
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import entropy
-from attnviz.texts.batches import Batch, Item, SampledAttention, batches
+from attnviz.texts.batches import Batch, EncodedText, SampledAttention, batches
 from attnviz.texts.reading import Text, read_texts
 from attnviz.texts.runs import RunSettings
 
@@ -277,7 +277,7 @@ class _Search:
             example = self._example(item, corpus, some, query, reading)
             kept[of_head][kind].offer(score, (corpus, item.source.number, place), example)
 
-    def _example(self, item: Item, corpus: int, some: _Instances, query: int, reading: Sequence[int]) -> Example:
+    def _example(self, item: EncodedText, corpus: int, some: _Instances, query: int, reading: Sequence[int]) -> Example:
         """A query of a text, and what a head does there, as in :class:`_Seen`."""
         hit, key, weight, gold, gold_weight = reading
         pair, right = ((self._unit(item, some.spans, query), self._unit(item, some.spans, at)) for at in (key, gold))
@@ -287,7 +287,7 @@ class _Search:
         told = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
         return Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *told)
 
-    def _unit(self, item: Item, span: bool, at: int) -> Unit:
+    def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
         """A span of a text, or a token; of a special one the name, which stands before the text or after it."""
         text = item.source.text
         start, end = (item.source.spans if span else item.offsets)[at]
@@ -297,7 +297,7 @@ class _Search:
         return Unit(str(self._token_name(item.ids[at])), end, end)
 
 
-def _priorities(name: str, item: Item) -> Tensor:
+def _priorities(name: str, item: EncodedText) -> Tensor:
     """Random numbers for the positions of a text, the same in every batch; those of the largest are the sample."""
     n = max(len(item), len(item.members))
     return torch.randint(1 << 31, (n,), generator=named_generator(f"{name}:{item.source.number}"))
@@ -305,11 +305,11 @@ def _priorities(name: str, item: Item) -> Tensor:
 
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
     """Those of which a role is asked; None for a role that is not about the tokens of sentences."""
-    content, valid = batch.content.cpu(), batch.valid.cpu()
+    non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
     keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
-    right, spread = keys & ~content[:, None], role == "broad"
+    right, spread = keys & ~non_sink[:, None], role == "broad"
     if role in run.statistics.roles:
-        keys = keys & content[:, None]
+        keys = keys & non_sink[:, None]
         right = keys & run.statistics.masks_of(batch)[:, run.statistics.roles.index(role)]
     elif role == "semantic":
         keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
@@ -318,7 +318,7 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
         right = torch.zeros_like(keys)
     elif role != "sink":
         return None
-    texts, queries = (content & (right.any(-1) | spread)).nonzero().T
+    texts, queries = (non_sink & (right.any(-1) | spread)).nonzero().T
     return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)
 
 

@@ -21,7 +21,7 @@ from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import right_to_left, rounded, visible
 from attnviz.present.facts import sentence
 from attnviz.present.published import role_name
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, Part, RoleExamples, parts_of_text
 
 _ROLES = 3
@@ -59,7 +59,7 @@ def no_examples(profile: Profile) -> str:
     return "" if profile.examples else f"this profile has no examples, {why}"
 
 
-def plan_examples(profile: Profile, choices: Choices) -> Iterator[_ExamplesPlan]:
+def plan_examples(profile: Profile, choices: ViewOptions) -> Iterator[_ExamplesPlan]:
     """A picture for each head that passes a role, or that is selected.
 
     Raises:

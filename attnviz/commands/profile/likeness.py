@@ -19,7 +19,7 @@ from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.judge.roles import Role
 from attnviz.models.wording import visible
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
@@ -96,7 +96,7 @@ def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     return turned, float(scaling.stress_)
 
 
-def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
+def plan_likeness(profile: Profile, _: ViewOptions) -> Iterator[_LikenessPlan]:
     """The arrangement of all heads, coloured by their clearest roles."""
     assert profile.head_distances is not None
     roles = profile.passed_roles()

@@ -28,7 +28,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
-from attnviz.progress import Progress, named, told_once
+from attnviz.progress import Progress, named, report_once
 from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.parsing import find_parser
 from attnviz.texts.reading import Corpus, open_corpus
@@ -208,7 +208,7 @@ def profile_heads(
             "expected --no-control (control=False)."
         )
     weights = checkpoint.weights_sha256
-    tell = told_once(warn)
+    tell = report_once(warn)
 
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
         """What all processes have measured together; None in all but the first."""

@@ -16,11 +16,11 @@ from attnviz.page.page import colours_entry, rounded
 from attnviz.present.facts import sentence
 from attnviz.present.published import ARROWS, role_name
 from attnviz.present.tables import verification_line
-from attnviz.present.view import Choices
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 
 
-def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
+def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``; there are no patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
     clearest = next((str(head) for head, roles in passed.items() if roles), str(next(iter(passed))))
@@ -103,7 +103,8 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     rows = [
         [
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), rounded(role.score),
-            rounded(role.baseline), rounded(role.gain), *map(rounded, role.interval), role.n, rounded(role.untrained),
+            rounded(role.baseline), rounded(role.error_reduction), *map(rounded, role.interval), role.n,
+            rounded(role.untrained),
             role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()

@@ -21,9 +21,9 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.published import ARROWS, published_table
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.present.view import Choices, View, page_view
+from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
@@ -31,10 +31,12 @@ from attnviz.texts.reading import LONGEST, SHORTEST
 _ROLES = 4
 """Roles of one head that are listed."""
 
-_COLUMNS = tuple("id role direction score baseline n low high passed threshold gain texts q untrained".split())
+_COLUMNS = tuple(
+    "id role direction score baseline n low high passed threshold error_reduction texts q untrained".split()
+)
 
 
-def _content(profile: Profile, _: Choices) -> dict[str, Any]:
+def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """The document of profile.json; a part that the corpora cannot give is None."""
     return {
         "model": model_entry(profile.checkpoint),
@@ -72,7 +74,7 @@ def _role(role: Role) -> dict[str, Any]:
     confirmed = role.confirmed and {**vars(role.confirmed), "difference": list(role.confirmed.difference)}
     return {
         **vars(role), "id": str(role.id), "interval": list(role.interval), "difference": list(role.difference),
-        "gain": role.gain, "confirmed": confirmed,
+        "error_reduction": role.error_reduction, "confirmed": confirmed,
     }  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-def _tables(profile: Profile, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     """What was verified, and the tables that these corpora can give."""
     sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
@@ -196,7 +198,7 @@ def _passing(verdicts: Sequence[bool]) -> str:
 
 def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
-    roles.sort(key=lambda of_head: -(of_head[0].gain or 0.0))
+    roles.sort(key=lambda of_head: -(of_head[0].error_reduction or 0.0))
     columns: list[Column[_RoleRow]] = [
         Column("Head", lambda row: row.head, left=True),
         Column("Role", lambda row: row.name, left=True, least=10),
@@ -297,7 +299,7 @@ def _why(count: CorpusCount) -> str:
     return f"not of {SHORTEST} to {LONGEST} words, or {long}" if count.corpus.kind == "conllu" else long
 
 
-REPORT = Report[Profile](
+REPORT = CommandSpec[Profile](
     content=_content,
     columns=_COLUMNS,
     rows=lambda document: (

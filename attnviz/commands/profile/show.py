@@ -58,7 +58,7 @@ def _role(profile: StoredProfile, examples: RoleExamples) -> StoredRole | None:
 
 def _clearness(role: StoredRole | None) -> tuple[bool, float]:
     """Roles that pass come first, of these the one of the largest error reduction."""
-    return (True, 0.0) if role is None else (not role.passed, -(role.gain or 0.0))
+    return (True, 0.0) if role is None else (not role.passed, -(role.error_reduction or 0.0))
 
 
 def _names(role: str) -> set[str]:

@@ -23,7 +23,7 @@ from attnviz.figures.style import DPI
 from attnviz.judge.roles import Role
 from attnviz.models.wording import rounded, visible
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices, Drawing, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
@@ -51,7 +51,7 @@ _SHORT = {
 }  # fmt: skip
 
 
-def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
+def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """Every head's clearest role: the one with the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
@@ -88,7 +88,7 @@ def short_name(role: str) -> str:
     return _SHORT.get(role) or visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
 
 
-def _plan_scores(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
+def _plan_scores(profile: Profile, _: ViewOptions) -> Iterator[HeadMapPlan]:
     """A map for each role that at least one head passes; of relations and offsets, the clearest."""
     best: dict[str, float] = {}
     for role in profile.roles:

@@ -23,10 +23,10 @@ from attnviz.measures.patterns import allowed_units
 from attnviz.models.estimate import TextRun
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import Units, find_positions, merge_pattern, merge_units
+from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.models.wording import counted
 from attnviz.options import checked
-from attnviz.present.facts import Facts
+from attnviz.present.facts import FigureContext
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
@@ -109,7 +109,7 @@ class Rollout(TextResult):
 
     command: ClassVar[str] = "rollout"
 
-    units: Units
+    units: Positions
     attention: VerifiedAttention
     options: RolloutOptions
     means: Tensor
@@ -125,7 +125,7 @@ class Rollout(TextResult):
     flows: Tensor | None
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> FigureContext:
         """What every figure, caption and table must say of it."""
         return replace(super().facts, n=len(self.units), unit=self.units.name)
 
@@ -210,7 +210,7 @@ def rollout(
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
-    units, causal = merge_units(tokens, words), checkpoint.architecture.causal
+    units, causal = merge_subwords(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
     queries = _queries(units, positions, options)
@@ -234,7 +234,7 @@ def rollout(
     )  # fmt: skip
 
 
-def _queries(units: Units, positions: Sequence[int], options: RolloutOptions) -> list[int]:
+def _queries(units: Positions, positions: Sequence[int], options: RolloutOptions) -> list[int]:
     """The tokens from which flows are to be found; UsageError where they are too many."""
     n_tokens = sum(map(len, units.members))
     if options.all_flows and n_tokens > MOST_FLOWS:
@@ -272,7 +272,7 @@ def _patterns(
     return means, norms, errors
 
 
-def _rollout(patterns: Tensor, units: Units, residual: float) -> Tensor:
+def _rollout(patterns: Tensor, units: Positions, residual: float) -> Tensor:
     """Rolled out over tokens, then merged into units; in the number format of the patterns."""
     mixed = (mixed_with_identity(pattern.double(), residual) for pattern in patterns)
     rolled = patterns.new_empty(len(patterns), len(units), len(units))
@@ -297,7 +297,7 @@ def _flows(
 
 
 def _summaries(
-    units: Units, uniform: Sequence[Tensor], residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
+    units: Positions, uniform: Sequence[Tensor], residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
 ) -> tuple[tuple[LayerShares, ...], Tensor]:
     """What can be said of each layer, and the rollout of uniform attention, [n, n] a layer, up to the last of these."""
     rolled = rolled_out(mixed_with_identity(pattern, residual) for pattern in uniform)
@@ -311,7 +311,7 @@ def _summaries(
     return tuple(layers), merged
 
 
-def _on_sinks(matrix: Tensor, units: Units) -> float | None:
+def _on_sinks(matrix: Tensor, units: Positions) -> float | None:
     """Mean over content positions of what lies on sinks; None where there is no content."""
     sink = torch.tensor(units.sink)
     return None if sink.all() else float(matrix[~sink][:, sink].double().sum(1).mean())

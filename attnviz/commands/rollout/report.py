@@ -13,9 +13,9 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
 from attnviz.models.wording import shortened
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, error, left_out, notes, titled, verification_line
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """By method, its name for people."""
@@ -88,7 +88,7 @@ def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
     )
 
 
-def _content(result: Rollout, _: Choices) -> dict[str, Any]:
+def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
     options, units, positions = result.options, result.units, list(result.positions)
     parts = {of.layer: of.parts_error for of in result.layers}
     return {
@@ -121,7 +121,7 @@ def _inputs(result: Rollout) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _tensors(result: Rollout, _: Choices) -> bytes:
+def _tensors(result: Rollout, _: ViewOptions) -> bytes:
     """``rollout`` and ``norm_rollout``, [n_layers, n, n] each, and ``flow`` [n, n]."""
     tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
     if result.flows is not None:
@@ -136,7 +136,7 @@ def _tensors(result: Rollout, _: Choices) -> bytes:
     return content
 
 
-def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
@@ -189,7 +189,7 @@ _LAYER_COLUMNS: list[Column[LayerShares]] = [
     Column("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
 ]
 
-REPORT = Report[Rollout](
+REPORT = CommandSpec[Rollout](
     content=_content,
     columns=(
         "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",

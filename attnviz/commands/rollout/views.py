@@ -27,7 +27,7 @@ from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""
@@ -39,7 +39,7 @@ _UNIFORM = "#d95f02"
 _ROW, _PANEL, _ABOVE, _HIGHEST = 0.13, 1.5, 0.45, 6.5
 
 
-def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
+def _plan_last(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
     """The mean attention of the layer shown beside the rollouts up to it, and the flows where there are all."""
     attention = f"attention of layer {result.layer}"
     tiles = [
@@ -58,7 +58,7 @@ def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     )  # fmt: skip
 
 
-def _plan_layers(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
+def _plan_layers(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
     """The rollouts up to each layer, from weights and from norms."""
     groups = [
         (heading, [_tile(f"layer {layer}", matrix, f"L{layer}") for layer, matrix in enumerate(matrices)])
@@ -122,7 +122,7 @@ class BarsPlan(PagePlan):
     panels: tuple[tuple[str, Array, Array | None], ...]
 
 
-def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
+def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
     """The shares of the input tokens in the chosen output token, a panel a method."""
     inputs, units, of = result.inputs, result.units, result.facts
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}

@@ -48,11 +48,11 @@ class LayerModules:
     block: nn.Module
     projections: tuple[nn.Module, ...]
     pattern: nn.Module
-    concatenated: nn.Module
+    o_proj: nn.Module
     output: nn.Module
     attention_norm: nn.Module
-    expand: nn.Module
-    contract: nn.Module
+    up_proj: nn.Module
+    down_proj: nn.Module
     feed_forward_norm: nn.Module
     attention_output_norm: nn.Module | None = None
     feed_forward_output_norm: nn.Module | None = None
@@ -216,7 +216,7 @@ class Architecture(ABC):
         """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
         modules: Any = self.modules(base_model)[layer]
         n_heads, n_shared = self.head_counts(base_model.config, layer)
-        output_weight = self.weight(modules.concatenated).T.unflatten(0, (n_heads, -1))
+        output_weight = self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1))
         d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
         maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
         if len(maps) == 1:  # all three side by side
@@ -232,7 +232,7 @@ class Architecture(ABC):
             key=key,
             value=value,
             output_weight=output_weight,
-            output_bias=parameter_of(modules.concatenated, "bias"),
+            output_bias=parameter_of(modules.o_proj, "bias"),
             scale=d_head**-0.5,
             causal=self.causal,
             window=self.window(base_model.config, layer),

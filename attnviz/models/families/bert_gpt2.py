@@ -54,11 +54,11 @@ class Bert(Architecture):
             block=layer,
             projections=(layer.attention.self.query, layer.attention.self.key, layer.attention.self.value),
             pattern=layer.attention.self,
-            concatenated=layer.attention.output.dense,
+            o_proj=layer.attention.output.dense,
             output=layer.attention.output.dense,
             attention_norm=layer.attention.output.LayerNorm,
-            expand=layer.intermediate.dense,
-            contract=layer.output.dense,
+            up_proj=layer.intermediate.dense,
+            down_proj=layer.output.dense,
             feed_forward_norm=layer.output.LayerNorm,
         )
 
@@ -126,11 +126,11 @@ class DistilBert(Bert):
             block=layer,
             projections=(attention.q_lin, attention.k_lin, attention.v_lin),
             pattern=attention,
-            concatenated=attention.out_lin,
+            o_proj=attention.out_lin,
             output=attention,
             attention_norm=layer.sa_layer_norm,
-            expand=layer.ffn.lin1,
-            contract=layer.ffn.lin2,
+            up_proj=layer.ffn.lin1,
+            down_proj=layer.ffn.lin2,
             feed_forward_norm=layer.output_layer_norm,
         )
 
@@ -207,11 +207,11 @@ class GPT2(Architecture):
             block=layer,
             projections=(layer.attn.c_attn,),
             pattern=layer.attn,
-            concatenated=layer.attn.c_proj,
+            o_proj=layer.attn.c_proj,
             output=layer.attn,
             attention_norm=layer.ln_1,
-            expand=layer.mlp.c_fc,
-            contract=layer.mlp.c_proj,
+            up_proj=layer.mlp.c_fc,
+            down_proj=layer.mlp.c_proj,
             feed_forward_norm=layer.ln_2,
         )
 

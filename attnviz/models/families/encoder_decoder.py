@@ -140,11 +140,11 @@ class Bart(EncoderDecoder):
             block=attention if across else layer,  # what cross-attention's output is added to is its own input
             projections=(attention.q_proj, attention.k_proj, attention.v_proj),
             pattern=attention,
-            concatenated=attention.out_proj,
+            o_proj=attention.out_proj,
             output=attention,
             attention_norm=getattr(layer, f"{name}_layer_norm"),
-            expand=layer.fc1,
-            contract=layer.fc2,
+            up_proj=layer.fc1,
+            down_proj=layer.fc2,
             feed_forward_norm=layer.final_layer_norm,
         )
 
@@ -205,11 +205,11 @@ class T5(EncoderDecoder):
             block=sublayer,
             projections=(attention.q, attention.k, attention.v),
             pattern=attention,
-            concatenated=attention.o,
+            o_proj=attention.o,
             output=attention,
             attention_norm=sublayer.layer_norm,
-            expand=network.wi_1 if hasattr(network, "wi_1") else network.wi,
-            contract=network.wo,
+            up_proj=network.wi_1 if hasattr(network, "wi_1") else network.wi,
+            down_proj=network.wo,
             feed_forward_norm=following.layer_norm,
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, capped
+from attnviz.reference.attention import HeadParameters, softcap
 from attnviz.reference.positions import (
     Rotary,
     default_frequencies,
@@ -75,16 +75,16 @@ class Llama(Architecture):
     def layer_modules(self, layer: Any) -> LayerModules:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
         attention = layer.self_attn
-        expand, gate, activation = (getattr(layer.mlp, name) for name in self.network_names)
+        up_proj, gate, activation = (getattr(layer.mlp, name) for name in self.network_names)
         return LayerModules(
             block=layer,
             projections=tuple(getattr(attention, name) for name in self.projection_names),
             pattern=attention,
-            concatenated=attention.o_proj,
+            o_proj=attention.o_proj,
             output=attention,
             attention_norm=layer.input_layernorm,
-            expand=expand,
-            contract=layer.mlp.down_proj,
+            up_proj=up_proj,
+            down_proj=layer.mlp.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
             head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
             heads_first=self.heads_first,
@@ -220,7 +220,7 @@ class CappedHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits [.., vocabulary] of normed final states [.., d_model]."""
-        return capped(self.head(hidden), self.cap)
+        return softcap(self.head(hidden), self.cap)
 
 
 def _refuse_rope(config: Any, partial: bool) -> None:

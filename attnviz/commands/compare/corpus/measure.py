@@ -29,7 +29,7 @@ from attnviz.models.sources import Source
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, named, told_once
+from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode
 from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.parsing import find_parser, ready
@@ -198,7 +198,7 @@ def compare_corpus(
     }  # fmt: skip
     settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,
-        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), told_once(warn),
+        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), report_once(warn),
     )  # fmt: skip
     with joined_processes(process):
         return _Run(settings, b.encoder).result()

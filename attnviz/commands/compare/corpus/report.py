@@ -15,9 +15,9 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.published import role_name
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 
 
 def side_lines(result: CorpusComparison) -> list[str]:
@@ -40,7 +40,7 @@ def changed_line(result: CorpusComparison) -> str:
     return f"{len(result.changed)} of {counted(len(result.heads), 'head')} changed {beyond}"
 
 
-def _content(result: CorpusComparison, choices: Choices) -> dict[str, Any]:
+def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [
@@ -84,7 +84,7 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**head, "low": low, "high": high, **roles}
 
 
-def _tables(result: CorpusComparison, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     sample = f" on {counted(result.texts_verified, 'text')}"
     yield Text("\n".join(side_lines(result)), style="bold")
     models = zip(result.verifications, (result.first, result.second), strict=True)
@@ -147,7 +147,7 @@ def _notes(result: CorpusComparison) -> Text:
     )
 
 
-REPORT = Report(
+REPORT = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "rank", "distance", "low", "high", "divergence", "total_variation", "noise", "p", "q",

@@ -73,10 +73,10 @@ class DifferenceTally(SumTally):
         """What was counted so far."""
         return {**super().state(), "dropout": self.dropout}
 
-    def absorb(self, state: dict[Any, Any]) -> None:
+    def merge(self, state: dict[Any, Any]) -> None:
         """Add what another tally of the same shape counted."""
         self.dropout = max(self.dropout, state["dropout"])
-        super().absorb({name: state[name] for name in self._counts})
+        super().merge({name: state[name] for name in self._counts})
 
     @property
     def largest(self) -> float:

@@ -22,7 +22,7 @@ from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_cha
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted
 from attnviz.present.facts import sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _NOISE = "#D55E00"
 _ROOM = 1.3
@@ -30,7 +30,7 @@ _ID_INCHES, _AXES_SHARE = 0.11, 0.85
 """Inches from one id to the next at least, and share of the figure's width that the Axes have, about."""
 
 
-def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
+def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
     """Mean distance of every head, those that changed outlined."""
     heads = result.heads
     distances = np.zeros((result.first.n_layers, result.first.n_heads))
@@ -68,7 +68,7 @@ class _RankedPlan(PagePlan):
     largest: float
 
 
-def _plan_ranked(result: CorpusComparison, choices: Choices) -> Iterator[_RankedPlan]:
+def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_RankedPlan]:
     heads = tuple(result.select(choices.select))
     intervals = "lines: intervals at 0.05 over all heads together" if result.judged else "too few texts for intervals"
     noise = "each beside its distance between two passes of A with dropout" if result.dropout else ""

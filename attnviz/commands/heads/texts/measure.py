@@ -104,7 +104,7 @@ class HeadSpread:
         return next(iter(self.labels))
 
     @property
-    def clearness(self) -> tuple[bool, int, float]:
+    def rank_key(self) -> tuple[bool, int, float]:
         """By which heads are ranked: those with a label that names a pattern, by the number of texts that give it."""
         return self.label not in (HETEROGENEOUS, TOO_SHORT), self.labels[self.label], self.score.mean or 0.0
 

@@ -11,9 +11,9 @@ from rich.text import Text
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.models.wording import counted, quoted, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
-from attnviz.present.report import Report
+from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
-from attnviz.present.view import Choices, View
+from attnviz.present.view import View, ViewOptions
 
 _COLUMNS = (
     ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
@@ -22,7 +22,7 @@ _COLUMNS = (
 """Title and statistic, and which goes first on a narrow terminal: the largest number."""
 
 
-def _content(result: TextsAnalysis, choices: Choices) -> dict[str, Any]:
+def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
     file = result.corpus
     return {
         "model": model_entry(result.checkpoint),
@@ -65,12 +65,12 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**head, **of_label, "statistic": name, **spread}
 
 
-def _tables(result: TextsAnalysis, choices: Choices, width: int) -> Iterator[RenderableType]:
+def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     n = len(result.texts)
     on_each = f" on {counted(n, 'text')}" if n > 1 else ""
     yield Text(f"Texts: {result.source}", "bold")
     yield verification_line(result.verification, result.checkpoint, sample=on_each)
-    heads = sorted(result.select(choices.select), key=lambda head: head.clearness, reverse=True)
+    heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     listed = heads[: choices.top or None]
     uniform = heads[0].uniform
     last: list[object] = ["uniform", "", "", "", ""]
@@ -121,7 +121,7 @@ def _notes(result: TextsAnalysis) -> Text:
     )
 
 
-REPORT = Report(
+REPORT = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "label", "label_texts", "statistic", "n", "mean", "sd", "min", "max", "uniform",

@@ -10,7 +10,7 @@ from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.facts import capital, sentence
-from attnviz.present.view import Choices, Drawing
+from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_HEADS = 6
 """Heads in a row; of more the first are drawn."""
@@ -18,7 +18,7 @@ _MOST_HEADS = 6
 _TILE, _LEAST_TILE = 1.6, 0.5
 
 
-def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
+def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     heads, shown = _chosen(result, choices), [analysis.drawn(choices.drop_special) for analysis in result.first]
     n_units = max(analysis.longest for analysis in shown)
     style, why_log = choices.style.scaled_for(n_units), choices.style.why_log(n_units)
@@ -61,14 +61,14 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     )
 
 
-def _chosen(result: TextsAnalysis, choices: Choices) -> list[HeadSpread]:
+def _chosen(result: TextsAnalysis, choices: ViewOptions) -> list[HeadSpread]:
     """Those selected, or of each label the clearest head, and then the clearest of all."""
     heads = result.select(choices.select)
     if choices.select:
         return heads[:_MOST_HEADS]
-    ranked = sorted(heads, key=lambda head: head.clearness, reverse=True)
-    best = {head.label: head for head in reversed(ranked) if head.clearness[0]}
-    of_each = sorted(best.values(), key=lambda head: head.clearness, reverse=True)
+    ranked = sorted(heads, key=lambda head: head.rank_key, reverse=True)
+    best = {head.label: head for head in reversed(ranked) if head.rank_key[0]}
+    of_each = sorted(best.values(), key=lambda head: head.rank_key, reverse=True)
     chosen = [*of_each, *(head for head in ranked if head not in of_each)][:_MOST_HEADS]
     return sorted(chosen, key=lambda head: head.id)
 
