@@ -23,10 +23,10 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import VerificationError
 from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.measures import statistics
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention
-from attnviz.measures import statistics
 from attnviz.trace import recorder, verify
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
