@@ -85,16 +85,25 @@ def between_spans(pattern: Tensor, members: Spans) -> Tensor:
     Returns:
         [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a text's last span.
     """
-    batch, _, n, _ = pattern.shape
+    batch, n_heads, n, _ = pattern.shape
     n_spans = max((len(spans) for spans in members), default=0)
-    belongs = torch.zeros(batch, n_spans, n)
-    for text, spans in enumerate(members):
-        rows = [row for row, positions in enumerate(spans) for _ in positions]
-        columns = [position for positions in spans for position in positions]
-        belongs[text, rows, columns] = 1.0
-    belongs = belongs.to(pattern)[:, None]
-    means = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
-    return means @ pattern @ belongs.transpose(-1, -2)
+    owned = [
+        (text * n_spans + span, text * n + position)
+        for text, spans in enumerate(members)
+        for span, positions in enumerate(spans)
+        for position in positions
+    ]
+    spans, positions = torch.tensor(owned, dtype=torch.long, device=pattern.device).reshape(-1, 2).T
+    sizes = torch.bincount(spans, minlength=batch * n_spans).clamp(min=1).to(pattern)
+
+    def summed(values: Tensor) -> Tensor:
+        """Sums over the pieces of each span, [batch * n_spans, …] of [batch, n, …]."""
+        values = values.reshape(batch * n, -1).index_select(0, positions)
+        return values.new_zeros(batch * n_spans, values.shape[1]).index_add_(0, spans, values)
+
+    onto = summed(pattern.permute(0, 3, 2, 1)).reshape(batch, n_spans, n, n_heads)
+    between = summed(onto.transpose(1, 2)) / sizes[:, None]
+    return between.reshape(batch, n_spans, n_spans, n_heads).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)

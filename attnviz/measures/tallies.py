@@ -224,7 +224,7 @@ def mean_embedding(checkpoint: Checkpoint) -> Tensor:
     Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
     (Mu & Viswanath 2018).
     """
-    return _embeddings(checkpoint)[ordinary_ids(checkpoint)].double().mean(0)
+    return _embeddings(checkpoint)[ordinary_ids(checkpoint)].mean(0, dtype=torch.float64)
 
 
 class MeaningTally(_TextTally):
