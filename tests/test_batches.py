@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.batches import batches, collate, encode, pieces
 from attnviz.texts.reading import Place, Text
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.recorded import own_patterns
@@ -98,8 +98,8 @@ def test_a_batch_says_what_is_token_and_what_is_content(checkpoint):
     batch = collate(checkpoint, encode(checkpoint, [sentence(WORDS), sentence(["the", "cat"])]))
     assert batch.valid.sum(1).tolist() == [len(item) for item in batch.items]
     assert batch.n_tokens == sum(len(item) for item in batch.items)
-    assert not (batch.content & ~batch.valid).any()
-    for row, item in zip(batch.content, batch.items, strict=True):
+    assert not (batch.non_sink & ~batch.valid).any()
+    for row, item in zip(batch.non_sink, batch.items, strict=True):
         assert row[: len(item)].tolist() == [not sink for sink in item.sink]
 
 
@@ -112,6 +112,17 @@ def test_every_text_is_in_one_batch_of_texts_of_like_length(checkpoint):
     assert all(of_batch == sorted(of_batch) for of_batch in lengths)
     assert sum(max(of_batch) - min(of_batch) for of_batch in lengths) < 2 * len(lengths)
     assert lengths != sorted(lengths)  # a sample of the batches has texts of all lengths
+
+
+def test_a_batch_of_long_texts_is_cut_so_that_a_layer_has_few_weights(checkpoint):
+    texts = [sentence(["cat"] * (4 + i % 3), line=i) for i in range(9)]
+    whole = collate(checkpoint, encode(checkpoint, texts))
+    n = whole.valid.shape[1]
+    for size in (1, 4, 9):
+        parts = list(pieces(checkpoint, whole, checkpoint.n_heads * n**2 * size))
+        assert [len(part.items) for part in parts] == [size] * (9 // size) + [9 % size] * bool(9 % size)
+        assert [item for part in parts for item in part.items] == list(whole.items)
+    assert [len(part.items) for part in pieces(checkpoint, whole, 1)] == [1] * 9
 
 
 def test_a_name_without_a_token_is_told_and_left_out(checkpoint):

@@ -23,6 +23,9 @@ from attnviz.trace.verify import Names, VerifiedRows, Verifier
 EVERY = 20
 """Batches of which one is verified; of the first so many, the very first."""
 
+_MOST_WEIGHTS = 1 << 24
+"""Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
+
 _WINDOW = 32
 """Batches that are sorted by length together, so that memory does not grow with the corpus."""
 
@@ -138,7 +141,7 @@ def batches(
     """Batches of texts of about one length; each text is in exactly one, read as it is needed.
 
     The batches of a stretch come in random order, not the shortest first, so that a sample of them has texts of all
-    lengths. The last one of a stretch may be smaller. ``skipped`` as for :func:`encode`.
+    lengths. The last one of a stretch may be smaller, and those of long texts are. ``skipped`` as for :func:`encode`.
     """
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
@@ -146,7 +149,17 @@ def batches(
         order = list(range(0, len(items), batch_size))
         random.Random(len(stretch)).shuffle(order)  # noqa: S311 - an order, not a secret
         for first in order:
-            yield collate(checkpoint, items[first : first + batch_size])
+            yield from pieces(checkpoint, collate(checkpoint, items[first : first + batch_size]))
+
+
+def pieces(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGHTS) -> Iterator[Batch]:
+    """The batch in parts of which a layer has no more weights than that, but for a single text."""
+    size = max(1, most_weights // (checkpoint.n_heads * batch.valid.shape[1] ** 2))
+    if size >= len(batch.items):
+        yield batch
+        return
+    for first in range(0, len(batch.items), size):
+        yield collate(checkpoint, batch.items[first : first + size])
 
 
 def _with_content(items: Iterable[EncodedText], skipped: Callable[[Text, str], None] | None) -> Iterator[EncodedText]:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, pieces, role_tallies
+from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, role_tallies
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
 from attnviz.judge.roles import ERROR_RATE, Role
@@ -30,7 +30,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
-from attnviz.texts.batches import Batch, SampledAttention, encode
+from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.parsing import find_parser, ready
 from attnviz.texts.reading import Corpus, Text, open_corpus
@@ -38,6 +38,9 @@ from attnviz.texts.runs import LongRun, Part, RunSettings, own_device
 from attnviz.trace.checks import Verification
 from attnviz.trace.recorder import PatternsAlone, record_attention
 from attnviz.version import __version__
+
+_MOST_WEIGHTS = 1 << 26
+"""Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ class _Run:
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
         """One batch of the corpus, through both models."""
         _check_same_tokens(self.models[1], batch)
-        for piece in pieces(self.models[0], batch):
+        for piece in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
             self._count_piece(piece)
 
     def _count_piece(self, batch: Batch) -> None:

@@ -22,24 +22,9 @@ from attnviz.measures.sums import SumTally
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.texts.batches import Batch, collate
-
-_MOST_WEIGHTS = 1 << 26
-"""Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
+from attnviz.texts.batches import Batch
 
 _NAMES = ("distance", "divergence", "total_variation")
-
-
-def pieces(checkpoint: Checkpoint, batch: Batch) -> Iterator[Batch]:
-    """The batch in parts of which all layers' patterns can be kept."""
-    n = batch.valid.shape[1]
-    of_text = checkpoint.n_layers * checkpoint.n_heads * n * n
-    size = max(1, _MOST_WEIGHTS // of_text)
-    if size >= len(batch.items):
-        yield batch
-        return
-    for first in range(0, len(batch.items), size):
-        yield collate(checkpoint, batch.items[first : first + size])
 
 
 class DifferenceTally(SumTally):
