@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.compare.corpus import measure, tallies
+from attnviz.commands.compare.corpus import measure
 from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.measures.bootstrap import REPLICATES, text_weights
@@ -222,7 +222,7 @@ def test_without_dropout_there_is_no_noise_to_compare_with(corpus: Path):
 def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_parts(
     bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(tallies, "_MOST_WEIGHTS", 12 * 20 * 20)
+    monkeypatch.setattr(measure, "_MOST_WEIGHTS", 12 * 20 * 20)
     parts = attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
     assert parts.texts == result.texts == N_TEXTS
     for head in parts.heads:
