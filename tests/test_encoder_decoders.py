@@ -13,7 +13,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.families import architecture_of, encoder_decoder
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.tokens import shifted_right
-from attnviz.reference import positions, reference
+from attnviz.reference import attention, positions
 from attnviz.reference.positions import bucketed_bias, position_buckets
 from attnviz.trace.verify import verify_attention
 from tests.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
@@ -104,7 +104,7 @@ def mutated(monkeypatch: pytest.MonkeyPatch, family: str, change: Any) -> None:
 
 def heads_swapped(parameters: Any) -> Any:
     order = torch.arange(parameters.n_heads).roll(1)
-    return replace(parameters, query=reference.Projection(parameters.query.weight[order],
+    return replace(parameters, query=attention.Projection(parameters.query.weight[order],
                    None if parameters.query.bias is None else parameters.query.bias[order]))  # fmt: skip
 
 
@@ -148,12 +148,12 @@ def test_the_wrong_buckets_fail(models, monkeypatch):
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_keys_of_the_target_instead_of_the_source_fail(models, monkeypatch, family):
     checkpoint = models[family]
-    right = reference.queries_and_keys
+    right = attention.queries_and_keys
 
     def of_target(x: Any, source: Any, parameters: Any) -> Any:
         return right(x, x[:, torch.arange(source.shape[1]) % x.shape[1]], parameters)  # as many as there were
 
-    monkeypatch.setattr(reference, "queries_and_keys", of_target)
+    monkeypatch.setattr(attention, "queries_and_keys", of_target)
     where = r"3 of 8 layers differ.*\(X\dH\d\), query \d+ \('.*'\), key .* The keys differ before that"
     with pytest.raises(VerificationError, match=where):
         verified(checkpoint)
@@ -176,7 +176,7 @@ def test_cross_attention_that_reads_other_states_than_the_encoders_fails(models,
 
 
 def test_a_source_that_is_masked_wrongly_fails(models, monkeypatch):
-    right, checkpoint = reference.pattern_of, models["bart"]
+    right, checkpoint = attention.pattern_of, models["bart"]
     n_source = len(checkpoint.tokenize(SOURCE))
 
     def shortened(query: Any, key: Any, scoring: Any, allowed: Any, first: int) -> Any:
@@ -185,13 +185,13 @@ def test_a_source_that_is_masked_wrongly_fails(models, monkeypatch):
             allowed[..., -1] = False
         return right(query, key, scoring, allowed, first)
 
-    monkeypatch.setattr(reference, "pattern_of", shortened)
+    monkeypatch.setattr(attention, "pattern_of", shortened)
     with pytest.raises(VerificationError, match=r"3 of 8 layers differ.*key \d+ \('</s>'\)"):
         verified(checkpoint)
 
 
 def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkeypatch):
-    right, checkpoint = reference.pattern_of, models["t5"]
+    right, checkpoint = attention.pattern_of, models["t5"]
     n_source = len(checkpoint.tokenize(SOURCE))
 
     def perturbed(query: Any, key: Any, *more: Any) -> Any:
@@ -200,7 +200,7 @@ def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkey
             pattern[0, 1, 2, -2] += 0.5
         return pattern
 
-    monkeypatch.setattr(reference, "pattern_of", perturbed)
+    monkeypatch.setattr(attention, "pattern_of", perturbed)
     read, key = shifted_right(checkpoint.tokenize(TARGET, target=True), 0, "<pad>"), checkpoint.tokenize(SOURCE)
     where = rf"\(X\dH1\), query 2 \({read.labels[2]!r}\), key {len(key) - 2} \({key.labels[-2]!r}\)"
     with pytest.raises(VerificationError, match=where):
