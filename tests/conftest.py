@@ -48,7 +48,7 @@ needs_parser = pytest.mark.skipif(
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head BERT with tokenizer."""
-    from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
+    from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 
     return save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-bert")
 
@@ -56,7 +56,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head GPT-2 with tokenizer."""
-    from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
+    from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 
     return save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-gpt2")
 
@@ -65,7 +65,7 @@ def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(request: pytest.FixtureRequest) -> "Checkpoint":
     """Either of the two, loaded."""
     from attnviz.models.checkpoint import from_loaded
-    from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+    from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
     if request.param == "bert":
         return from_loaded(sharp_bert(), bert_tokenizer())
@@ -119,8 +119,8 @@ def signals_heard() -> Iterator[None]:
 
 
 UNCOVERED = {f"test_{name}" for name in """
-ablation ablation_cli ablation_gradient ablation_views analysis attention benchmarks cli comparison_figures
-coverage cross_commands explain_cli explain_figures explain_llamas fonts guide head_grid heads_views heatmap
+ablation ablation_gradient ablation_views analysis attention benchmarks cli comparison_figures
+coverage cross_commands explain_figures explain_llamas fonts guide head_grid heads_views heatmap
 help known_truth lines llamas means outputs_figures packaging page page_browser pairs panel pictures
 profile profile_figures profile_known_truth published quality results rollout_figures shipped_profile
 style tiny_gpt2 tour two_texts verify widths
@@ -154,7 +154,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         import torch
 
         torch.set_num_threads(1)  # here, and above in the processes that tests start
-        importlib.import_module("tests.models")
+        importlib.import_module("tests.support.models")
     for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
         importlib.import_module(module.name)
     parsers._load_pipeline = functools.cache(parsers._load_pipeline)  # half a second each time

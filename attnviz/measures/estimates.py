@@ -4,8 +4,9 @@ Errors are those of a bootstrap over texts, so that sentences, not words, are wh
 one are the degrees of freedom of Student's t, fewer because the bootstrap has a spread of its own. For 72 heads at once
 intervals at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their
 differences), 0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences;
-``tests/test_coverage.py`` has the design. Plain normal intervals: 0.37, 0.63 and 0.73 in the like of the first, second
-and last. Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is given.
+``tests/measures/test_coverage.py`` has the design. Plain normal intervals: 0.37, 0.63 and 0.73 in the like of the
+first, second and last. Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no verdict on them is
+given.
 """
 
 import math

@@ -237,7 +237,7 @@ def interactive_page() -> Iterator[Row]:
     """The page of all heads against bertviz's model view of the same patterns; limits are absolute."""
     import attnviz
     from examples.make_gallery import PAGE, PARAGRAPH
-    from tests.hand_made import hand_made
+    from tests.support.hand_made import hand_made
 
     real = attnviz.analyze(f"{PAGE} {PARAGRAPH}", "minilm", device="cpu", syntax=False)
     every = torch.stack([pattern for _, pattern in real.patterns()])

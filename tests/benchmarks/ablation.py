@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 import attnviz
-from tests.models import WORDS, bert_tokenizer
+from tests.support.models import WORDS, bert_tokenizer
 
 SENTENCES, LAYERS = 32, 4
 HEADS = 12 * LAYERS

@@ -12,7 +12,7 @@ from pathlib import Path
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tests.benchmarks.measure import RUNS, Row, processes
-from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
 
 Figures = tuple[float, float]
 """Seconds and MiB, medians."""

@@ -1,0 +1,345 @@
+"""``attnviz profile`` as its users meet it: options, files, messages, exit codes."""
+
+import csv
+import json
+import os
+import signal
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from attnviz.cli.program import app
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.measure import Profile
+from attnviz.measures.guesses import BASELINES
+from attnviz.texts import batches
+from attnviz.texts.long_runs import Unfinished
+from tests.support import corpora
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture
+def run(tmp_path: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs ``attnviz profile`` on corpora in an empty folder, without figures unless asked for."""
+    monkeypatch.chdir(tmp_path)
+    corpora.treebank(tmp_path / "trees.conllu", 40)
+    corpora.sentences(tmp_path / "lines.txt", 40)
+    corpora.examples(tmp_path / "gap.tsv", 40)
+
+    def invoke(*arguments: str, figures: bool = False, model: Path = bert_folder) -> Result:
+        options = ["-m", str(model), "-o", "out", *([] if figures else ["--no-figures"])]
+        return CliRunner().invoke(app, ["profile", *arguments, *options])
+
+    return invoke
+
+
+def document() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path("out/profile.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_files_tables_and_the_document(run: Any):
+    options = ["gap.tsv", "--repeats", "--no-store", "--no-control"]
+    result = run("trees.conllu", *options)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+    for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
+        assert title in result.stdout
+    assert result.stderr == "Wrote 2 files to out\n"
+
+
+def test_the_document_is_laid_out_as_the_contract_says(run: Any):
+    assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
+    content = document()
+    assert list(content)[:11] == [
+        "attnviz", "model", "corpora", "control_texts", "confirmed_on", "seed", "verification", "statistics", "syntax",
+        "coreference", "repeats",
+    ]  # fmt: skip
+    assert (content["control_texts"], content["confirmed_on"]) == (40 + 32, [])  # of GAP's 40 rows, 8 are neither
+    assert len(content["model"]["weights_sha256"]) == 64
+    assert [corpus["path"] for corpus in content["corpora"]] == ["trees.conllu", "gap.tsv"]
+    assert content["seed"] == 7
+    assert (content["verification"]["heads_compared"], len(content["verification"]["layers"])) == (12, 3)
+    assert content["verification"]["sentences_verified"] > 0
+    names = ["entropy", "distance", "confidence", "sink", "previous", "current", "next", "local", "long_range"]
+    assert list(content["statistics"]) == [*names, "baseline"]
+    assert {(len(content["statistics"][name]), len(content["statistics"][name][0])) for name in names} == {(3, 4)}
+    assert set(content["statistics"]["baseline"]) == {*names, "sink"} - {"distance", "confidence"}
+    relation = content["syntax"]["relations"][0]
+    names = {"relation", "n", "sentences", "offset", "offset_accuracy", "best", "accuracy", "baselines"}
+    assert set(relation) == names
+    assert list(relation["baselines"]) == list(BASELINES)
+    assert relation["baselines"]["fixed offset"]["dependent_to_head"][2][3] == relation["offset_accuracy"]
+    best = relation["accuracy"][relation["best"]["direction"]]
+    layer, head = (int(part) for part in relation["best"]["id"][1:].split("H"))
+    assert best[layer][head] == relation["best"]["accuracy"] == max(max(row) for row in best)
+    coreference = content["coreference"]
+    assert set(coreference) == {"n", "nearer_name", "guesses", "accuracy", "accuracy_by_mean", "other_words"}
+    assert coreference["guesses"]["nearer name"] == coreference["nearer_name"]
+    assert set(coreference["guesses"]) - {"subject, else nearer name"} == {"nearer name", "longer name"}
+    assert set(content["repeats"]) == {"previous", "duplicate", "induction", "retrieval"}
+    for role in content["roles"]:
+        low, high = role["interval"]
+        assert low <= role["score"] <= high
+        assert role["difference"][0] <= role["difference"][1]
+        assert role["threshold"]
+        assert role["baseline"] == max(role["baselines"].values())
+        assert (role["p"] is None) == (role["q"] is None)
+        assert role["confirmed"] is None
+    assert {role["role"] for role in content["roles"]} >= {"sink", "broad", "local", "semantic", "coreference"}
+    rows = list(csv.DictReader(Path("out/profile.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["id"], row["role"], float(row["score"]), float(row["low"])) for row in rows] == [
+        (role["id"], role["role"], role["score"], role["interval"][0]) for role in content["roles"]
+    ]
+
+
+def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
+    result = run("trees.conllu", "--no-store", "--limit", "9")
+    assert (result.exit_code, document()["control_texts"]) == (0, 9)
+    assert "Untrained" in result.stdout
+    result = run("trees.conllu", "--no-store", "--no-control", "--limit", "9")
+    assert (result.exit_code, document()["control_texts"]) == (0, None)
+    assert "no untrained copy was measured (--control)" in " ".join(result.stdout.split())
+    limited = run("trees.conllu", "lines.txt", "--no-store", "--limit", "7", "--no-syntax")
+    assert (limited.exit_code, document()["control_texts"]) == (0, 14)
+
+
+def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
+    corpora.treebank(tmp_path / "more.conllu", 35, seed=9)
+    result = run("trees.conllu", "--confirm", "more.conllu", "--confirm", "gap.tsv", "--no-store", "--no-control")
+    assert result.exit_code == 0, result.output
+    assert [(each["path"], each["sentences"]) for each in document()["confirmed_on"]] == [
+        ("more.conllu", 35), ("gap.tsv", 32),
+    ]  # fmt: skip
+    assert "Confirmed" in result.stdout
+    assert "confirmed" in document()["roles"][0]
+
+
+@pytest.mark.draws
+def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
+    options = ["--figures", "roles,layers,likeness", "--format", "png", "--format", "svg", "--width", "3.3in"]
+    result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
+    assert result.exit_code == 0, result.output
+    listed = document()["figures"]
+    assert listed == [f"{name}.{kind}" for name in ("roles", "layers", "likeness") for kind in ("png", "svg")]
+    captions = Path("out/captions.md").read_text(encoding="utf-8")
+    for name in listed:
+        assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert name in captions
+    assert "trees.conllu (40 texts, " in captions
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    result = run("trees.conllu", "--repeats", "--no-control", figures=True)
+    assert "attnviz: likeness.png needs scikit-learn: pip install 'attnviz[profile]'" in result.stderr
+    assert {"roles.png", "relations.png", "layers.png"} <= set(document()["figures"])
+    assert "likeness.png" not in document()["figures"]
+    refused = run("trees.conllu", "--figures", "likeness", "--no-control", "--limit", "9", figures=True)
+    assert refused.exit_code == 2
+    assert "there is no figure 'likeness': likeness.png needs scikit-learn" in refused.stderr
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
+    run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
+    Path("out/mine.png").write_bytes(b"mine")
+    assert Path("out/relations.png").exists()
+    refused = run("gap.tsv", "--no-control")
+    assert refused.exit_code == 1
+    assert "out holds pictures of “trees.conllu”; this run is of “gap.tsv” and would remove them." in refused.stderr
+    assert "removed" in run("gap.tsv", "--overwrite", "--no-control").stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
+
+
+def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    result = run("trees.conllu")
+    assert result.exit_code == 0
+    assert "the profile was not stored" in result.stderr
+    assert document()["corpora"]
+
+
+# --- what goes wrong
+
+
+def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
+    def stopping(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CorpusRun, "count", stopping)
+        result = run("trees.conllu", "--batch-size", "8")
+    assert result.exit_code == 130
+    assert "interrupted. What was measured is kept in out/profile.unfinished: the same command goes on" in result.stderr
+    with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
+        patched.setattr(Profile, "write", stopping)
+        assert run("trees.conllu").exit_code == 130
+    assert run("trees.conllu").stderr.count("continuing after 40 texts") == 2  # the model, and its untrained copy
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+
+
+def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    def stopping(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CorpusRun, "count", stopping)
+        assert run("trees.conllu", "--batch-size", "8", *arguments).exit_code == 130
+
+
+def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
+    Path("out").mkdir()
+    others = ["profile.unfinished-1-of-2", "profile.unfinished-notes.txt", "profile.unfinished.old"]
+    for name in others:
+        Path("out", name).write_text("mine")
+    assert run("trees.conllu").exit_code == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json", *others]
+
+
+def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(run: Any, monkeypatch: pytest.MonkeyPatch):
+    interrupted_run(run, monkeypatch)
+    for result in (run("trees.conllu", "--seed", "1"), run("missing.conllu"), run("gap.tsv")):
+        assert result.exit_code == 1
+        assert "goes on from there" not in result.stderr
+    kept = Path("out/profile.unfinished")
+    assert kept.exists()
+
+
+def test_what_was_measured_in_vain_does_not_stay(run: Any):
+    Path("long.txt").write_text("the cat " * 100 + "\n")
+    result = run("long.txt", "--no-syntax")
+    assert result.exit_code == 1
+    assert "no text of long.txt could be measured" in result.stderr
+    assert "goes on" not in result.stderr
+    assert not Path("out").exists()
+
+
+def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
+    interrupted_run(run, monkeypatch)
+    save = Unfinished.save
+    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
+    monkeypatch.setattr(CorpusRun, "count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert run("trees.conllu").exit_code == 130
+    result = run("trees.conllu")
+    assert result.exit_code == 1
+    assert "found something else, or a damaged file" in result.stderr
+    assert "goes on" not in result.stderr
+
+
+def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch):
+    count, done = CorpusRun.count, []
+
+    def stopping(*arguments: Any) -> None:
+        done.append(1)
+        if len(done) == 8:  # five batches of the model, and the third of its copy
+            os.kill(os.getpid(), signal.SIGINT)
+        count(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CorpusRun, "count", stopping)
+        assert run("trees.conllu", "--batch-size", "8").exit_code == 130
+    names = ["profile.unfinished", "profile.unfinished-untrained"]
+    assert sorted(path.name for path in Path("out").iterdir()) == names
+    stderr = " ".join(run("trees.conllu", "--batch-size", "8").stderr.split())
+    assert "continuing after 40 texts" in stderr
+    assert "continuing after 24 texts" in stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+    assert document()["control_texts"] == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
+        (["missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
+        (["broken.txt"], 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
+        (["empty.txt"], 1, "empty.txt is empty: expected at least"),
+        (["trees.conllu", "--figures", "map"], 2, "found both"),
+        (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
+        (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
+        (["trees.conllu", "--confirm", "trees.conllu"], 2, "expected different corpora, found the same content twice"),
+        (["trees.conllu", "--confirm", "missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
+    ],
+)
+def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):
+    Path("broken.txt").write_bytes(b"the \xff cat\n")
+    Path("empty.txt").write_text("\n \n")
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert not Path("out").exists()
+
+
+def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
+    Path("out").mkdir()
+    Path("out/profile.unfinished").write_text("my notes")
+    result = run("trees.conllu")
+    assert result.exit_code == 1
+    assert (
+        "expected what an interrupted run has measured in out/profile.unfinished, found something else" in result.stderr
+    )
+    assert Path("out/profile.unfinished").read_text() == "my notes"
+
+
+def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
+    assert "kept for attnviz heads: " in run("trees.conllu").stderr
+    trial = run("lines.txt", "--limit", "5", "--no-syntax")
+    assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
+    assert ") of more texts; --store replaces" in trial.stderr
+    shown = CliRunner().invoke(
+        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
+    )
+    assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
+    told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
+    today = date.today().isoformat()
+    was = f"(trees.conllu, 40 texts, {today})"
+    assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
+
+
+def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
+    assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
+    told = run("trees.conllu", "--no-control", "--overwrite").stderr
+    assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
+    told = run("trees.conllu", "--no-control").stderr
+    assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
+
+
+def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
+    end = batches.Verifier.end
+
+    def wrong(self: Any, record: Any) -> None:
+        record.output[0, 1] += 1
+        end(self, record)
+
+    monkeypatch.setattr(batches.Verifier, "end", wrong)
+    result = run("trees.conllu")
+    assert result.exit_code == 3
+    assert "the recomputed heads do not reproduce the model" in result.stderr
+    assert not Path("out").exists()
+
+
+def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("attnviz.profile_heads", lambda *_, **__: None)
+    result = run("trees.conllu")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert run("missing.conllu").stderr == ""
+    wrong = run()  # the first one says what is wrong
+    assert (wrong.exit_code, wrong.stdout, wrong.stderr) == (2, "", "")
+    assert not Path("out").exists()
+
+
+def test_processes_that_make_no_sense_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "2")
+    result = run("trees.conllu")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("attnviz: expected RANK below WORLD_SIZE")

@@ -1,0 +1,676 @@
+"""The command lines of ablate, compare, explain, outputs and rollout: files, documents, messages, exit codes.
+
+What all commands share is held by test_cli, for heads; refusals of all others are one table here.
+"""
+
+import copy
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from transformers import BertForMaskedLM
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.ablate import hooks
+from attnviz.commands.explain import reference as explain_reference
+from attnviz.commands.outputs import report
+from attnviz.errors import VerificationError
+from attnviz.models import opening, sources
+from attnviz.reference import attention as reference
+from attnviz.reference.attention import transformed_values
+from tests.commands.test_outputs import model_of
+from tests.commands.test_outputs_promoted import sharper_gpt2
+from tests.conftest import SENTENCE, needs_minilm
+from tests.support.corpora import sentences, treebank
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
+
+TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
+COUNTED = "one two three four one two three four"
+TOO_LONG = "the cat " * 40
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_folder: Path) -> dict[str, Path]:
+    """Checkpoints by name; of ``tuned`` one head of the last layer is turned round, ``loud`` heads drown b_O."""
+    place, tuned = tmp_path_factory.mktemp("models"), copy.deepcopy(sharp_bert())
+    with torch.no_grad():
+        tuned.encoder.layer[2].attention.self.query.weight[8:16] *= -1
+    masked = sharp_bert(model_class=BertForMaskedLM)
+    return {
+        "bert": bert_folder,
+        "gpt2": gpt2_folder,
+        "tuned": save_checkpoint(tuned, bert_tokenizer(), place / "fine-tuned"),
+        "masked": save_checkpoint(masked, bert_tokenizer(), place / "masked"),
+        "loud bert": save_checkpoint(model_of("bert"), bert_tokenizer(), place / "tiny-bert"),
+        "loud gpt2": save_checkpoint(sharper_gpt2(), gpt2_tokenizer(), place / "tiny-gpt2"),
+    }
+
+
+@pytest.fixture
+def run(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a line in an empty folder, with models by their names in ``folders``, into ``out``."""
+    monkeypatch.chdir(tmp_path)
+
+    def typed(command: str, *arguments: str, model: str = "", out: str = "out", stdin: str | None = None) -> Result:
+        of_models = [word for name in filter(None, model.split("+")) for word in ("-m", str(folders.get(name, name)))]
+        of_output = ["-o", out] if out else []
+        return CliRunner().invoke(app, [command, *arguments, *of_models, *of_output], input=stdin)
+
+    return typed
+
+
+def document(command: str, folder: str = "out") -> Any:
+    return json.loads(Path(folder, f"{command}.json").read_text(encoding="utf-8"))
+
+
+def names(folder: str = "out") -> set[str]:
+    return {path.name for path in Path(folder).iterdir()}
+
+
+def on_one_line(result: Result) -> str:
+    return " ".join((result.stdout + result.stderr).replace("│", " ").split())
+
+
+# --- what all share
+
+RUNS = {
+    "ablate": ("gpt2", ["the cat ran", "--select", "L2"]),
+    "compare": ("bert+tuned", [TEXT, "--no-syntax"]),
+    "explain": ("bert", [SENTENCE, "--every-layer"]),
+    "outputs": ("loud bert", [SENTENCE]),
+    "profile": ("bert", ["trees.conllu", "--limit", "9", "--no-control"]),
+    "rollout": ("bert", [TEXT]),
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    treebank(Path("trees.conllu"), 40)
+    model, arguments = RUNS[command]
+    printed = run(command, *arguments, "--json", "--no-figures", model=model)
+    assert printed.exit_code == 0, printed.output
+    assert json.loads(printed.stdout) == document(command)
+    quiet = run(command, *arguments, "--quiet", "--no-figures", model=model)
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+ONE_OF_TWO = "expected one text and two models, or two texts and one model: attnviz compare TEXT --model M1"
+REFUSED: list[tuple[str, str, list[str], int, str]] = [
+    ("ablate", "gpt2", ["-", "-"], 2, "standard input (-) can be read only once"),
+    ("ablate", "gpt2", ["the cat", "-o", " "], 2, "-o is empty"),
+    ("ablate", "gpt2", ["  "], 1, "empty or blank"),
+    ("ablate", "gpt2", ["nowhere.conllu"], 1, "expected a corpus at nowhere.conllu, found nothing"),
+    ("ablate", "gpt2", ["the cat", "--method", "magic"], 2, "unknown method 'magic': expected one of zero, mean, unif"),
+    ("ablate", "gpt2", ["the cat", "--select", "L7"], 2, "names layer 7, but the model has layers 0 to 2"),
+    ("ablate", "gpt2", ["the cat", "--figures", "pie"], 2, "unknown figure 'pie': expected any of heads, map, curve"),
+    ("ablate", "gpt2", ["the cat", "--figures", "curve", "--no-curve"], 2, "no figure 'curve': no curve was asked for"),
+    ("ablate", "gpt2", [TOO_LONG], 1, "but the model has 40 positions"),
+    ("ablate", "gpt2", [], 2, "Missing argument"),
+    ("compare", "", [TEXT], 2, f"{ONE_OF_TWO}"),
+    ("compare", "", [TEXT], 2, "found 1 text and 1 model"),
+    ("compare", "bert+bert", [TEXT, OTHER], 2, "found 2 texts and 2 models"),
+    ("compare", "bert", [TEXT, OTHER, TEXT], 2, "found 3 texts and 1 model"),
+    ("compare", "bert+bert+bert", [TEXT], 2, "found 1 text and 3 models"),
+    ("compare", "bert", ["the cat", "the cat ran"], 1, "the texts have 4 and 5 tokens, 2 special tokens included"),
+    ("compare", "bert", ["the unbelievable cat", "the white cat"], 1, "equally long (5): compare words (--words,"),
+    ("compare", "bert", ["-", "-"], 2, "both texts are -, but standard input can be read only once"),
+    ("compare", "bert", [TEXT, " "], 1, "TEXT is empty or blank"),
+    ("compare", "bert", [TEXT, OTHER, "-o", ""], 2, "-o is empty"),
+    ("compare", "bert", [TEXT, OTHER, "--theme", "red"], 2, "unknown theme 'red': expected one of light, dark"),
+    ("compare", "bert", [TEXT, OTHER, "--scale", "auto"], 2, "unknown scale 'auto': expected one of shared, per-head."),
+    ("compare", "bert", [TEXT, OTHER, "--scale", "log", "--figures", "all"], 2, "logarithmic scale cannot show: expec"),
+    ("compare", "bert", [TEXT, OTHER, "--figures", "pair"], 2, "unknown figure 'pair': expected any of overview, map,"),
+    ("compare", "bert", [TEXT, OTHER, "--select", "L9"], 2, "the model has layers 0 to 2"),
+    ("compare", "bert", [TEXT, OTHER, "--dtype", "int8"], 2, "int8"),
+    ("compare", "bert", [TEXT, OTHER, "--revision", "a", "--revision", "b"], 2, "a --revision for each of 1 models"),
+    ("compare", "bert", [TEXT, OTHER, "--revision", "main"], 2, "revision"),
+    ("compare", "bert", ["the " * 60, "the " * 60], 1, "the model has 40 positions"),
+    ("explain", "bert", [SENTENCE, "--layer", "3"], 2, "has no layer 3: expected one from 0 to 2"),
+    ("explain", "bert", [SENTENCE, "--head", "L0H7"], 2, "has no head L0H7; it has L0H0 to L2H3"),
+    ("explain", "bert", [SENTENCE, "--token", "zebra"], 2, "no token “zebra”"),
+    ("explain", "bert", [SENTENCE, "--theme", "red"], 2, "unknown theme 'red'"),
+    ("explain", "bert", [SENTENCE, "--width", "2in"], 2, "does not fit in 2 inches"),
+    ("explain", "bert", [SENTENCE, "--width", "wide"], 2, "expected a width"),
+    ("explain", "bert", [SENTENCE, "--figures", "map"], 2, "unknown figure 'map': expected any of path, positions"),
+    ("explain", "bert", [SENTENCE, "--figures", "positions", "--layer", "1"], 2, "in layer 0 only, not in layer 1"),
+    ("explain", "bert", [SENTENCE, "--figures", "path", "--no-figures"], 2, "--no-figures"),
+    ("explain", "bert", [SENTENCE, "--no-figures", "--format", "jpg"], 2, "unknown format 'jpg'"),
+    ("explain", "bert", [SENTENCE, "-o", " "], 2, "-o is empty"),
+    ("explain", "bert", [SENTENCE, "--dtype", "int8"], 2, "int8"),
+    ("outputs", "loud bert", [SENTENCE, "--scale", "log"], 2, "norms are not drawn on a logarithmic scale: expec"),
+    ("outputs", "loud bert", [SENTENCE, "--scale", "x"], 2, "unknown scale 'x': expected one of shared, per-head."),
+    ("outputs", "loud bert", [SENTENCE, "--select", "L9"], 2, "the model has layers 0 to 2"),
+    ("outputs", "loud bert", [SENTENCE, "--memory", "0"], 2, "expected --memory (memory=...) as a size such as"),
+    (
+        "outputs", "loud bert", [SENTENCE, "--figures", "effects"], 2,
+        "there is no figure 'effects': Promoted tokens are not given: in BERT",
+    ),
+    (
+        "outputs", "loud bert", [SENTENCE, "--token", "cat"], 2,
+        "a position (--token, token=...) is for promoted tokens. Promoted tokens are not given",
+    ),
+    ("outputs", "loud gpt2", [SENTENCE, "--token", "dog"], 2, "no token “dog” in the text: expected one of"),
+    ("outputs", "loud gpt2", [SENTENCE, "--pair", "the dog"], 1, "no sentence segments"),
+    ("rollout", "bert", [TEXT, "--layer", "3"], 2, "the model has no layer 3: expected 0 to 2."),
+    ("rollout", "bert", [TEXT, "--residual", "2"], 2, "expected --residual (residual=...) as a number from 0 to 1, f"),
+    ("rollout", "bert", [TEXT, "--token", "#9"], 2, "or a position from #0 to #8."),
+    ("rollout", "bert", [TEXT, "--target", "x"], 2, "rollout follows attention through the encoder alone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "model", "arguments", "code", "message"), REFUSED)
+def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
+    run: Any, command: str, model: str, arguments: list[str], code: int, message: str
+):
+    result = run(command, *arguments, model=model, out="" if "-o" in arguments else "out", stdin="x")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in on_one_line(result)
+    assert result.stderr.count("\n") == 1 or "Missing argument" in message  # typer's own has more
+    assert names(".") == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "place", "wrong", "message"),
+    [
+        ("ablate", "gpt2", "attnviz.commands.ablate.hooks.resume", None, "layer 1 differs"),
+        (
+            "outputs", "loud gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
+            "do not sum to the model's own attention output",
+        ),
+        (
+            "outputs", "loud gpt2", "attnviz.commands.outputs.promoted_tokens._embeddings", lambda *_: [],
+            "do not sum to the model's own logits at position",
+        ),
+        (
+            "rollout", "bert", "attnviz.commands.rollout.measure.transformed_values",
+            lambda *of: 1.1 * transformed_values(*of),
+            "does not sum to the model's own attention output: they differ most at query",
+        ),
+        (
+            "explain", "bert", explain_reference.ACTIVATIONS, explain_reference.ACTIVATIONS["relu"],
+            "does not reproduce the model, first at activated of layer 0",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
+    run: Any, command: str, model: str, place: Any, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    def differs(*_: Any, **__: Any) -> None:
+        raise VerificationError("layer 1 differs")
+
+    if isinstance(place, dict):
+        monkeypatch.setitem(place, "gelu", wrong)
+    else:
+        monkeypatch.setattr(place, wrong or differs)
+    result = run(command, SENTENCE, model=model, out="")
+    assert (result.exit_code, result.stdout) == (3, "")
+    (line,) = result.stderr.splitlines()
+    assert message in line
+    assert "tolerance 0.0001 of" in line or command != "outputs"
+    assert names(".") == set()
+
+
+def test_an_interruption_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hooks, "resume", stop)
+    result = run("ablate", "the cat ran", model="gpt2", out="")
+    assert (result.exit_code, result.stderr) == (130, "attnviz: interrupted; nothing was written.\n")
+    assert names(".") == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "model", "read"),
+    [
+        ("explain", ["-"], "bert", lambda content: content["text"]),
+        ("compare", ["-", OTHER], "bert", lambda content: content["texts"][0]),
+    ],
+)
+def test_a_text_may_come_from_standard_input(run: Any, command: str, arguments: list[str], model: str, read: Any):
+    result = run(command, *arguments, "--no-figures", model=model, stdin=f"{TEXT}\n")
+    assert result.exit_code == 0, result.output
+    assert read(document(command)) == TEXT
+
+
+# --- ablate
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_tiny_gpt2_on_a_text(run: Any):
+    result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
+    assert result.exit_code == 0, result.output
+    assert "Verified 16 heads in 4 layers of tiny-gpt2" in " ".join(result.stdout.split())
+    assert "13 more heads left out" in result.stdout
+    assert "Wrote 8 files to" in result.stderr
+    assert names() == {
+        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png", "ablate.csv", "ablate.json",
+        "captions.md", "captions.tex",
+    }  # fmt: skip
+    content = document("ablate")
+    assert (content["texts"], content["measured"]["kind"]) == ([COUNTED], "next-token")
+    assert content["options"]["method"] == "mean"
+    assert list(content["layers"][0]["methods"]) == ["mean", "uniform"]
+    assert content["heads"][0]["id"].startswith("L0")  # without its first layer it cannot tell where it is
+
+
+@pytest.mark.usefixtures("undrawn")
+@needs_minilm
+def test_minilm_on_a_text(run: Any):
+    result = run("ablate", "The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "map")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    content = json.loads(result.stdout)
+    assert (content["measured"]["kind"], content["curve"]) == ("states", None)
+    assert content["figures"] == ["ablate-map.png"]
+    assert len(content["heads"]) == 12
+    assert content["heads"][0]["cosine"]["value"] > 0.001
+    assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_corpus_and_a_masked_language_model(run: Any):
+    corpus, out = str(sentences(Path("s.txt"), 8)), Path("out")
+    line = "--method uniform --limit 5 --select L0H1,L2H3 --together --no-gradient --batch-size 7"
+    options = [*line.split(), *"--format svg --theme dark --width 84mm".split()]
+    assert run("ablate", corpus, *options, model="masked").exit_code == 0
+    content = document("ablate")
+    assert content["corpora"][0]["sentences"] == 5
+    assert content["measured"]["kind"] == "masked-token"
+    assert content["together"]["heads"] == ["L0H1", "L2H3"]
+    assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
+    assert content["options"] == {
+        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True,
+        "gradient": False, "label": None,
+    }  # fmt: skip
+    assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
+    assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
+    other = run("ablate", corpus, "--select", "L1H1", "--figures", "none", model="masked")
+    assert not (out / "ablate-map.svg").exists()
+    assert "removed 4 files of an earlier run there" in other.stderr
+
+
+def test_standard_input_and_sentences_left_out(run: Any):
+    Path("s.txt").write_text("the cat ran\n" + "the cat " * 40 + "\n")
+    for quiet, said in (([], True), (["-q"], False)):
+        result = run(
+            "ablate", "-", "s.txt", "--select", "L0", "--no-figures", *quiet, model="gpt2", stdin="he saw it\n"
+        )
+        assert result.exit_code == 0, result.output
+        assert ("left out" in result.stderr) == said
+    assert document("ablate")["texts"] == ["he saw it"]
+
+
+# --- compare
+
+
+def compared(run: Any, *arguments: str, model: str = "bert", out: str = "out", figures: bool = False) -> Result:
+    """Without figures unless they are asked for."""
+    result: Result = run(
+        "compare", *arguments, "--no-syntax", *[] if figures else ["--no-figures"], model=model, out=out
+    )
+    return result
+
+
+def test_two_models_on_one_text(run: Any):
+    result = compared(run, TEXT, model="bert+tuned")
+    assert result.exit_code == 0, result.output
+    content = document("compare")
+    assert content["compared"] == "models"
+    assert len({model["weights_sha256"] for model in content["models"]}) == 2
+    first, *others = content["heads"]
+    assert first["id"] == "L2H1"
+    assert first["distance"] > 0
+    assert first["beyond_rounding"]
+    assert all(head["divergence"] == 0 for head in others)
+    assert "A: tiny-bert\nB: fine-tuned\n" in result.stdout
+    assert "Heads (12, the" in result.stdout
+    assert result.stdout.count("Verified 12 heads") == 2
+    assert "Wrote 2 files to out" in result.stderr
+
+
+def test_words_and_options_reach_both_sides(run: Any):
+    texts = ("the unbelievable cat", "the white cat")
+    options = ["--pair", "he ran", "--words", "--local-window", "2", "--dtype", "float64"]
+    result = compared(run, *texts, *options)
+    assert result.exit_code == 0, result.output
+    content = document("compare")
+    assert [len(words) for words in content["words"]] == [8, 8]
+    assert content["pairs"] == ["he ran", "he ran"]
+    assert content["options"]["local_window"] == 2
+    assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
+
+
+@pytest.mark.draws
+def test_figures_are_written_in_every_format_theme_and_width(run: Any):
+    options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
+    result = compared(run, TEXT, *options, model="bert+tuned", figures=True)
+    assert result.exit_code == 0, result.output
+    names = ["compare", "compare-map", "differences/L02H01"]
+    assert document("compare")["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    for name in names:
+        with Image.open(f"out/{name}.png") as picture:
+            assert picture.width == round(84 / 25.4 * 300)
+            assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
+    assert Path("out/captions.md").read_text(encoding="utf-8").count("**compare") == 2
+
+
+def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
+    loaded = []
+    load = opening.load_checkpoint
+    monkeypatch.setattr(opening, "load_checkpoint", lambda source, *rest: loaded.append(source) or load(source, *rest))
+    result = compared(run, TEXT, OTHER, "--dtype", "float64")
+    assert result.exit_code == 0, result.output
+    assert len(loaded) == 1
+    assert [model["dtype"] for model in document("compare")["models"]] == ["float64"] * 2
+    assert compared(run, TEXT, model="bert+tuned").exit_code == 0
+    assert len(loaded) == 3
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_figures_are_chosen_by_name(run: Any):
+    for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
+        result = compared(
+            run, TEXT, "--figures", option, "--select", "L2H1", model="bert+tuned", out=option, figures=True
+        )
+        assert result.exit_code == 0, result.output
+        single = ["differences/L02H01.png", "compare.html"] if option == "all" else []
+        assert document("compare", option)["figures"] == [*drawn, *single]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any):
+    result = compared(run, TEXT, "--select", "L2", model="bert+tuned", figures=True)
+    assert result.exit_code == 0, result.output
+    content = document("compare")
+    assert len(content["heads"]) == 4
+    assert [name for name in content["figures"] if "/" in name] == [f"differences/L02H0{head}.png" for head in range(4)]
+    assert "Heads (4, the most different first)" in result.stdout
+    assert "Heads (3 of 12" in compared(run, TEXT, "--top", "3", model="bert+tuned").stdout
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_another_comparison_replaces_files(run: Any):
+    assert compared(run, TEXT, "--top", "1", "--quiet", model="bert+tuned", figures=True).output == ""
+    Path("out/mine.txt").write_text("mine")
+    result = compared(run, OTHER, "--overwrite", model="bert+tuned")
+    assert "removed 5 files of an earlier run" in result.stderr
+    assert names() == {"compare.csv", "compare.json", "mine.txt"}
+
+
+def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch: pytest.MonkeyPatch):
+    joined_output, outputs = reference.joined_output, []
+
+    def wrong(*given: Any) -> Any:
+        outputs.append(joined_output(*given))
+        return outputs[-1] + (len(outputs) > 3)
+
+    monkeypatch.setattr(reference, "joined_output", wrong)
+    result = compared(run, TEXT, model="bert+tuned")
+    assert result.exit_code == 3
+    assert len(outputs) == 6  # the first side verified, the second did not
+    assert "the recomputed heads do not reproduce the model: 3 of 3 layers differ" in result.stderr
+    assert not Path("out").exists()
+
+
+def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    find = sources.find_checkpoint
+    monkeypatch.setattr(
+        sources, "find_checkpoint", lambda name, revision, *_: asked.append(revision) or find(name, None)
+    )
+    assert compared(run, TEXT, "--revision", "-", "--revision", "v2", model="bert+tuned").exit_code == 0
+    assert asked == [None, "v2"]
+
+
+# --- explain
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
+    done = run("explain", SENTENCE, model="bert", out="")
+    assert done.exit_code == 0, done.stderr
+    assert "Layer 0 of 3" in done.stdout
+    assert "Verified 14 of 18 steps" in done.stdout
+    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png", "positions.png"}
+    (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
+    assert names(folder) == written
+    assert f"Wrote 6 files to {folder}" in done.stderr
+    other = run("heads", SENTENCE, out=folder)
+    assert other.exit_code == 1
+    assert "holds results of another attnviz command (explain.json)" in other.stderr
+    assert names(folder) == written
+
+
+def test_every_layer_of_a_text_that_was_cut(run: Any):
+    done = run("explain", TOO_LONG, "--every-layer", "--json", "--no-figures", "--truncate", model="bert")
+    content = json.loads(done.stdout)
+    assert content["options"] == {"layer": 0, "head": "L0H0", "token": 38, "tokens_cut_off": 42}
+    assert len(content["verification"]["layers"]) == 3
+
+
+def test_options_are_heeded(run: Any):
+    options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm --save-stages -d cpu"
+    done = run("explain", "the cat", "--pair", "a dog", *options.split(), model="bert")
+    assert done.exit_code == 0, done.stderr
+    assert "head L1H3" in done.stdout
+    assert "#5 ‘dog’" in done.stdout
+    assert "float64" in done.stdout
+    content = document("explain")
+    assert content["figures"] == ["explain.svg", "explain.pdf"]
+    with safe_open("out/stages.safetensors", "pt") as stored:
+        assert stored.get_tensor("pattern").dtype == torch.float64
+        assert stored.metadata()["layer"] == "1"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any):
+    done = run("explain", SENTENCE, "-q", "--figures", "positions", model="bert")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    assert names() == {"captions.md", "captions.tex", "explain.csv", "explain.json", "positions.png"}
+    done = run("explain", SENTENCE, "--layer", "1", "--figures", "none", model="bert")
+    assert "removed 3 files of an earlier run there" in done.stderr
+
+
+# --- outputs
+
+
+def adding(
+    run: Any, kind: str, *arguments: str, text: str = SENTENCE, figures: str = "none", out: str = "out"
+) -> Result:
+    result: Result = run("outputs", text, *arguments, "--figures", figures, model=f"loud {kind}", out=out)
+    return result
+
+
+def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: dict[str, Path]):
+    assert adding(run, "gpt2", "--token", "#2").exit_code == 0
+    content = document("outputs")
+    result = attnviz.head_outputs(SENTENCE, folders["loud gpt2"], device="cpu", token=2)
+    assert {key: content[key] for key in content if key != "files"} == json.loads(json.dumps(result.document()))
+    assert content["options"] == {"at": 2, "tokens_cut_off": 0}
+    assert all(0 < layer["sum_error"] < 1e-5 for layer in content["verification"]["layers"])
+    assert 0 < content["verification"]["logits"]["error"] < 1e-5
+    first, promotion = content["heads"][0], result.promoted(result.heads[0].id)
+    assert (first["rank"], first["id"]) == (1, str(promotion.id))
+    assert first["projection_share"] == result.heads[0].projection_share
+    assert [token["id"] for token in first["promotion"]["promoted"]] == [token.id for token in promotion.promoted]
+    assert first["promotion"]["actual"] == promotion.actual
+    assert (content["attribution"]["position"], len(content["attribution"]["parts"])) == (2, 9)
+    with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
+        for row, head in zip(csv.DictReader(table), content["heads"], strict=True):
+            assert row["id"] == head["id"]
+            assert float(row["predicted"]) == head["promotion"]["predicted"]
+
+
+def test_bert_has_null_where_gpt2_has_tokens(run: Any):
+    result = adding(run, "bert", "--json")
+    content = document("outputs")
+    assert json.loads(result.stdout) == content
+    assert content["attribution"] is content["verification"]["logits"] is content["options"]["at"] is None
+    assert {head["promotion"] for head in content["heads"]} == {None}
+    assert content["no_attribution"].endswith("can be told apart.")
+    with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
+        assert {row["predicted"] for row in csv.DictReader(table)} == {""}
+
+
+@pytest.mark.parametrize(("options", "drawn"), [(["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)])
+@pytest.mark.draws
+def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], drawn: int):
+    result = adding(run, "gpt2", *options, figures="heads")
+    ranked = [head["id"] for head in document("outputs")["heads"]][:drawn]
+    assert {re.sub("L0?(.)H0?(.)", r"L\1H\2", path.stem) for path in Path("out/outputs").iterdir()} == set(ranked)
+    for title in ("Heads (", "Tokens promoted ("):
+        rows = result.stdout.split(title)[1].split("\n\n")[0].splitlines()
+        assert sum(bool(re.match(r"L\dH\d", row)) for row in rows) == drawn
+
+
+def test_tables_say_what_was_verified_and_add_up(run: Any):
+    said = " ".join(adding(run, "gpt2", "--token", "#2").stdout.split())
+    assert "All parts sum to the model's logits at #2 within" in said
+    assert ". Of the former, heads add" in said
+    assert ". Of this, heads add" in " ".join(adding(run, "gpt2").stdout.split())
+    assert "Tokens promoted" not in adding(run, "bert", out="bert").stdout
+
+
+def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
+    assert adding(run, "gpt2", "--save-outputs").exit_code == 0
+    result = attnviz.head_outputs(SENTENCE, folders["loud gpt2"], device="cpu")
+    with safe_open("out/outputs.safetensors", framework="pt") as tensors:
+        assert set(tensors.keys()) == {f"{name}.{layer}" for name in ("layer", "bias") for layer in range(3)}
+        assert json.loads(tensors.metadata()["labels"]) == list(result.tokens.labels)
+        for layer in range(3):
+            outputs = tensors.get_tensor(f"layer.{layer}")
+            assert torch.equal(outputs[2], result.output(f"L{layer}H2"))
+            total = outputs.sum(0) + tensors.get_tensor(f"bias.{layer}")
+            assert torch.allclose(total, result.attention.model_output(layer)[0], atol=1e-5)
+    assert adding(run, "bert", "--save-outputs", "--select", "L1H3,L1H0,L2H2", "--dtype", "float64").exit_code == 0
+    with safe_open("out/outputs.safetensors", framework="pt") as tensors:
+        assert set(tensors.keys()) == {"layer.1", "layer.2", "bias.1", "bias.2"}
+        assert tensors.get_tensor("layer.1").shape == (2, 9, 32)
+        assert tensors.get_tensor("layer.1").dtype == torch.float64
+        assert json.loads(tensors.metadata()["heads"]) == {"layer.1": [0, 3], "layer.2": [2]}
+
+
+def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "MOST_BYTES", 12 * 9 * 32 * 4 - 1)
+    result = adding(run, "bert", "--save-outputs", figures="all")
+    assert result.exit_code == 2
+    assert "the outputs of 12 heads are 0.0 GiB, more than" in result.stderr
+    assert not Path("out").exists()
+    assert adding(run, "bert", "--save-outputs", "--select", "L0-1").exit_code == 0
+
+
+def test_a_text_that_was_cut_says_so(run: Any):
+    cut = adding(run, "bert", "--truncate", text="the cat " * 40)
+    assert "its last 42 tokens were left out" in " ".join(cut.stdout.split())
+    assert document("outputs")["options"]["tokens_cut_off"] == 42
+
+
+@needs_minilm
+def test_special_tokens_of_minilm_shrink_in_norm():
+    """What Kobayashi et al. 2020 found of BERT holds of this one: attention on [SEP] and [CLS] carries little."""
+    result = attnviz.head_outputs(SENTENCE, "minilm", device="cpu")
+    sinks = np.mean([(head.sink, head.sink_by_norm) for head in result.heads], axis=0)
+    assert sinks[0] > 0.5
+    assert sinks[1] < 0.25
+    assert np.mean([head.sink_by_norm < head.sink for head in result.heads]) > 0.95
+
+
+def test_induction_heads_of_tiny_gpt2_promote_the_next_word():
+    """After “one two three four five one two three four” the heads of layer 1 copy what followed “four”."""
+    result = attnviz.head_outputs("one two three four five one two three four", "tiny-gpt2", device="cpu")
+    assert result.attribution.predicted.text == "five"
+    effects = {head.id: head.predicted for head in result.attribution.heads}
+    strongest = sorted(effects, key=effects.__getitem__, reverse=True)[:4]
+    assert {head.layer for head in strongest} == {1}
+    assert sum(effects[head] for head in strongest) > 0.5 * result.attribution.predicted.logit
+
+
+# --- rollout
+
+
+def rolled(run: Any, *arguments: str, text: str = TEXT) -> Result:
+    result: Result = run("rollout", text, "--no-figures", *arguments, model="bert")
+    return result
+
+
+def test_a_rollout_is_written_and_printed(run: Any):
+    result = rolled(run)
+    assert result.exit_code == 0, result.output
+    content = document("rollout")
+    assert (content["text"], content["pair"], content["words"]) == (TEXT, None, None)
+    assert content["options"] == {
+        "words": False, "layer": 2, "residual": 0.5, "from": [0], "flow": None, "tokens_cut_off": 0,
+    }  # fmt: skip
+    assert all(0 < layer["parts_error"] < 1e-5 for layer in content["verification"]["layers"])
+    assert content["from"] == {"text": "[CLS]", "positions": [0]}
+    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
+    for position, entry in enumerate(content["inputs"]):
+        assert (entry["position"], entry["text"]) == (position, found.units.labels[position])
+        for name in ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout"):
+            assert entry[name] == pytest.approx(float(getattr(found.inputs, name)[position]), abs=1e-6)
+        assert (entry["flow"], entry["max_flow"]) == (None, None)
+    assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
+    assert content["layers"][2]["rows_apart"]["uniform_rollout"] == pytest.approx(0.125)
+    assert content["files"] == ["rollout.csv", "rollout.json"]
+    assert "Inputs of “[CLS]” (#0) at the output of layer 2, the last, ranked" in result.stdout
+
+
+def test_ranks_are_each_methods_own(run: Any):
+    result = rolled(run, "--flow", "--top", "3")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    lines = result.stdout.splitlines()
+    (first,) = [line for line in lines if line.startswith("   1  ")]
+    for name in ("attention", "rollout", "norm_rollout", "flow"):
+        entry = max(document("rollout")["inputs"], key=lambda entry: entry[name])
+        assert f"{entry[name]:.3f} #{entry['position']} {entry['text'][:4]}" in first
+    assert not any(line.startswith("   4  ") for line in lines)
+    assert "6 more tokens left out: --top 0 lists all; rollout.csv has them." in result.stdout
+    assert any(line.startswith("   9  ") for line in rolled(run, "--top", "0").stdout.splitlines())
+
+
+def test_options_reach_the_rollout(run: Any):
+    options = ["--token", "cat", "--layer", "1", "--residual", "0.25", "--dtype", "float64", "--pair", "he ran"]
+    assert rolled(run, *options, "--words", text="the cat unbelievableness").exit_code == 0
+    content = document("rollout")
+    assert content["pair"] == "he ran"
+    assert content["words"] == ["[CLS]", "the", "cat", "unbelievableness", "[SEP]", "he", "ran", "[SEP]"]
+    assert len(content["tokens"]) == 11
+    assert content["from"] == {"text": "cat", "positions": [2]}
+    assert (content["options"]["layer"], content["options"]["residual"]) == (1, 0.25)
+    assert content["model"]["dtype"] == "float64"
+    assert len(content["layers"]) == 2
+    assert [layer["parts_error"] is None for layer in content["verification"]["layers"]] == [False, False, True]
+
+
+def test_matrices_of_every_layer_can_be_saved(run: Any):
+    assert rolled(run, "--save-rollout", "--all-flows").exit_code == 0
+    found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), all_flows=True)
+    with safe_open("out/rollout.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"rollout", "norm_rollout", "flow"}
+        assert file.metadata()["unit"] == "token"
+        assert json.loads(file.metadata()["labels"]) == list(found.units.labels)
+        for name, matrices in (("rollout", found.weights), ("norm_rollout", found.norms), ("flow", found.flows)):
+            torch.testing.assert_close(file.get_tensor(name), matrices)
+    assert document("rollout")["options"]["flow"] == "all"
+    assert rolled(run, "--save-rollout", "--no-flow").exit_code == 0
+    with safe_open("out/rollout.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"rollout", "norm_rollout"}
+
+
+def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("attnviz.commands.rollout.rollout_and_flow.importlib.util.find_spec", lambda _: None)
+    refused = rolled(run, "--flow")
+    assert (refused.exit_code, refused.stdout, names(".")) == (1, "", set())
+    assert refused.stderr.endswith(" is not installed; type: pip install 'attnviz[flow]'\n")
+    assert rolled(run, "--no-flow").exit_code == 0

@@ -1,0 +1,223 @@
+"""``attnviz models`` as its users meet it, and the same from Python: lists, tables, files, messages, exit codes."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.models.configurations import Configuration, paper_configuration, paper_configurations
+from attnviz.commands.models.measure import model_configurations
+from attnviz.commands.models.report import models_report
+from attnviz.errors import UsageError
+from attnviz.present.tables import plain_text
+from tests.conftest import needs_minilm
+from tests.models.test_config_files import FIRST, put
+
+PAPERS = [known.name for known in paper_configurations()]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, and an empty folder to work in."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["models", *arguments])
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    entries: list[dict[str, Any]] = json.loads(result.stdout)["models"]
+    return entries
+
+
+def printed(found: list[Configuration], width: int) -> str:
+    return plain_text(lambda columns: models_report(found, columns), width)
+
+
+def row(text: str, name: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return line.split()
+
+
+# --- without names
+
+
+@needs_minilm
+def test_without_names_all_that_are_known_are_listed(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where smollm2 may have been unpacked
+    assert [model["name"] for model in listed()] == ["minilm", "tiny-gpt2", *PAPERS]
+
+
+def test_cached_models_stand_between_the_built_in_ones_and_the_papers(cache):
+    snapshot = put(cache, "org/tiny")
+    (snapshot / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}', encoding="utf-8")
+    put(cache, "org/broken").joinpath("config.json").write_text("[]", encoding="utf-8")
+    found = {model["name"]: model for model in listed()}
+    assert list(found)[-16:] == ["org/broken", "org/tiny", *PAPERS]
+    tiny, broken = found["org/tiny"], found["org/broken"]
+    assert (tiny["n_layers"], tiny["kind"], tiny["source"], tiny["reproduced"]) == (2, "hub", FIRST, True)
+    assert (broken["d_model"], broken["reproduced"]) == (None, False)
+    assert "expected a JSON object, found list" in broken["reason"]
+
+
+def test_models_of_papers_import_neither_torch_nor_transformers(tmp_path):
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from attnviz.cli.program import app\n"
+        "assert CliRunner().invoke(app, ['models', 'gpt2-xl']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['models', 'bert-base', 'gpt3-175b', '--json']).exit_code == 0\n"
+        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
+    )
+    environment = {
+        "HF_HUB_CACHE": str(tmp_path / "nowhere"),
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(attnviz.__file__).parents[1]),
+    }
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[]\n"
+
+
+# --- by name
+
+
+def test_names_give_only_what_they_name_in_their_order_and_once(bert_folder):
+    names = [model["name"] for model in listed("GPT3-175B", str(bert_folder), "tiny-gpt2", "bert-large", "tiny-gpt2")]
+    assert names == ["gpt3-175b", str(bert_folder), "tiny-gpt2", "bert-large"]
+
+
+def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
+    put(cache, "gpt2-xl")
+    assert [model["kind"] for model in listed("gpt2-xl")] == ["paper", "hub"]
+    assert [model["kind"] for model in listed("gpt2-large")] == ["paper"]
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["org/nothing"], 1, "attnviz: no configuration of 'org/nothing': "),
+        (["./nothing"], 1, "attnviz: expected a folder with a config.json at nothing, found nothing."),
+        ([""], 2, "attnviz: NAME is empty"),
+        (["-o", " "], 2, "attnviz: -o is empty"),
+    ],
+)
+def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+# --- files
+
+
+def test_files_are_written_on_request_only_and_say_what_is_printed():
+    assert run("bert-base").exit_code == 0
+    assert list(Path().iterdir()) == []
+    result = run("bert-base", "gpt3-13b", "-o", "out", "--json")
+    assert result.stderr == "Wrote 2 files to out\n"
+    content = json.loads(Path("out/models.json").read_text(encoding="utf-8"))
+    assert content == json.loads(result.stdout)
+    assert list(content["papers"]) == ["Devlin et al. 2019", "Brown et al. 2020"]
+    first, second = csv.DictReader(Path("out/models.csv").read_text(encoding="utf-8").splitlines())
+    assert (first["name"], first["parameters"], first["reproduced"]) == ("bert-base", "109482240", "True")
+    assert (second["parameters"], second["stated_parameters"]) == ("", "13000000000")
+    assert second["notes"].startswith("40 heads of 128 are 5120 wide, d_model is 5140; ")
+    assert run("gpt2-xl", "-o", "out").exit_code == 0  # a rerun replaces its own
+    assert json.loads(Path("out/models.json").read_text(encoding="utf-8"))["models"][0]["name"] == "gpt2-xl"
+
+
+# --- tables
+
+
+def test_long_and_hostile_names_are_shown_whole_and_harmless():
+    name = "organisation/[/b]a-model-with-a-very-long-name\x1b[31m"
+    text = printed([Configuration(name, "hub", notes=("[bold]note",))], 80)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "\x1b" not in text
+    column = "".join(line.split()[0] for line in text.splitlines()[4:8] if line.strip())
+    assert column.startswith("organisation/[/b]a-model-with-a-very-long-name\\x1b[31m")
+    assert "[bold]note" in text
+
+
+# --- from Python
+
+
+@pytest.mark.parametrize("names", [3, b"minilm", [None], [3], object()])
+def test_from_python_what_is_no_name_is_one_message(names):
+    with pytest.raises(UsageError, match=r"expected (a list of models|names or folders)"):
+        model_configurations(names)
+
+
+@needs_minilm
+def test_the_table_in_80_columns_and_in_120():
+    text, wide = run().stdout, printed(paper_configurations(), 120)
+    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line.rstrip()) for line in wide.splitlines()) <= 120
+    for table, expected in (
+        (text, "minilm 6 12 384 32 512 22.7M built-in 4"),
+        (text, "gpt2-xl 48 *25 1600 *64 1024 1542M Radford 2019 4"),
+        (text, "gpt3-175b 96 96 12288 128 2048 175B Brown 2020 –"),
+        (wide, "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32% 5.80 Radford 2019 4"),
+        (wide, "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 –"),
+    ):
+        assert row(table, expected.split()[0]) == expected.split()
+    flowing = " ".join(text.split())
+    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
+    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
+    assert "*: not in the paper, but in the config that its authors released." in flowing
+
+
+def test_what_is_not_known_is_a_dash_and_the_reason_is_said_once():
+    odd = Configuration("odd", "folder", architecture="llama", reason="save it again.", notes=("a note.",))
+    text = printed([odd], 80)
+    assert row(text, "odd") == "odd – – – – – – folder –".split()
+    assert "odd: not reproduced: save it again; a note." in text
+    assert ".." not in text
+    assert "Parameters:" not in text
+    assert "Parameters: as a paper states them." in printed(model_configurations(["gpt3-175b"]), 80)
+
+
+@pytest.mark.parametrize(
+    ("count", "rounded"), [(999, "999"), (65_000, "65K"), (1_557_611_200, "1557.6M"), (1_300_000_000, "1.3B")]
+)
+def test_counts_are_rounded(count, rounded):
+    assert rounded in row(printed([Configuration("m", "folder", parameters=count)], 80), "m")
+
+
+def test_a_note_of_some_models_of_a_paper_names_them():
+    some = [known for known in paper_configurations() if known.name in ("gpt3-125m", "gpt3-13b")]
+    other = Configuration("gpt9", "folder", reason="weights are not public")
+    assert "Brown et al. 2020: not reproduced: weights" in printed(some, 200)
+    assert "gpt3-125m, gpt3-13b, gpt9: not reproduced: weights" in printed([*some, other], 200)
+
+
+def test_from_python_a_list_of_configurations(bert_folder):
+    (configuration,) = attnviz.model_configurations(str(bert_folder))  # one name is one name
+    assert isinstance(configuration, attnviz.Configuration)
+    assert configuration.n_layers == 3
+    told: list[tuple[int, int]] = []
+    both = model_configurations([bert_folder, "gpt2-xl"], lambda *step: told.append(step))
+    assert both == [configuration, paper_configuration("gpt2-xl")]
+    assert told == [(0, 2), (1, 2)]
+    assert model_configurations(None) == model_configurations()

@@ -1,0 +1,171 @@
+"""The tables of a profile say what was measured: rows, order, what is left out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnviz.commands.profile.measure import Profile, profile_heads
+from attnviz.judge.roles import Confirmation, Role
+from attnviz.measures.guesses import BASELINES
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
+from tests.support import corpora
+from tests.support.models import bert_tokenizer, sharp_bert
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    path = corpora.treebank(tmp_path_factory.mktemp("corpora") / "trees.conllu", 40)
+    found = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), [path])
+    assert found is not None
+    return found
+
+
+def printed(profile: Profile, top: int = 15) -> list[str]:
+    return [line.rstrip() for line in profile.report(90, top=top).splitlines()]
+
+
+def on_one_line(profile: Profile, top: int = 15) -> str:
+    """Captions are wrapped at the width of their table."""
+    return " ".join(" ".join(printed(profile, top)).split())
+
+
+def role(
+    head: str,
+    name: str,
+    score: float,
+    baseline: float = 0.1,
+    passed: bool = True,
+    direction: str | None = None,
+    **more: Any,
+) -> Role:
+    """With an interval of a hundredth on both sides, of 50 instances in 40 texts."""
+    ends = (score - 0.01, score + 0.01), (score - baseline - 0.01, score - baseline + 0.01)
+    guesses = {"uniform attention": baseline}
+    return Role(HeadId.parse(head), name, score, baseline, 50, 40, *ends, "a rule", passed, direction, guesses, **more)
+
+
+def rows_below(lines: list[str], title: str, count: int) -> list[list[str]]:
+    """The cells of the first rows of the table with this title."""
+    start = next(i for i, line in enumerate(lines) if line.startswith(title))
+    head = next(i for i in range(start, len(lines)) if set(lines[i].strip()) == {"─"})
+    return [line.split() for line in lines[head + 1 : head + 1 + count]]
+
+
+@pytest.mark.parametrize("width", [90, 170])
+def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(profile: Profile, width: int):
+    assert profile.relations is not None
+    lines = [line.rstrip() for line in profile.report(width).splitlines()]
+    rows = rows_below(lines, "Relations (5, the most frequent first)", 5)
+    for row, relation in zip(rows, profile.relations, strict=True):
+        scores, baselines = relation.accuracy.scores, relation.accuracy.baselines
+        best, direction = float(scores.max()), {"dep→head": 0, "head→dep": 1}[row[2]]
+        place = (direction, *HeadId.parse(row[1]))
+        assert (row[0], float(scores[place])) == (relation.relation, best)
+        name = max(baselines, key=lambda name: float(baselines[name][place]))
+        shown = f"{relation.offset:+d}" if name == "fixed offset" else name
+        largest = f"{shown}: {float(baselines[name][place]):.2f}"
+        all_six = [f"{float(baselines[each][place]):.2f}" for each in BASELINES] if width > 150 else []
+        roles = [role for role in profile.roles if role.role == f"syntactic:{relation.relation}"]
+        passing = f"{sum(role.passed for role in roles)}/12" if roles else "–"
+        untrained = "–" if not roles or roles[0].untrained is None else f"{roles[0].untrained:.2f}"
+        expected = [f"{best:.2f}", *largest.split(), *all_six, untrained, str(relation.n), passing]
+        assert row[3:] == expected
+
+
+def test_what_is_left_out_is_said(profile: Profile):
+    assert "Relations (1 of 5, the most frequent first)" in printed(profile, top=1)
+    assert "4 more relations left out: --top 0 lists all; profile.json has them." in on_one_line(profile, top=1)
+    assert "left out" not in on_one_line(profile, top=0)
+
+
+def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
+    roles = (
+        role("L0H1", "next-token", 0.6, untrained=0.31),
+        role("L0H1", "local", 0.95, untrained=0.31),
+        role("L2H3", "syntactic:obj", 0.75, 0.7, direction="dependent_to_head", untrained=0.22),
+        role("L0H1", "previous-token", 0.9, 0.85, untrained=0.12),
+        role("L0H1", "broad", 0.97, 1.0),
+        role("L1H1", "sink", 0.99, passed=False),
+    )
+    lines = printed(replace(profile, roles=roles))
+    assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 5) == [
+        ["L0H1", "next-token", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
+        ["previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
+        ["local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
+        ["broad", "0.97", "1.00", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
+        ["L2H3", "syntactic:obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
+    ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6
+    assert "1 more head left out: --top 0 lists all; profile.csv has" in on_one_line(replace(profile, roles=roles), 1)
+    assert rows_below(lines, "Relations (", 1)[0][-1] == "–"  # no verdict on a relation without roles
+
+
+def test_of_many_roles_the_weakest_are_counted(profile: Profile):
+    lines = printed(replace(profile, roles=tuple(role("L0H0", f"role-{i}", 0.9 - i / 10) for i in range(6))))
+    assert rows_below(lines, "Heads (1 of 12; 11 show no role)", 4)[-1] == ["…", "3", "more"]
+    assert not [line for line in lines if "role-3" in line]
+
+
+def test_confirmed_roles_stand_beside_those_of_the_corpus_and_an_untrained_copy_only_where_there_is_one(
+    profile: Profile,
+):
+    again = Confirmation(0.55, 0.12, 30, (0.1, 0.2), True)
+    roles = (
+        role("L0H1", "sink", 0.9, confirmed=again),
+        role("L1H1", "sink", 0.8, confirmed=replace(again, passed=False)),
+        role("L2H1", "syntactic:det", 0.7, direction="dependent_to_head", confirmed=again),
+        role("L2H2", "syntactic:det", 0.7, direction="dependent_to_head"),
+    )
+    other = replace(profile.corpora[0], left_out=3)
+    found = replace(profile, roles=roles, confirmed_on=(other,), control_texts=None)
+    lines = printed(found)
+    assert [row[-2:] for row in rows_below(lines, "Heads (4 of 12", 4)] == [
+        ["0.55", "(0.12)"], ["(0.12)", "no"], ["0.55", "(0.12)"], ["0.69–0.71", "50"],
+    ]  # fmt: skip
+    relations = {row[0]: row[-2:] for row in rows_below(lines, "Relations (5", 5)}
+    assert relations["det"] == ["2/2", "1/1"]
+    text = on_one_line(found)
+    assert "Confirmed: score and baseline on the other corpus; no: it does not pass there." in text
+    assert "no untrained copy was measured (--control)" in text
+    assert "Untrained" not in text
+    assert "trees.conllu: 3 of 43 texts left out" in text
+    assert "Confirmed" not in on_one_line(profile)
+    assert "Untrained: the best head of a freshly initialised copy, on 40 texts" in on_one_line(profile)
+
+
+def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):
+    found = profile_heads(checkpoint, [corpora.treebank(tmp_path / "trees.conllu", 5)])
+    assert found is not None
+    assert found.statistics is not None
+    values = found.statistics.results()
+    (row,) = rows_below(printed(found), "Layers (means over their heads)", 1)
+    names = ["entropy", "distance", "confidence", "sink", "previous", "current", "next", "local", "long_range"]
+    means = [float(values[name][0].mean()) for name in names]
+    assert row == ["0", *(f"{mean:.2f}" if mean == mean else "–" for mean in means)]
+    uniform = next(line.split() for line in printed(found) if line.startswith("uniform"))
+    assert uniform[1] == f"{found.statistics.baselines()['entropy']:.2f}"
+
+
+def test_what_was_verified_whose_trees_and_what_was_left_out_is_said(profile: Profile):
+    assert f"on a sample, {profile.texts_verified} of 40 texts: attention weights differ" in on_one_line(profile)
+    assert "Trees: gold." in on_one_line(profile)
+    count = replace(profile.corpora[0], left_out=1234)
+    text = on_one_line(replace(profile, corpora=(count,), gold=False))
+    assert "Trees: a parser's, not gold." in text
+    assert "trees.conllu: 1,234 of 1,274 texts left out: not of 3 to 60 words, or longer than the model." in text
+    gap = replace(count, corpus=replace(count.corpus, kind="gap"))
+    assert "a name after the pronoun, where a causal model cannot" in on_one_line(replace(profile, corpora=(gap,)))
+
+
+def test_published_heads_stand_apart(profile: Profile):
+    """A model of the published one's shape and name; its own weights are random."""
+    shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48}
+    named = replace(from_loaded(sharp_bert(**shape), bert_tokenizer()), name="bert-base-uncased")
+    lines = printed(replace(profile, checkpoint=named, roles=(), relations=None, statistics=None))
+    start = next(i for i, line in enumerate(lines) if line.startswith("Published (Clark et al. 2019; not measured"))
+    assert any("L7H9" in line for line in lines[start:])
+    assert not [line for line in printed(profile) if line.startswith("Published")]

@@ -1,0 +1,386 @@
+"""The tables of ``attnviz heads`` as text."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from attnviz.commands.heads import summary
+from attnviz.figures.families import FAMILIES, family_of_label
+from attnviz.judge.verdicts import Label, Verdict
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.present.tables import Column, column_table, plain_text
+from attnviz.profiles.published import published_heads
+from tests.support.hand_made import by_design, hand_made
+from tests.support.stored import PROFILE, profile_of, published, role
+
+PARSE = Parse(
+    (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
+    (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "advmod")),
+    "a-parser",
+)
+
+
+def thrice(*arcs):
+    """A parse with three instances of each arc, below which relations are not listed."""
+    return replace(PARSE, arcs=arcs * 3)
+
+
+def lines_of(analysis, **options):
+    return [line.rstrip() for line in analysis.report(**{"width": 80, "top": 0, **options}).splitlines()]
+
+
+def text_of(analysis, **options):
+    return "\n".join(lines_of(analysis, **options)) + "\n"
+
+
+def row_of(analysis, first, **options):
+    (row,) = [line for line in lines_of(analysis, **options) if line.startswith(first + " ")]
+    return row.split()
+
+
+def head_rows(analysis, **options):
+    lines = lines_of(analysis, **options)
+    end = next(i for i, line in enumerate(lines) if line.startswith("uniform"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("Heads ("))
+    return [line.split()[0] for line in lines[start:end] if line.startswith("L")]
+
+
+def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
+    text = text_of(hand_made())
+    assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu): attention weights differ\n")
+    assert "Heads (4, clearest pattern first)\n" in text
+    assert "Patterns (the strongest heads of each, with their scores)\n" in text
+    numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
+    assert row_of(hand_made(), "L1H1", width=170) == f"L1H1 current-token? {numbers}".split()
+    assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
+    assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 1/4".split()
+    assert row_of(hand_made(), "induction") == "induction no copy of an earlier token – 0 –".split()
+
+
+def test_words_and_what_was_cut_off_are_named():
+    text = text_of(hand_made(causal=True, special=(), truncated=3, note="no spaCy pipeline.", words=True), width=120)
+    for part in (
+        "(words)",
+        "n: how many words (or",
+        "Syntax: not measured: no spaCy pipeline.",
+        "its last 3 tokens were left",
+    ):
+        assert part in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 170])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("parse", [None, PARSE])
+def test_no_line_is_longer_than_the_terminal(width, causal, parse):
+    analysis = hand_made(causal=causal, parse=parse, name="a-very-long/name" * 8)
+    assert max(len(line) for line in analysis.report(width=width, top=1).splitlines()) <= width
+
+
+def test_large_models_and_long_labels_fit_80_columns_without_being_cut():
+    patterns = by_design(6).repeat(6, 6, 1, 1)
+    analysis = hand_made(patterns=patterns)
+    heads = tuple(
+        replace(
+            head,
+            labelled=Label("syntactic:nsubj:pass", Verdict("nsubj:pass", "syntactic", 0.5, 0.25, 100, True, ""), 100),
+            statistics={name: 100.0 if name == "distance" else 0.5 for name in head.statistics},
+        )
+        for head in analysis.heads
+    )
+    analysis = replace(analysis, heads=heads)
+    lines = analysis.report(width=80, top=0).splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = [line for line in lines if line.startswith("L11H11 ")]
+    assert row.split()[:5] == ["L11H11", "nsubj:pass", "0.50", "0.25", "100"]
+
+
+@pytest.mark.parametrize(("top", "count", "listed"), [(3, "3 of 4", 3), (0, "4", 4), (4, "4", 4), (12, "4", 4)])
+def test_what_is_left_out_is_counted(top, count, listed):
+    text = text_of(hand_made(), top=top)
+    assert f"Heads ({count}, clearest pattern first)\n" in text
+    assert ("1 more head left out: --top 0 lists all; heads.csv has them." in text) == (listed < 4)
+    assert len(head_rows(hand_made(), top=top)) == listed
+
+
+HETEROGENEOUS = torch.eye(6)[[0, 3, 4, 1, 2, 5]][None, None]
+NO_CONTENT = {"labels": ("[CLS]", "[SEP]"), "special": (0, 1), "patterns": by_design(2)[:1, :1]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "width", "row"),
+    [
+        ({}, 170, "L1H0 sink? 1.00 0.33 4 1.00 0.00 1.00 – 2.50 – – – – – –"),
+        ({}, 80, "long-range not measurable on this text – 0 –"),
+        ({"patterns": HETEROGENEOUS}, 120, "L0H0 heterogeneous? – – 4"),
+        (NO_CONTENT, 170, "L0H0 too short – – 0 – 0.00 1.00 – 0.50 – – – – – –"),
+        ({"causal": True, "special": ()}, 80, "next-token not measurable on this text – 0 –"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_dash_and_not_zero(changes, width, row):
+    first, *cells = row.split()
+    assert row_of(hand_made(**changes), first, width=width)[: len(cells) + 1] == [first, *cells]
+
+
+def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_without_a_label():
+    two_away = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
+    patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
+    # previous and sink 1, current (0.73 - 0.25) / 0.75, broad without one; two name nothing
+    assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H3", "L0H4", "L0H2", "L0H0", "L0H5"]
+
+
+def test_only_the_selected_heads_are_listed():
+    assert head_rows(hand_made(), select=["L1"]) == ["L1H0", "L1H1"]
+    assert "1/2" in text_of(hand_made(), select=["L1"])
+
+
+def test_relations_stand_with_direction_offset_and_n():
+    analysis = hand_made(parse=thrice(*PARSE.arcs))
+    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "0/4"]
+    text = text_of(analysis, width=120)
+    said = "parse by a-parser, which may be wrong; baseline = the best of six guesses (+1: the head is the next word)."
+    assert f"Syntax: {said}\n" in text
+
+
+def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
+    alone = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass")))
+    assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
+    both = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj")))
+    assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
+
+
+def test_more_than_eight_relations_are_cut_and_counted():
+    relations = [f"rel{i}" for i in range(11)]
+    arcs = [Arc(0, 1, relation) for relation in relations]
+    lines = lines_of(hand_made(parse=thrice(*arcs)))
+    assert sum(line.split()[:1] in [[relation] for relation in relations] for line in lines) == 8
+    assert "3 rarer relations left out; heads.json has them." in lines
+
+
+def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
+    arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
+    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
+    lines = lines_of(analysis)
+    assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
+    assert "2 relations with n below 3 hidden; heads.json has them." in lines
+    assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
+
+
+def test_relations_and_labels_that_look_like_markup_are_printed_as_they_are():
+    analysis = hand_made(parse=thrice(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]")))
+    head = replace(analysis.heads[0], labelled=Label("syntactic:[/b]", None, 20))
+    text = text_of(replace(analysis, heads=(head, *analysis.heads[1:])))
+    assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    [/b]"))
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[bold red]x[/]", "$\\frac$", "a\x1b[31mb", "a\nb", "\u202eabc", "猫 🦄"])
+def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
+    text = hand_made(name=name).report(width=200)
+    first = text.splitlines()[0]
+    assert first.startswith("Verified 4 heads in 2 layers of ")
+    assert "(float32, cpu): attention weights differ from the model's own by at most 4.0e-07 (tolerance 1e-04)" in first
+    shown = first.removeprefix("Verified 4 heads in 2 layers of ").partition(" (float32")[0]
+    assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
+
+
+def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
+    """Position 0, then "a b c a b c": one head looks where induction would, one is uniform."""
+    pattern = torch.eye(7)[[0, 0, 0, 0, 2, 3, 4]]
+    patterns = torch.stack([pattern, torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]])[None]
+    analysis = hand_made(labels="xabcabc", special=(), causal=True, patterns=patterns)
+    (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
+    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
+                           "3", "1/2"]  # fmt: skip
+    note = "In brackets: mean attention of the n tokens that have an earlier copy; labels rest on it."
+    assert note in " ".join(" ".join(lines_of(analysis)).split())
+    assert "In brackets" not in text_of(hand_made())
+
+
+# --- a stored profile, published heads
+
+
+OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
+
+
+def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
+    text = text_of(hand_made(profile=PROFILE))
+    start = text.index("Profile (")
+    shown = text[start : text.index("\n\n", start)].splitlines()
+    assert shown[0] == "Profile (roles over a corpus)"
+    assert shown[1] == "Head  Roles"
+    assert set(shown[2]) == {"─"}
+    assert shown[3:] == [
+        "L0H0  previous-token 0.95 (0.10)  local 0.90 (0.30)",
+        "L1H0  none",
+        "L1H1  coreference pronoun→name 0.75 (0.50)",
+        "L0H1  nsubj dep→head 0.70 (0.40)",
+    ]
+    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts); of several roles, the one"
+    assert note in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("parse", "role"), [(None, "nsubj dep→head (corpus)"), (PARSE, "nsubj dep→head"), (OBJ, "nsubj dep→head (corpus)")]
+)
+def test_label_and_role_stand_in_columns_of_their_own(parse, role):
+    """The label is that without a profile; the role says where the text does not have what it is about."""
+    assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "1.00", "4"]
+    lines = lines_of(hand_made(profile=PROFILE, parse=parse), width=200)
+    row = next(line.split() for line in lines if line.startswith("L0H1 "))
+    assert row[1:5] == ["broad?", "1.00", "1.00", "4"]
+    assert row[5 : 7 + len(role.split())] == [*role.split(), "0.70", "(0.40)"]
+    assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["–", "–"]
+
+
+def test_a_profile_that_looks_like_markup_or_steers_a_terminal_is_printed_as_it_is():
+    hostile = role("syntactic:[/b]\x1b[31m", 0.9, 0.1, direction="\x1b[2J")
+    text = hand_made(profile=profile_of({"L0H1": [hostile]})).report(width=80)
+    assert "\x1b" not in text
+    assert "L0H1  [/b]\\x1b[31m \\x1b[2J 0.90 (0.10)" in text
+
+
+def published_lines(*heads, **options):
+    lines = lines_of(hand_made(published=heads), **options)
+    start = next(i for i, line in enumerate(lines) if line.startswith("Published"))
+    return lines[start : lines.index("", start)]
+
+
+def test_published_heads_stand_apart_with_their_paper():
+    heads = [
+        published("L0H0", "induction"),
+        published("L1H1", "induction", weaker=True),
+        published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
+    ]
+    by_name = "recognised by its name only: a fine-tuned model of this name is another one."
+    assert by_name in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
+    title, header, rule, *rows = published_lines(*heads)
+    assert by_name not in " ".join(rows)
+    assert title == "Published (Doe et al. 2020; not measured here)"
+    assert header.split() == ["Role", "Heads"]
+    assert set(rule) == {"─"}
+    assert [row.split() for row in rows[:2]] == [
+        ["induction", "L0H0", "(L1H1)"],
+        ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
+    ]
+    assert rows[2:] == ["On a corpus.", "pobj: Quote."]
+
+
+def test_published_heads_that_are_not_selected_are_not_shown():
+    heads = [published("L0H0", "induction"), published("L1H1", "name mover")]
+    text = text_of(hand_made(published=heads), select=["L1"])
+    assert "name mover" in text
+    assert not [line for line in text.splitlines() if line.startswith("induction") and "L0H0" in line]
+    assert "Published" not in text_of(hand_made(published=heads), select=["L0H1"])
+    assert "Published" not in text_of(hand_made())
+
+
+@pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
+def test_all_published_heads_fit_80_columns(model):
+    heads = published_heads(model[0], model[1], 12, 12)
+    patterns = by_design(6).repeat(6, 6, 1, 1)
+    lines = hand_made(patterns=patterns, published=heads).report(width=80, top=1).splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join("\n".join(lines).split())
+    assert all(str(head.id) in text for head in heads)
+    assert "…" not in text.split("Published")[1]
+
+
+@pytest.mark.parametrize(("longer", "shown"), [(0, 2), (1, 1)])
+def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
+    name = "x" * (36 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 74 columns beside the id
+    roles = [role(name + "y" * (longer + 1), 0.9, 0.1), role(name, 0.9, 0.1)]
+    lines = lines_of(hand_made(profile=profile_of({"L0H0": roles})))
+    (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
+    assert row.count("(0.10)") == shown
+    assert row.endswith("(0.10)" if shown == 2 else "1 more")
+    assert "(your own, measured on" in " ".join(
+        text_of(hand_made(profile=profile_of({"L0H0": roles}, shipped=False))).split()
+    )
+
+
+# --- the summary, and widths
+
+
+def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each():
+    analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
+    text = text_of(analysis, width=100)
+    assert "\n8 heads: 2 sink, 4 local (2 previous, 2 current), 2 broad.\n" in text
+    assert "The text has 4 content tokens; below 10 labels are indications (?).\n" in text
+    assert text.index("Verified") < text.index("8 heads") < text.index("Heads (8")
+    layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
+    assert layers == [["0", "llbb", "2", "2"], ["1", "ssll", "2", "2"]]
+    (best, _) = [line.split() for line in lines_of(analysis, width=100) if line.startswith("local ")]
+    assert best[:7] == "local L0H0 previous-token? 1.00 0.19 3 --select".split()
+    summary = analysis.document()["summary"]
+    assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
+    kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
+    assert {kind: heads for kind, heads in kinds.items() if heads} == {"sink": 2, "local": 4, "broad": 2}
+    assert list(kinds) == ["sink", "local", "repeats", "syntactic", "long-range", "broad", "other", "none"]
+    assert summary["kinds"]["local"]["labels"] == {"previous-token": 2, "current-token": 2}
+    best = summary["kinds"]["local"]["best"]
+    assert (best["id"], best["see"], best["label_score"], best["label_certain"]) == (
+        "L0H0",
+        "--select L0H0",
+        1.0,
+        False,
+    )
+    assert summary["kinds"]["none"]["best"] is None
+
+
+def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypatch):
+    """A pattern of a new family is no trap: one entry of the registry is enough."""
+    analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
+    label, semantic = analysis.heads[0].label, {family.name: family for family in FAMILIES}["semantic"]
+    monkeypatch.setattr(summary, "family_of_label", lambda name: semantic if name == label else family_of_label(name))
+    kinds = analysis.document()["summary"]["kinds"]
+    assert (label, kinds["other"]["heads"]) == ("previous-token", 2)
+    assert "2 other (2 previous)" in text_of(analysis, width=100)
+
+
+def test_of_a_text_of_one_token_there_are_no_labels_verdicts_or_strongest_heads():
+    analysis = hand_made(
+        labels=("[CLS]", "Hello", "[SEP]"), special=(0, 2), patterns=by_design(3), parse=Parse((), (), "")
+    )
+    text = text_of(analysis)
+    assert "4 heads, none with a label: the text has 1 content token, and labels need 3.\n" in text
+    assert {head.label for head in analysis.heads} == {"too short"}
+    assert not any(verdict.passed for head in analysis.heads for verdict in head.patterns)
+    assert row_of(analysis, "sink ", width=80)[-1] == "–"
+
+
+def test_heads_that_cannot_be_told_apart_are_counted_and_not_named():
+    patterns = by_design(6)[:1, :1].repeat(2, 6, 1, 1)
+    assert row_of(hand_made(patterns=patterns), "previous-token")[1:4] == ["12", "heads", "1.00"]
+
+
+class _Row(NamedTuple):
+    name: str
+    score: float
+
+
+def table_of(width):
+    columns = [
+        Column[_Row]("Name", lambda row: row.name, left=True, least=5),
+        Column("Score above all", lambda row: row.score, "0–1"),
+        Column("Other", lambda row: row.score + 1, optional=1),
+        Column("More", lambda row: row.score + 2, optional=2),
+    ]
+    rows = [_Row("a-long-name", 0.25), _Row("b", 0.5)]
+    return plain_text(lambda columns_: column_table("", columns, rows, width=columns_), width).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "header", "row"),
+    [
+        (45, "Name         Score above all  Other  More", "a-long-name             0.25   1.25  2.25"),
+        (39, "Name        Score above all Other More", "a-long-name            0.25  1.25 2.25"),
+        (30, "Name        (0–1) Other More", "a-long-name  0.25  1.25 2.25"),
+        (26, "Name      (0–1) Other More", "a-long-n…  0.25  1.25 2.25"),
+        (20, "Name     (0–1) Other", "a-long-…  0.25  1.25"),
+    ],
+)
+def test_a_narrow_table_wraps_titles_then_cuts_texts_then_leaves_columns_out_and_never_cuts_numbers(width, header, row):
+    lines = [line.rstrip() for line in table_of(width)]
+    assert row in lines
+    assert max(map(len, lines)) <= width

@@ -1,0 +1,305 @@
+"""What reaches the terminal and the tables: nothing that steers it, words that fit their numbers, streams that fail."""
+
+import csv
+import gc
+import inspect
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.cli.runner import Job, Run, collecting, command
+from attnviz.cli.terminal import print_results, progress
+from attnviz.commands.heads.summary import label_and_role
+from attnviz.errors import UsageError
+from attnviz.figures.page import written
+from attnviz.models.wording import counted, percent, rounded, signed
+from attnviz.options import COMMANDS, Command
+from attnviz.present.documents import captions_text, csv_text, read_captions
+from attnviz.present.tables import Column, column_table, number, plain_text
+from tests.conftest import SENTENCE
+from tests.contract.test_results import result_of
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+# --- tables, CSV, captions
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
+def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
+    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
+    text = plain_text(lambda _: table, 80)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "[bold]nsubj" in text
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
+def test_no_cell_of_a_csv_file_is_a_formula(text: str):
+    (row,) = csv.DictReader(io.StringIO(csv_text(["token", "value"], [{"token": text, "value": -1.5}])))
+    assert row == {"token": f"'{text}", "value": "-1.5"}
+
+
+def test_captions_neither_strike_out_nor_link():
+    captions = [("a.png", "a ~~b~~ of https://x.org/y, www.x.org, WWW.x.org and me@x.org: 1")]
+    text = captions_text(captions)
+    for markup in ("~~", "https://", "www.", "WWW.", "e@x"):
+        assert markup not in text
+    assert "org: 1" in text
+    assert read_captions(text) == captions
+
+
+def test_numbers_and_nouns():
+    assert (number(-0.001), number(-0.01), number(0.005)) == ("0.00", "−0.01", "0.01")
+    assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
+
+
+@pytest.mark.parametrize("value", [-0.0, -1e-9, -0.004, 0.004])
+def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
+    assert (rounded(value), signed(value), number(value), percent(value / 10)) == ("0.00", "0.00", "0.00", "0 %")
+    assert written(value) == "0.00"
+    role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
+    head: Any = SimpleNamespace(shown="local", role=role)
+    told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
+    assert told.endswith(" 0.00, baseline 0.00")
+    assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
+
+
+def test_one_head_and_one_text_are_one():
+    assert "Tokens promoted (1 head, the largest" in result_of("outputs").report(100, select="L0H0")
+    one = attnviz.ablate("the cat ran", "tiny-gpt2", select="L0H0", curve=False, gradient=False, device="cpu")
+    assert "1 head on 1 text, L0H0" in repr(one)
+
+
+@pytest.mark.parametrize("command", ["heads", "compare", "outputs", "rollout", "explain", "ablate", "profile"])
+def test_reports_take_their_width_without_its_name_and_saving_shows_a_line(command: str, tmp_path: Path):
+    result = result_of(command)
+    assert result.report(80)
+    document = result.save(tmp_path, figures=[])
+    assert repr(document).startswith(f"<2 files in {tmp_path}; a dict with the keys attnviz, ")
+    assert len(repr(document)) < 500
+    assert document == {**result.document(), "files": [f"{command}.csv", f"{command}.json"]}
+
+
+def test_a_star_is_explained_only_where_one_is():
+    result = result_of("compare")
+    note = "marked * differs between the sides"
+    narrow, wide = result.report(60), result.report(160)
+    assert note in " ".join(narrow.split())
+    assert "*" in narrow.partition(note)[0]
+    assert any(result.differing)
+    assert "*" not in wide
+
+
+def test_shares_have_whole_numbers_on_their_bars_as_in_their_cells():
+    figure = result_of("outputs").figure("shares")
+    bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
+    numbers = [label.get_text() for bar in bars for label in bar.get_xticklabels()]
+    assert len(bars) == 2
+    assert numbers
+    assert [text for text in numbers if "." in text] == []
+
+
+# --- the command line
+
+
+def test_a_distance_is_not_local_and_long_range_at_once(bert_folder: Path, tmp_path: Path):
+    done = invoke("heads", "a", "-m", str(bert_folder), "--local-window", "3", "--long-range-from", "2", "-o",
+                  str(tmp_path / "out"))  # fmt: skip
+    assert done.exit_code == 2
+    assert "expected long_range_from above local_window, found 2 and 3" in done.stderr
+    with pytest.raises(UsageError, match="a distance of 4 would be local and long-range at once"):
+        attnviz.analyze(SENTENCE, bert_folder, local_window=4, syntax=False)
+
+
+@pytest.mark.parametrize("command", ["heads", "explain", "outputs", "rollout"])
+def test_a_text_without_quotes_gets_a_hint(command: str):
+    done = invoke(command, "The", "cat")
+    assert done.exit_code == 2
+    assert "A text of several words stands in quotes" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_compare_without_quotes_gets_a_hint():
+    done = invoke("compare", "The", "cat", "ran")
+    assert done.exit_code == 2
+    assert "found 3 texts and 1 model. A text of several words stands in quotes." in done.stderr
+
+
+def test_a_model_that_cannot_be_read_hides_no_other(tmp_path: Path):
+    done = invoke("models", "bert-base", "./bad", "gpt2-xl", "./worse", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 1
+    assert "bert-base" in done.stdout
+    assert "gpt2-xl" in done.stdout
+    assert "found nothing" in done.stderr
+    assert "worse" in done.stderr
+    assert (tmp_path / "out" / "models.json").is_file()
+    alone = invoke("models", "./bad", "./worse")
+    assert (alone.exit_code, alone.stdout) == (1, "")
+    assert alone.stderr.count("found nothing") == 2
+
+
+def test_what_is_over_does_not_go_on_pulsing(monkeypatch: pytest.MonkeyPatch):
+    import rich.progress
+
+    made: list[rich.progress.Progress] = []
+
+    class Recorded(rich.progress.Progress):
+        def __init__(self, *of: Any, **options: Any) -> None:
+            super().__init__(*of, **options)
+            made.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Recorded)
+    with progress(quiet=True) as tell:
+        tell("loading", 0, 0)
+        tell("verifying", 2, 6)
+        tell("drawing", 1, 0)
+        shown = {task.description: task.visible for task in made[0].tasks}
+    assert shown == {"loading": False, "verifying": True, "drawing": True}
+
+
+def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress(quiet=False) as tell, redirect_stderr(held):
+        tell("converting", 1, 2)
+        print("a library", file=sys.stderr)
+        assert "converting" in terminal.getvalue()
+    assert held.getvalue() == "a library\n"
+
+
+# --- the process
+
+PROCESS = [sys.executable, "-m", "attnviz"]
+FAST = ["heads", "the cat", "-m", "tiny-gpt2", "--no-syntax", "--no-profile", "--figures", "none", "-o", "out"]
+
+
+def shell(tmp_path: Path, redirection: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, with streams as only a shell makes them."""
+    root = str(Path(attnviz.__file__).parents[1])
+    return subprocess.run(
+        ["sh", "-c", f'"$0" "$@" {redirection}', *PROCESS, *arguments], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": root, **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "redirection"),
+    [
+        *((["--version"], each) for each in (">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "2>&-")),
+        *((["heads", "--help"], each) for each in (">&-", ">/dev/full")),
+    ],
+)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_help_and_version_survive_any_stream(tmp_path: Path, arguments: list[str], redirection: str):
+    done = shell(tmp_path, redirection, *arguments)
+    full = redirection.startswith(">/dev/full")
+    assert done.returncode == int(full)
+    assert done.stderr == ("attnviz: cannot print: No space left on device.\n" if redirection == ">/dev/full" else "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_wrong_usage_is_wrong_usage_where_standard_error_is_full(tmp_path: Path):
+    assert shell(tmp_path, "2>/dev/full", "heads", "--nothing").returncode == 2
+    assert shell(tmp_path, "2>/dev/full", "models", "./nowhere").returncode == 1
+    assert shell(tmp_path, "2>/dev/full >/dev/null", "models", "bert-base").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_closed_standard_output_is_one_message(tmp_path: Path):
+    done = shell(tmp_path, ">&-", *FAST)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "attnviz: cannot print the results: standard output is closed; the files in out are complete.\n"
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["heads.csv", "heads.json"]
+
+
+def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_no_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    known = {option.name: option for option in COMMANDS["heads"].options}
+    text, output = ([known[name] for name in names] for names in (("text", "model", "device"), ("as_json", "quiet")))
+    monkeypatch.setitem(COMMANDS, "letters", Command((), text=tuple(text), output=tuple(output)))
+
+    @command
+    def letters(run: Run, text: str, device: str) -> Job:
+        told, as_json = {"model": run.options["model"], "n": len(text), "device": device}, run.options["as_json"]
+        return Job(lambda: print_results(told, lambda _: f"{len(text)} letters", as_json, run.quiet))
+
+    options = {"text": "cat", "model": "minilm", "device": "cpu", "quiet": False}
+    assert {*inspect.signature(letters).parameters} == {*options, "as_json"}
+    letters(as_json=False, **options)
+    letters(as_json=True, **options)
+    assert capsys.readouterr().out == '3 letters\n{\n "model": "minilm",\n "n": 3,\n "device": "cpu"\n}\n'
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(typer.Exit) as stopped:
+        letters(as_json=False, **options)
+    assert stopped.value.exit_code == 1
+    assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
+
+
+def test_matplotlib_neither_asks_for_a_display_nor_tells_of_its_folder(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    code = (
+        "import sys; sys.argv = ['attnviz', '--version']\n"
+        "from attnviz.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "import matplotlib.figure; matplotlib.figure.Figure().savefig('a.png')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "MPLBACKEND": "bogus", "MPLCONFIGDIR": str(tmp_path / "file" / "none"),
+             "PYTHONPATH": str(Path(attnviz.__file__).parents[1])},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "a.png").is_file()
+
+
+def test_nothing_looks_for_garbage_while_a_process_starts_and_ends():
+    code = (
+        "import gc, sys; sys.argv = ['attnviz', '--version']\n"
+        "from attnviz.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: assert not gc.isenabled() and gc.get_freeze_count() > 1000\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_garbage_is_collected_from_the_first_sign_of_progress(enabled: bool):
+    told: list[tuple[str, int, int]] = []
+    frozen = gc.get_freeze_count()
+    if not enabled:
+        gc.disable()
+    try:
+        collecting(lambda *progress: told.append(progress))("verifying", 1, 6)
+        assert gc.isenabled()
+        assert (gc.get_freeze_count() > frozen) is not enabled  # what a caller from Python has is his own
+    finally:
+        gc.enable()
+    assert told == [("verifying", 1, 6)]
+
+
+def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
+    from attnviz.cli.start import _Messages
+
+    stream = (tmp_path / "stderr").open("w")
+    messages = _Messages(stream)
+    print("still there", file=messages)
+    messages.close()
+    assert (tmp_path / "stderr").read_text() == "still there\n"

@@ -1,0 +1,495 @@
+"""Removing heads: against edited weights run by transformers alone, and models whose heads are known."""
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from attnviz.commands.ablate import effects, hooks, measure
+from attnviz.commands.ablate.hooks import Replacement, removed_heads, resume, run_and_keep, running
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
+from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
+from attnviz.measures.bootstrap import text_weights
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.options import METHODS
+from attnviz.reference import attention
+from tests.support import ablations
+from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
+from tests.support.corpora import sentences, treebank
+from tests.support.models import bert_tokenizer, sharp_bert
+
+PAIRS = [("cat", "one"), ("saw", "two"), ("dog", "the")]
+
+
+@cache
+def small(kind: str, method: str = "zero") -> Ablation:
+    model, tokenizer = KINDS[kind]()
+    return ablate(TEXTS, model, tokenizer=tokenizer, method=method)
+
+
+def inputs_of(checkpoint: Checkpoint, kind: str, times: int = 1) -> list[ModelInput]:
+    return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, print)[0]
+
+
+# --- equal to another implementation ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_head_removed_does_what_edited_weights_do(kind: str, method: str) -> None:
+    (model, tokenizer), result = KINDS[kind](), small(kind, method)
+    assert result.kind == kind
+    assert {head.id for head in result.heads} == set(all_heads(3, 4))
+    sizes = []
+    for head in result.heads:
+        expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
+        ours = [head.damage[metric.name].value for metric in result.metrics]
+        assert ours == pytest.approx(expected, abs=1e-5)
+        sizes.append(max(map(abs, ours)))
+    assert min(sizes) > 1e-4  # every head does something, or all would agree whatever was removed
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -> None:
+    model, tokenizer = KINDS[kind]()
+    heads = [HeadId(0, 1), HeadId(1, 0), HeadId(1, 3), HeadId(2, 2)]
+    result = ablate(TEXTS, model, tokenizer=tokenizer, method=method, select=["L0H1,L1H0,L1H3,L2H2"], together=True)
+    assert result.together is not None
+    assert (result.together.heads, result.together.layer) == (tuple(heads), None)
+    assert (result.layers, result.curve) == ((), None)
+    expected = effects_of(model, without(model, tokenizer, heads, method), tokenizer)
+    assert [each.value for each in result.together.damage.values()] == pytest.approx(expected, abs=1e-5)
+    name = result.metrics[0].name
+    singles = sum(head.damage[name].value for head in result.heads)
+    assert result.together.singles[name].value == pytest.approx(singles)
+    assert result.together.excess[name].value == pytest.approx(expected[0] - singles, abs=1e-5)
+
+
+def test_in_float64_the_same_to_rounding() -> None:
+    model, tokenizer = next_token_model()
+    result = ablate(TEXTS, model.double(), tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
+    assert (len(result.heads), result.layers, result.together, result.curve) == (4, (), None, None)
+    assert (result.options.method, result.methods) == ("mean", ("mean",))  # the default, and no second for single heads
+    for head in result.heads:
+        assert head.second is None
+        expected = effects_of(model, without(model, tokenizer, [head.id], "mean"), tokenizer)
+        assert [each.value for each in head.damage.values()] == pytest.approx(expected, abs=1e-12)
+
+
+def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
+    (model, tokenizer), result = next_token_model(), small(NEXT)
+    assert [(layer.layer, layer.heads) for layer in result.layers] == [
+        (layer, tuple(HeadId(layer, head) for head in range(4))) for layer in range(3)
+    ]
+    assert result.curve is not None
+    assert [point.removed for point in result.curve.points] == [1, 2, 3, 5, 6, 8, 9, 11, 12]
+    assert list(result.curve.order) == [head.id for head in reversed(result.heads)]
+    assert sorted(result.curve.random_order) == all_heads(3, 4)
+    for point in result.curve.points:
+        assert set(point.least.heads) == set(result.curve.order[: point.removed])
+        assert set(point.random.heads) == set(result.curve.random_order[: point.removed])
+    sets = [*result.layers, *(each for point in result.curve.points for each in (point.least, point.random))]
+    for each in sets:
+        expected = effects_of(model, without(model, tokenizer, each.heads), tokenizer)
+        assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=1e-5)
+    first = result.curve.points[0].least
+    assert first.damage == first.singles == result.heads[-1].damage
+
+
+@pytest.mark.parametrize(("method", "second"), [("mean", "uniform"), ("zero", "mean"), ("uniform", "mean")])
+@pytest.mark.parametrize("together", [False, True], ids=["layers", "a set"])
+def test_heads_together_are_removed_by_a_second_method_too(method: str, second: str, together: bool) -> None:
+    model, tokenizer = next_token_model()
+    result = ablate(TEXTS, model, tokenizer=tokenizer, method=method, select=["L0H1,L1H0-1,L2"], together=together)
+    assert result.methods == (method, second)
+    assert [len(each.heads) for each in result.sets] == [7] if together else [2, 4]
+    for each in result.sets:
+        assert each.second is not None
+        assert (each.second.heads, each.second.layer, each.second.second) == (each.heads, each.layer, None)
+        expected = effects_of(model, without(model, tokenizer, each.heads, second), tokenizer)
+        assert [value.value for value in each.second.damage.values()] == pytest.approx(expected, abs=1e-5)
+        singles = sum((result.head(head).second or {})["loss"].value for head in each.heads)
+        assert each.second.singles["loss"].value == pytest.approx(singles)
+        assert each.second.excess["loss"].value == pytest.approx(expected[0] - singles, abs=1e-5)
+    alone = result.head("L0H1")
+    assert (alone.second is None) == (not together)  # in no set, so in no verdict
+    expected = effects_of(model, without(model, tokenizer, [HeadId(2, 3)], second), tokenizer)
+    again = (result.head("L2H3").second or {}).values()
+    assert [value.value for value in again] == pytest.approx(expected, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [NEXT, MASKED])
+def test_the_loss_of_the_unchanged_model(kind: str) -> None:
+    model, tokenizer = KINDS[kind]()
+    losses = torch.cat([cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS])
+    assert small(kind).clean_loss == pytest.approx(float(losses.mean()), abs=1e-5)
+    assert small(kind).n_positions == len(losses)
+
+
+# --- what is left of a layer --------------------------------------------------------------------------------------
+
+
+def final_states(model: Any, tokenizer: Any, layer: int, output: Any) -> list[torch.Tensor]:
+    """The final states of each text, with the attention output of a layer replaced, by a hook of our own."""
+    checkpoint = from_loaded(model, tokenizer)
+
+    def hook(_: Any, __: Any, result: Any) -> Any:
+        return (output(result[0]), *result[1:]) if isinstance(result, tuple) else output(result)
+
+    handle = checkpoint.architecture.modules(checkpoint.model)[layer].output.register_forward_hook(hook)
+    with torch.no_grad():
+        states = [checkpoint.model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
+    handle.remove()
+    return states
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["without b_O", "with b_O"])
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_any_head_a_layer_is_its_residual_path(kind: str, layer: int, bias: bool) -> None:
+    """Zero removes what the heads give, and leaves b_O, which is of no head; where it is 0, the output is 0."""
+    model, tokenizer = KINDS[kind]()
+    b_o = ablations.output_map(model, layer)[1]
+    with torch.no_grad():
+        b_o.mul_(float(bias))
+    assert bool(b_o.abs().max() > 0.1) == bias
+    expected = final_states(model, tokenizer, layer, b_o.expand_as)
+    untouched = final_states(model, tokenizer, layer, lambda output: output)
+    checkpoint = from_loaded(model, tokenizer)
+    heads = [HeadId(layer, head) for head in range(4)]
+    with running(checkpoint):
+        for batch in input_batches(checkpoint, inputs_of(checkpoint, STATES), 2):
+            kept = run_and_keep(checkpoint, batch.batch.inputs)
+            with removed_heads(checkpoint, [heads], Replacement("zero"), batch.batch.inputs["attention_mask"]):
+                final = resume(checkpoint, kept, layer)
+            for each, states in zip(batch.inputs, final, strict=True):
+                torch.testing.assert_close(states[: len(each.item)], expected[each.text], atol=1e-5, rtol=0)
+                assert float((expected[each.text] - untouched[each.text]).abs().max()) > 0.05
+
+
+# --- heads that are known -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("make", "texts"),
+    [
+        (ablations.copying_gpt2, ["".join(f" {word}" for word in pair) * 12 for pair in PAIRS]),
+        (lambda: ablations.copying_bert(PAIRS), [" ".join(pair * 6) for pair in PAIRS]),
+    ],
+    ids=["gpt2", "bert"],
+)
+def test_the_load_bearing_head_comes_first(make: Any, texts: list[str], method: str) -> None:
+    model, tokenizer = make()
+    result = ablate(texts, model, tokenizer=tokenizer, method=method, curve=False)
+    assert result.clean_loss is not None
+    assert result.clean_loss < 1
+    first, *idle = result.heads
+    assert first.id == HeadId(0, 0)
+    assert first.damage["loss"].value > 0.3
+    assert max(abs(head.damage["loss"].value) for head in idle) < 0.02
+    assert max(result.heads, key=lambda head: head.gradient or 0.0).id == HeadId(0, 0)
+
+
+# --- batches, orders, formats -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_padding_nor_order_changes_anything(kind: str) -> None:
+    model, tokenizer = KINDS[kind]()
+    for texts, batch_size in ((TEXTS, 1), (TEXTS[::-1], 3)):
+        other = ablate(texts, model, tokenizer=tokenizer, curve=False, batch_size=batch_size)
+        assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=1e-5)
+        for head in small(kind, "mean").heads:
+            again = other.head(head.id)
+            for name, value in head.damage.items():
+                assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
+            assert again.gradient == pytest.approx(head.gradient, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_formats(kind: str, dtype: torch.dtype) -> None:
+    model, tokenizer = KINDS[kind](initializer_range=0.01)
+    wide = ablate(TEXTS, model, tokenizer=tokenizer, method="mean", curve=False)
+    narrow = ablate(TEXTS, model.to(dtype), tokenizer=tokenizer, method="mean", curve=False)
+    for head in wide.heads:
+        value = narrow.head(head.id).damage[wide.metrics[1].name].value
+        assert value == pytest.approx(head.damage[wide.metrics[1].name].value, rel=0.3, abs=0.1)
+
+
+def test_a_model_in_memory_is_left_as_it_was() -> None:
+    """Also where a library has replaced a module's forward, as those do that move weights about."""
+    model, tokenizer = next_token_model()
+    model.set_attn_implementation("sdpa")
+    model.train()
+    module = model.transformer.h[1].attn
+    module.forward = own = Mock(side_effect=module.forward)
+    ablate(TEXTS, model, tokenizer=tokenizer, method="uniform", select=["L0-1"], curve=False)
+    assert model.config._attn_implementation == "sdpa"
+    assert all(module.training for module in model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert module.forward is own
+    assert own.called
+    assert "forward" not in vars(model.transformer.h[0].attn)
+
+
+def test_an_interruption_leaves_no_hooks() -> None:
+    model, tokenizer = next_token_model()
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ablate(TEXTS, model, tokenizer=tokenizer, progress=stop, batch_size=1)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.is_grad_enabled()
+
+
+def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = from_loaded(*next_token_model())
+    inputs = inputs_of(checkpoint, NEXT, 4)
+
+    def sizes() -> list[int]:
+        return [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]
+
+    assert sorted(sizes()) == [4, 12]  # three words, and more
+    monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
+    assert len(sizes()) > 2
+    assert all(batch.batch.valid.numel() <= 60 for batch in input_batches(checkpoint, inputs, 16))
+    monkeypatch.setattr("attnviz.commands.ablate.inputs._LOGITS", 1)
+    assert sizes() == [1] * 16
+
+
+def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = next_token_model()
+    monkeypatch.setattr("attnviz.commands.ablate.effects._CHUNK", 1200)  # three positions of 400 logits at a time
+    again = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
+    for head in small(NEXT, "mean").heads:
+        assert again.head(head.id).damage["kl"].value == pytest.approx(head.damage["kl"].value, abs=1e-6)
+        assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
+
+
+# --- intervals ----------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
+    model, tokenizer = next_token_model()
+    path = sentences(tmp_path / "s.txt", 30)
+    result, other = (
+        ablate(
+            path, model, tokenizer=tokenizer, method="zero", select=["L1H0-1"], seed=seed, gradient=False, curve=False
+        )
+        for seed in (3, 4)
+    )
+    lines = path.read_text().splitlines()
+    counts = np.array([len(tokenizer(line)["input_ids"]) - 1 for line in lines])
+    weights = text_weights(3, range(30), effects.REPLICATES)[1:].numpy()
+    for head in result.heads:
+        edited = without(model, tokenizer, [head.id], "zero")
+        sums = [effects_of(model, edited, tokenizer, [line])[0] * n for line, n in zip(lines, counts, strict=True)]
+        expected = np.quantile(weights @ np.array(sums) / (weights @ counts), [0.025, 0.975])
+        value = head.damage["loss"]
+        assert [value.low, value.high] == pytest.approx(expected, abs=1e-5)
+        assert value.low is not None
+        assert value.high is not None
+        assert value.low < value.value < value.high
+        assert value.side == (1 if value.low > 0 else -1 if value.high < 0 else 0)
+        assert other.head(head.id).damage["loss"].low != value.low
+
+
+# --- what has to hold before anything is measured -----------------------------------------------------------------
+
+
+def test_what_is_verified_is_reported(tmp_path: Path) -> None:
+    verified = small(NEXT).verified
+    assert (verified.attention.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
+    assert 0 <= verified.values_error < 1e-5
+    assert 0 <= verified.resumed_error < 1e-5
+    model, tokenizer = next_token_model()
+    path = sentences(tmp_path / "s.txt", 41)
+    sampled = ablate(path, model, tokenizer=tokenizer, batch_size=1, select=["L0H0"], gradient=False)
+    assert sampled.verified.n_inputs == 10  # of 41 batches the first eight, the 21st and the 41st
+
+
+def _left_out(run: Any) -> Any:
+    return lambda *given: given[3] if given[2] == 1 else run(*given)
+
+
+def _swapped(values_of: Any) -> Any:
+    """Heads 0 and 1 swapped, only where values are made for the comparison with what is removed."""
+
+    def swapped(x: torch.Tensor, parameters: Any) -> torch.Tensor:
+        values: torch.Tensor = values_of(x, parameters)
+        return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "compare" else values
+
+    return swapped
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "wrong", "message"),
+    [
+        (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
+        (hooks, "run_block", _left_out, "a pass resumed at layer"),
+        (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
+    ],
+    ids=["pattern", "layer left out", "heads swapped"],
+)
+def test_what_does_not_reproduce_the_model_stops_it(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, wrong: Any, message: str
+) -> None:
+    model, tokenizer = next_token_model()
+    monkeypatch.setattr(module, name, wrong(getattr(module, name)))
+    with pytest.raises(VerificationError, match=message):
+        ablate(TEXTS, model, tokenizer=tokenizer)
+
+
+def test_a_layer_that_does_not_run_is_noticed() -> None:
+    checkpoint = from_loaded(*next_token_model())
+    with running(checkpoint):
+        batch = next(input_batches(checkpoint, inputs_of(checkpoint, NEXT), 8)).batch.inputs
+        kept = run_and_keep(checkpoint, batch)
+        with (
+            pytest.raises(VerificationError, match=r"with a removed head to run once, found \{0: 0\}"),
+            removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch["attention_mask"]),
+        ):
+            resume(checkpoint, kept, 1)
+
+
+# --- texts and corpora --------------------------------------------------------------------------------------------
+
+
+def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
+    trees = treebank(tmp_path / "t.conllu", 3)
+    lines = sentences(tmp_path / "s.txt", 4)
+    sources = read_sources([str(trees), "the cat ran", lines], 2)
+    assert [(corpus.path.name, read) for corpus, read in sources.corpora] == [("t.conllu", 2), ("s.txt", 2)]
+    assert sources.given == ("the cat ran",)
+    assert [text.number for text in sources.texts] == [0, 1, 2, 3, 4]
+    assert sources.texts[2].text == "the cat ran"
+    long = "the cat " * 400
+    assert read_sources([long, "a\0b"], None).given == (long, "a\0b")  # names that no file can have
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([], UsageError, "nothing to measure on"),
+        (["  "], TextError, "empty or blank"),
+        (["nowhere.txt"], CorpusError, "expected a corpus at nowhere.txt, found nothing"),
+        ([Path("a text")], CorpusError, "found nothing"),
+        ([Path("gap.tsv")], CorpusError, "found a GAP table"),
+        ([Path("a.tsv")], CorpusError, "a.tsv:1: expected a header with the columns text and label, or two columns"),
+        (["a.txt", "b.txt"], UsageError, "same content"),
+        ([Path()], CorpusError, "is a folder; expected a corpus in it"),
+        (["./"], CorpusError, "is a folder; expected a corpus in it"),
+        (["."], CorpusError, "is a folder; expected a corpus in it"),
+    ],
+)
+def test_what_is_neither_a_text_nor_a_corpus(
+    given: list[Any], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.tsv", "a.txt", "b.txt"):
+        Path(name).write_text("the cat ran\n")
+    gap = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL"
+    Path("gap.tsv").write_text(gap.replace(" ", "\t") + "\n")
+    with pytest.raises(error, match=message):
+        read_sources(given, None)
+
+
+def test_sentences_that_cannot_be_measured_are_left_out(tmp_path: Path) -> None:
+    path, said = tmp_path / "s.txt", list[str]()
+    path.write_text("the cat ran away\na\n" + "the cat ran away " * 30 + "\nhe saw it\n")
+    result = measured(NEXT, path, warn=said.append, select=["L0H0"], method="mean")
+    assert result.n_texts == 2
+    assert [line.split(": ")[1] for line in said] == [
+        "it has 120 tokens, but the model has 40 positions",
+        "it has a single token, so there is no next one to predict",
+    ]
+    assert str(path) in said[0]
+    path.write_text("a\na\n")
+    with pytest.raises(TextError, match="no text is left"):
+        measured(NEXT, path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (NEXT, "the cat ran away " * 30, "cannot measure on 'the cat ran away .*the model has 40 positions"),
+        (NEXT, "a", "a single token, so there is no next one"),
+        (MASKED, "[MASK]", "it has no token to mask"),
+    ],
+)
+def test_a_text_that_was_given_has_to_be_measurable(kind: str, text: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        measured(kind, text)
+
+
+def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states() -> None:
+    model, tokenizer = KINDS[MASKED]()
+    tokenizer.mask_token = None
+    result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L0H0"], gradient=False)
+    assert (result.kind, result.clean_loss) == (STATES, None)
+
+
+def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "MANY", 3)
+    said, told = list[str](), list[Any]()
+    progress = lambda *what: told.append(what)  # noqa: E731
+    measured(NEXT, TEXTS, select=["L0"], method="mean", curve=True, batch_size=2, warn=said.append, progress=progress)
+    assert said == ["4 inputs, each with 4 heads to remove by 2 methods; a --limit reads fewer sentences"]
+    assert [what for what, done, total in told if done == total == 4] == ["means", "removing", "curve"]
+    assert [each[1] for each in told if each[0] == "removing"] == sorted({each[1] for each in told})
+
+
+# --- options and the result ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "median"}, "unknown method 'median': expected one of zero, mean, uniform"),
+        ({"batch_size": 2.5}, r"expected batch_size as a whole number, found 2\.5"),
+        ({"limit": 0}, "expected limit as a whole number from 1 on, found 0"),
+        ({"limit": "3"}, "expected limit as a whole number, found '3'"),
+        ({"seed": True}, "expected seed as a whole number, found True"),
+        ({"select": ["L9"]}, "names layer 9"),
+        ({"select": 3}, "expected a list of selections"),
+        ({"select": ["L0H1"], "together": True}, "two heads or more to remove together, found L0H1 alone"),
+        ({"texts": None}, "expected a text, a corpus's path, or a list of these, found None"),
+        ({"texts": ["one", 3]}, "expected a text"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        measured(NEXT, **{"texts": TEXTS, **options})
+
+
+def test_the_result() -> None:
+    result = small(NEXT)
+    assert result.head("L1H2") is result.head(HeadId(1, 2))
+    values = [(-head.damage["loss"].value, head.rank) for head in result.heads]
+    assert [rank for _, rank in sorted(values)] == list(range(1, 13))
+    assert f"12 heads on 4 texts, {result.heads[0].id} first (loss" in repr(result)
+    with pytest.raises(UsageError, match="head L9H9 was not removed; 12 other heads were"):
+        result.head("L9H9")
+
+
+@pytest.mark.parametrize("select", ["L0H1", HeadId(0, 1), ["L0H1"]])
+def test_one_head_alone(select: Any) -> None:
+    result = ablate("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), select=select)
+    assert [head.id for head in result.heads] == [HeadId(0, 1)]
+    assert (result.curve, result.layers, result.rank_correlations) == (None, (), {"cosine": None, "l2": None})

@@ -1,0 +1,105 @@
+"""Importance by gradients against gates put into transformers' whole model, one text alone; and rank correlation."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from attnviz.commands.ablate import passes
+from attnviz.commands.ablate.effects import layer_normalised, spearman
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
+from attnviz.commands.ablate.measure import ablate
+from attnviz.models.checkpoint import from_loaded
+from tests.support.ablations import KINDS, TEXTS, measured, predictions, states_model
+
+
+@contextmanager
+def gated(model: Any, tokenizer: Any, gates: torch.Tensor) -> Iterator[None]:
+    """Every head is multiplied by its gate, [n_layers, n_heads]."""
+    checkpoint = from_loaded(model, tokenizer)
+    handles = [
+        modules.o_proj.register_forward_pre_hook(
+            lambda _, args, layer=layer: (args[0] * gates[layer].repeat_interleave(checkpoint.d_head),)
+        )
+        for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model))
+    ]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("kind", [NEXT, MASKED])
+def test_gate_gradients_of_the_loss(kind: str) -> None:
+    model, tokenizer = KINDS[kind]()
+    with torch.inference_mode():  # a caller's; gradients are measured all the same
+        result = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
+    gates = torch.ones(3, 4, requires_grad=True)
+    with gated(model, tokenizer, gates):
+        losses = (cross_entropy(*predictions(model, tokenizer, text)) for text in TEXTS)
+        of_texts = [torch.autograd.grad(loss, gates)[0].abs() for loss in losses]
+    expected = torch.stack(of_texts).mean(0)
+    assert float(expected.min()) > 1e-3
+    for head in result.heads:
+        assert head.gradient == pytest.approx(float(expected[head.id]), rel=1e-3, abs=1e-6)
+        norm = float(expected[head.id.layer].norm())
+        assert head.gradient_normalised == pytest.approx(float(expected[head.id]) / norm, rel=1e-3)
+
+
+def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their root mean square is that of the derivatives of all states, which finite differences give too."""
+    monkeypatch.setattr(passes, "PROJECTIONS", 200)
+    model, tokenizer = states_model()
+    model = model.double()
+    text, step = "the cat ran away", 1e-6
+    result = ablate(text, model, tokenizer=tokenizer, curve=False)
+    inputs, gates = tokenizer(text, return_tensors="pt"), torch.ones(3, 4, dtype=torch.float64)
+    with torch.no_grad(), gated(model, tokenizer, gates):
+        states = model(**inputs).last_hidden_state[0]
+        for head in result.heads:
+            gates[head.id] -= step
+            moved = (model(**inputs).last_hidden_state[0] - states) / step
+            gates[head.id] += step
+            assert head.gradient == pytest.approx(float(moved.square().sum(-1).mean().sqrt()), rel=0.15)
+
+
+def test_projections_follow_the_seed_and_the_text_alone() -> None:
+    first, again, other = (
+        measured(STATES, texts, seed=seed, gradient=True, select=["L0"])
+        for texts, seed in ((TEXTS, 0), (TEXTS[::-1], 0), (TEXTS, 1))
+    )
+    for head in first.heads:
+        assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
+        assert other.head(head.id).gradient != pytest.approx(head.gradient, rel=1e-4)
+
+
+def test_layers_are_normalised_each_by_itself() -> None:
+    normalised = layer_normalised(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]))
+    assert normalised.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([1, 2, 3], [0.3, 0.2, 0.1], -1),
+        ([1, 2, 3, 4], [5, 4, 9, 7], 0.6),  # ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * 4 / (4 * 15)
+        (
+            [4, 4, 5],
+            [1, 2, 3],
+            1.5 / math.sqrt(3),
+        ),  # 1.5 1.5 3 against 1 2 3: covariance 1.5, lengths sqrt(1.5), sqrt(2)
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_spearman_by_hand(first: list[float], second: list[float], expected: float | None) -> None:
+    assert spearman(first, second) == (None if expected is None else pytest.approx(expected))
+
+
+def test_spearman_as_scipy_has_it() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    first, second = torch.randint(0, 12, (2, 200), generator=torch.Generator().manual_seed(0)).tolist()
+    assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)

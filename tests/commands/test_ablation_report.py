@@ -1,0 +1,277 @@
+"""What an ablation says, from its numbers: verdicts by stated thresholds, sentences, tables and documents."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
+from attnviz.commands.ablate.measure import Ablation
+from attnviz.commands.ablate.report import REPORT
+from attnviz.commands.ablate.wording import amount, compensation_text, interval, source_line
+from attnviz.models.head_ids import HeadId, all_heads
+from tests.support.ablations import TEXTS, measured
+from tests.support.corpora import sentences
+
+
+def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, Estimate]:
+    """The same for both metrics of a model that predicts."""
+    return dict.fromkeys(("loss", "kl"), Estimate(value, low, high))
+
+
+def a_set(
+    together: float, singles: float, low: float | None, high: float | None, layer: int | None = 0,
+    second: SetEffect | None = None,
+) -> SetEffect:  # fmt: skip
+    heads = tuple(HeadId(layer or 0, head) for head in range(4))
+    damage = estimate(together) if low is None else estimate(together, together - 0.05, together + 0.05)
+    excess = estimate(together - singles, low, high)
+    return SetEffect(heads, layer, damage, estimate(singles, low, high), excess, second)
+
+
+def agreeing(*numbers: Any) -> SetEffect:
+    """The same by both methods."""
+    return a_set(*numbers, second=a_set(*numbers))
+
+
+MORE, LESS, ALIKE = (1.0, 0.5, 0.1, 0.9), (0.5, 1.0, -0.9, -0.1), (2.0, 1.0, -0.1, 2.1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        (MORE, "super-additive"),
+        ((1.01, 1.0, 0.005, 0.4), "super-additive"),  # by however little
+        ((0.5, -0.1, 0.1, 0.9), "super-additive"),  # one at a time they even help
+        (LESS, "sub-additive"),
+        (ALIKE, "no difference shown"),
+        ((0.0, 0.0, -0.1, 0.1), "no difference shown"),
+        ((-0.1, -0.3, 0.1, 0.3), "no cost"),  # less of a gain than one at a time
+        ((0.04, -0.3, 0.1, 0.4), "no cost"),  # its own interval has zero in it
+        ((0.0, 0.2, -0.3, -0.1), "no cost"),
+        ((2.0, 1.0, None, None), None),
+    ],
+)
+def test_what_one_method_shows_is_no_verdict(numbers: tuple[Any, ...], expected: str | None) -> None:
+    effect, (together, singles) = a_set(*numbers), numbers[:2]
+    assert (effect.reading("loss"), effect.verdict("loss")) == (expected, None)
+    assert agreeing(*numbers).verdict("loss") == expected
+    assert effect.ratio("loss") == (together / singles if together > 0 and singles > 0 else None)
+
+
+@pytest.mark.parametrize("second", [LESS, ALIKE, (-0.1, -0.3, 0.1, 0.3)])
+def test_methods_that_do_not_agree(second: tuple[Any, ...]) -> None:
+    effect = a_set(*MORE, second=a_set(*second))
+    assert effect.verdict("loss") == "depends on the method"
+    assert {each.reading("loss") for each in effect.by_method} == {"super-additive", a_set(*second).reading("loss")}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (0.00001234, "1.2e-05"), (-0.0004, "-4.0e-04"), (0.01234, "0.0123"), (0.5, "0.500"), (12.0, "12.000")],
+)
+def test_amounts(value: float, written: str) -> None:
+    assert amount(value) == written
+    assert interval(Estimate(1, None, None)) == ""
+    assert interval(Estimate(1, value, 0.01)) == f"[{written}, 0.0100]"
+
+
+@pytest.fixture(scope="module")
+def plain() -> Ablation:
+    return measured(NEXT, TEXTS, curve=True, gradient=True)
+
+
+NOTHING, DRAWN = a_set(0, 0, -1, 1), a_set(2.0, 0.5, 0.1, 0.9)
+
+
+@pytest.fixture(scope="module")
+def made_up(plain: Ablation) -> Ablation:
+    """Numbers by hand around a real model: 12 heads, three layers of different verdicts, and a curve."""
+    values = [(0.5, 0.4, 0.6)] * 5 + [(0.01, -0.01, 0.03)] * 4 + [(-0.1, -0.2, -0.05)] * 3
+    heads = tuple(
+        HeadEffect(id, rank, estimate(*value), 0.5 / rank, 0.25)
+        for rank, (id, value) in enumerate(zip(all_heads(3, 4), values, strict=True), start=1)
+    )
+    layers = (
+        a_set(4.0, 2.0, 1.5, 2.5, 0, a_set(3.0, 2.0, 0.9, 1.1, 0)),
+        a_set(0.75, 0.5, -0.1, 0.4, 1, a_set(0.7, 0.5, 0.1, 0.3, 1)),
+        a_set(0.1, 0.5, -0.6, -0.2, 2, a_set(0.2, 0.5, -0.5, -0.1, 2)),
+    )
+    least = {1: a_set(-0.1, -0.1, -0.2, 0.0), 3: a_set(0.0, -0.3, -0.1, 0.1), 6: a_set(0.9, 0.3, 0.5, 1.1)}
+    points = tuple(CurvePoint(removed, effect, DRAWN) for removed, effect in [*least.items(), (12, layers[0])])
+    order = tuple(head.id for head in reversed(heads))
+    return replace(
+        plain, n_texts=40, n_positions=500, clean_loss=3.25, heads=heads, layers=layers,
+        curve=Curve(order, order, points),
+    )  # fmt: skip
+
+
+def of_one(effect: SetEffect) -> Curve:
+    return Curve((), (), (CurvePoint(1, effect, effect),))
+
+
+OTHER_LAYERS = agreeing(*ALIKE, 0), agreeing(-1.0, 0.2, -1.5, -0.5, 1), agreeing(-0.1, -0.3, 0.1, 0.3, 2)
+TOGETHER, IDLE = agreeing(4.0, 2.0, 1.5, 2.5, None), agreeing(0.5, -0.2, 0.1, 0.9, None)
+BOTH = "mean 2.000 [1.500, 2.500], super-additive; uniform 2.000 [1.500, 2.500], super-additive"
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, ["one head at a time (mean) gives a loss increase of at most 0.500 nats/token [0.400, 0.600] (L0H0); the "
+              "median of 12 is 0.0100.", "5 raise the loss and 3 lower it",
+              "by mean and uniform: super-additive in L0; sub-additive in L2; depends on the method in L1 (mean 0.250 "
+              "[-0.100, 0.400], no difference shown; uniform 0.200 [0.100, 0.300], super-additive).",
+              "By mean alone, the 3 least important heads can go together",
+              "half of all heads (6) gives 0.900, removing as many in a random order 2.000. Minus the sum of one at a "
+              "time, the former is 0.600 [0.500, 1.100]. That is by one method, mean, so it is no verdict."]),
+        ({"layers": OTHER_LAYERS}, [": no difference shown in L0; no cost in L1, L2."]),
+        ({"layers": (), "together": TOGETHER},
+         [f"heads (4) together, minus the sum of one at a time: super-additive ({BOTH})."]),
+        ({"layers": (), "together": IDLE}, ["super-additive (mean 0.700 [0.100, 0.900]"]),
+        ({"curve": of_one(DRAWN)}, ["By mean alone, the loss is clearly higher as soon as the least important"]),
+        ({"curve": of_one(NOTHING)}, ["By mean alone, the least important head can go before"]),
+    ],
+    ids=["as it is", "other layers", "a set", "a set of idle heads", "every head counts", "one head is free"],
+)  # fmt: skip
+def test_sentences_follow_from_the_numbers(made_up: Ablation, changes: dict[str, Any], parts: list[str]) -> None:
+    text = compensation_text(replace(made_up, **changes))
+    assert [part for part in parts if part not in text] == []
+    assert not re.search("compensat|stood in|made up|fail", text)  # no story
+
+
+def test_the_median_of_an_even_number_is_between_the_middle_two(made_up: Ablation) -> None:
+    values = [0.4, 0.3, 0.2, 0.1]
+    heads = [replace(head, damage=estimate(value)) for head, value in zip(made_up.heads[:4], values, strict=True)]
+    assert "the median of 4 is 0.250." in compensation_text(replace(made_up, heads=tuple(heads)))
+    assert "the median of 3 is 0.300." in compensation_text(replace(made_up, heads=tuple(heads[:3])))
+
+
+def test_few_texts_conclude_nothing(plain: Ablation) -> None:
+    text = compensation_text(plain)
+    few = "4 texts are too few for intervals (at least 30), so these numbers do not show whether heads do more together"
+    assert few in text
+    layer = plain.layers[0]
+    assert layer.second is not None
+    numbers = [amount(each.excess["loss"].value) for each in (layer, layer.second)]
+    assert (
+        f"heads of layer 0 together, minus the sum of one at a time: mean {numbers[0]}; uniform {numbers[1]}." in text
+    )
+    assert not re.search("(super|sub)-additive", text)
+    assert plain.removable is None
+    one = compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
+    assert one.startswith("Removing L0H0 alone gives a loss increase of ")
+    assert compensation_text(measured(STATES, TEXTS, curve=True)).endswith(
+        "changes in one direction give more than their sum."
+    )
+
+
+def test_sources_in_words(plain: Ablation, tmp_path: Path) -> None:
+    path = sentences(tmp_path / "s[b].txt", 3)
+    one = measured(NEXT, [path, "the [/b] cat"], select=["L0H0"])
+    assert source_line(one) == "s[b].txt (3 sentences), “the [/b] cat”"
+    assert source_line(plain) == "4 texts"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_tables(made_up: Ablation, width: int) -> None:
+    report = made_up.report(width, top=3)
+    lines = [line.split() for line in report.splitlines()]
+    assert max(map(len, report.splitlines())) <= width
+    assert "…" not in report
+    assert "9 more heads left out: --top 0 lists all; ablate.csv has them." in report
+    interval = ["[0.400,", "0.600]"]
+    assert ["1", "L0H0", "0.500", *interval, "0.500", *interval * (width == 120), "0.500", "0.25"] in lines
+    ratios = [["2.00"], ["1.50"], ["1.50"], ["1.40"]] if width == 120 else [[]] * 4
+    assert ["L0", "mean", "4.000", "2.000", *ratios[0], "2.000", "[1.500,", "2.500]", "super-additive"] in lines
+    assert ["uniform", "3.000", "2.000", *ratios[1], "1.000", "[0.900,", "1.100]"] in lines
+    split = ["L1", "mean", "0.750", "0.500", *ratios[2], "0.250", "[-0.100,", "0.400]", "depends", "on", "the"]
+    assert lines[lines.index(split) + 1] == [
+        "uniform", "0.700", "0.500", *ratios[3], "0.200", "[0.100,", "0.300]", "method",
+    ]  # fmt: skip
+    assert "A verdict does not say why." in " ".join(report.split())
+    assert ["3", "0", "[-0.0500,", "0.0500]", "-0.300", "2.000"] in lines
+    assert "left out" not in made_up.report(width, top=0)
+
+
+def test_numbers_are_never_cut(made_up: Ablation) -> None:
+    """Below 80 columns intervals are left to ablate.json, however small the numbers are."""
+    tiny = (-1.2e-4, -4.5e-4, -3.4e-4, -1.2e-4)
+    layers = tuple(a_set(*tiny, layer, a_set(*tiny, layer)) for layer in range(3))
+    for result in (replace(made_up, layers=layers), replace(made_up, layers=(), together=layers[0], curve=None)):
+        for width in (60, 80, 100, 170):
+            report = result.report(width)
+            assert "…" not in report
+            assert ("[-3.4e-04, -1.2e-04]" in report.split("Removing one head")[0]) == (width >= 80)
+            assert report.count("3.3e-04") >= 2  # both methods
+        assert ("Selected heads removed together" in result.report(80)) == (result.together is not None)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("mean", "its mean over all"), ("uniform", "equally to every visible token")]
+)
+def test_tables_without_gradients_and_curve(method: str, words: str) -> None:
+    report = measured(MASKED, "the cat ran", method=method).report(80)
+    assert "3 tokens, each masked in turn, in 1 text;" in report
+    assert words in report
+    assert [absent for absent in ("Gradient", "More and more", "95 % interval") if absent in report] == []
+
+
+def test_the_document(made_up: Ablation) -> None:
+    content = json.loads(json.dumps(made_up.document(["ablate-map.png"]), allow_nan=False))
+    assert content["options"] == {
+        "method": "mean", "select": [], "together": False, "limit": None, "seed": 0, "curve": True, "gradient": True,
+        "label": None,
+    }  # fmt: skip
+    assert (content["measured"]["kind"], content["measured"]["importance"]) == ("next-token", "loss")
+    assert (content["verification"]["heads_compared"], content["verification"]["rows_verified"]) == (12, 4)
+    assert content["heads"][0]["loss"] == {"value": 0.5, "interval": [0.4, 0.6]}
+    verdicts = ["super-additive", "depends on the method", "sub-additive"]
+    assert [layer["verdict"] for layer in content["layers"]] == verdicts
+    first, second = content["layers"][1]["methods"].values()
+    assert list(content["layers"][1]["methods"]) == ["mean", "uniform"]
+    assert (first["reading"], second["reading"]) == ("no difference shown", "super-additive")
+    assert (first["loss"], first["ratio"]) == (content["layers"][1]["loss"], content["layers"][1]["ratio"])
+    assert second["loss"]["difference"]["interval"] == [0.1, 0.3]
+    assert content["heads"][0]["methods"] == {"mean": {name: content["heads"][0][name] for name in ("loss", "kl")}}
+    assert content["layers"][0]["loss"]["difference"] == {"value": 2.0, "interval": [1.5, 2.5]}
+    assert content["curve"]["points"][1]["removed"] == 3
+    assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
+    assert content["compensation"] == {"text": compensation_text(made_up), "removable": 3}
+    assert (content["gradient"]["of"], set(content["gradient"]["spearman"])) == ("next-token loss", {"loss", "kl"})
+    rows: list[dict[str, Any]] = list(REPORT.rows(content))
+    assert len(rows) == 12
+    assert [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")] == [
+        0.5,
+        0.4,
+        0.6,
+        None,
+        None,
+    ]
+
+
+def test_what_was_not_measured_is_null() -> None:
+    content = measured(STATES, "the cat ran", select=["L1"], together=True, gradient=True).document()
+    assert content["measured"]["loss"] is content["heads"][0]["loss"] is content["curve"] is None
+    assert content["heads"][0]["cosine"]["interval"] is content["together"]["verdict"] is None
+    assert (content["layers"], content["together"]["layer"]) == ([], 1)
+    assert content["gradient"]["of"] == "4 random projections of the final states"
+    assert list(content["heads"][0]["methods"]) == ["mean", "uniform"]
+    bare = measured(NEXT, "the cat ran", select=["L1"])
+    assert (bare.heads[0].gradient, bare.heads[0].gradient_normalised) == (None, None)
+    assert bare.document()["gradient"] is None
+
+
+@pytest.mark.parametrize("without", ["gradient", "curve"])
+def test_a_rerun_without_a_measurement_removes_its_figure(tmp_path: Path, without: str) -> None:
+    options, stale = {"curve": True, "gradient": True}, f"ablate-{without}.png"
+    measured(NEXT, "the cat ran", **options).save(tmp_path, figures=[without])
+    assert (tmp_path / stale).exists()
+    again = measured(NEXT, "the cat ran", **options).save(tmp_path, figures=[])
+    assert stale in again["files"]  # the same again
+    assert stale not in measured(NEXT, "the cat ran", **options | {without: False}).save(tmp_path, figures=[])["files"]
+    assert not (tmp_path / stale).exists()

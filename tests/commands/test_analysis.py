@@ -1,0 +1,557 @@
+"""The whole chain: its numbers against an independent computation, and what analyze() refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from transformers import BertForMaskedLM
+
+from attnviz import analyze
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
+from attnviz.figures.style import Style
+from attnviz.language.parsers import load_parser
+from attnviz.language.universal import to_universal
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import find_checkpoint
+from attnviz.profiles.published import published_heads
+from attnviz.profiles.store import store_profile
+from tests.conftest import SENTENCE, needs_minilm, needs_parser
+from tests.support import independent
+from tests.support.drawn import texts_of
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.stored import document_for
+
+TOLERANCE = 1e-4
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+TEXTS = [
+    SENTENCE,
+    "The unbelievableness of the dogs!",
+    "a",
+    "[MASK] saw [SEP] qqq",
+]
+LONG = "The keys to the cabinet that the old man had lost were found under the sofa by his youngest daughter."
+HOSTILE = "Don't\n\npanic: the café's naïve 😀 owner can't re-open (yet)."
+
+
+def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: Any) -> None:
+    """Every scalar and baseline of the document equals the independent one, null for null."""
+    document = analysis.document()
+    expected = list(independent.heads(model, tokenizer, analysis.text, analysis.pair, **options))
+    assert len(document["heads"]) == len(expected) == model.config.num_hidden_layers * model.config.num_attention_heads
+    for found, (layer, head, numbers) in zip(document["heads"], expected, strict=True):
+        assert (found["id"], found["layer"], found["head"]) == (f"L{layer}H{head}", layer, head)
+        pairs = [(name, found[name], numbers[name]) for name in independent.SCALARS]
+        pairs += [
+            (f"baseline {name}", found["baseline"][name], numbers["baseline"][name]) for name in independent.SHARES
+        ]
+        for name, ours, theirs in pairs:
+            assert (ours is None) == (theirs is None), (found["id"], name)
+            assert ours is None or abs(ours - theirs) < TOLERANCE, (found["id"], name, ours, theirs)
+
+
+def assert_accuracies(analysis: Analysis, model: Any, tokenizer: Any) -> None:
+    """n, baselines, offset, score and verdict of every relation equal those of spaCy and loops."""
+    text, pair, causal = analysis.text, analysis.pair, model.config.model_type == "gpt2"
+    sink = independent.sink_flags(model, tokenizer, text, pair)
+    truth = independent.relations(load_parser(), tokenizer, text, pair, sink, to_universal)
+    patterns = independent.attentions(model, tokenizer, text, pair)
+    assert truth["arcs"]
+    for head in analysis.document()["heads"]:
+        found = {pattern["name"]: pattern for pattern in head["patterns"] if pattern["kind"] == "syntactic"}
+        assert found.keys() == truth["arcs"].keys()
+        merged = independent.merge(patterns[head["layer"], head["head"]], truth["words"])
+        for relation, arcs in truth["arcs"].items():
+            scores = independent.accuracies(merged, arcs)
+            baselines = independent.guesses(merged, truth["words"], arcs, causal)
+            margins = {each: round(scores[each] - max(baselines[each].values()), 6) for each in scores}
+            ours = found[relation]
+            assert ours["n"] == len(arcs)
+            assert ours["baselines"] == pytest.approx(baselines[ours["direction"]])
+            assert ours["baseline"] == pytest.approx(max(ours["baselines"].values()))
+            assert ours["score"] == pytest.approx(scores[ours["direction"]])
+            assert margins[ours["direction"]] == max(margins.values())
+            assert ours["passed"] == (max(margins.values()) >= 0.1 and ours["n"] >= 3)
+            offsets = [h - d == ours["offset"] for d, h in arcs]
+            assert sum(offsets) / len(arcs) == pytest.approx(ours["baselines"]["fixed offset"])
+
+
+# --- against an independent computation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_numbers_equal_an_independent_computation(name: str, text: str, words: bool):
+    model, tokenizer = (make() for make in MODELS[name])
+    found = analyze(text, model=model, tokenizer=tokenizer, words=words, syntax=False)
+    assert_numbers(found, model, tokenizer, words=words)
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
+def test_the_numbers_of_a_pair_equal_an_independent_computation(words: bool):
+    model, tokenizer = sharp_bert(seed=3), bert_tokenizer()
+    found = analyze(
+        "the unable cat ran", pair="A dog saw it.", model=model, tokenizer=tokenizer, words=words, syntax=False
+    )
+    assert_numbers(found, model, tokenizer, words=words)
+
+
+@pytest.mark.parametrize(("window", "far"), [(0, 1), (2, 3), (3, 30)])
+def test_the_two_distances_change_the_shares_as_defined(window: int, far: int):
+    model, tokenizer = sharp_bert(), bert_tokenizer()
+    found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False, local_window=window, long_range_from=far)
+    assert_numbers(found, model, tokenizer, window=window, far=far)
+    assert found.document()["options"]["local_window"] == window
+    assert found.document()["options"]["long_range_from"] == far
+
+
+@needs_minilm
+@pytest.mark.parametrize(
+    ("text", "pair", "words"),
+    [(SENTENCE, None, False), (LONG, None, True), (HOSTILE, None, True), (HOSTILE, "Who can't re-open it?", False)],
+    ids=["sentence", "words", "hostile words", "hostile pair"],
+)
+def test_the_numbers_of_a_real_model_equal_an_independent_computation(text: str, pair: str | None, words: bool):
+    model, tokenizer = real_model()
+    found = analyze(text, model="minilm", pair=pair, words=words, syntax=False)
+    assert len(found.heads) == 72
+    assert_numbers(found, model, tokenizer, words=words)
+
+
+@needs_parser
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("text", [SENTENCE, "The unbelievableness of the dogs was that they can't see it!"])
+def test_accuracies_by_relation_equal_an_independent_computation(name: str, text: str):
+    model, tokenizer = (make() for make in MODELS[name])
+    assert_accuracies(analyze(text, model=model, tokenizer=tokenizer), model, tokenizer)
+
+
+@needs_parser
+@needs_minilm
+@pytest.mark.parametrize(("text", "pair"), [(LONG, None), (HOSTILE, "Who can't see it?")], ids=["long", "hostile pair"])
+def test_accuracies_of_a_real_model_equal_an_independent_computation(text: str, pair: str | None):
+    model, tokenizer = real_model()
+    assert_accuracies(analyze(text, pair=pair), model, tokenizer)
+
+
+def real_model() -> tuple[Any, Any]:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = find_checkpoint("minilm", None).folder
+    return AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pattern_is_the_models_own_attention(name: str):
+    model, tokenizer = (make() for make in MODELS[name])
+    found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False)
+    own = independent.attentions(model, tokenizer, SENTENCE, None)
+    assert np.abs(found.pattern("L1H2").numpy() - own[1, 2]).max() < 1e-5
+    assert np.abs(found.pattern(HeadId(2, 0)).numpy() - own[2, 0]).max() < 1e-5
+    assert np.abs(found.layer_patterns(0).numpy() - own[0]).max() < 1e-5
+
+
+def test_a_pattern_between_words_is_merged():
+    model, tokenizer = sharp_bert(), bert_tokenizer()
+    text = "the unbelievableness ran"
+    found = analyze(text, model=model, tokenizer=tokenizer, words=True, syntax=False)
+    own = independent.attentions(model, tokenizer, text, None)[1, 2]
+    expected = independent.merge(own, [[0], [1], [2, 3, 4, 5], [6], [7]])
+    assert np.abs(found.pattern("1.2").numpy() - expected).max() < 1e-5
+
+
+# --- models, devices, number formats ------------------------------------------------------------
+
+
+def test_a_model_by_folder_and_in_memory_give_the_same_numbers(bert_folder: Path, gpt2_folder: Path):
+    for folder, (make, make_tokenizer) in zip((bert_folder, gpt2_folder), MODELS.values(), strict=True):
+        by_folder = analyze(SENTENCE, model=folder, syntax=False)
+        in_memory = analyze(SENTENCE, model=make(), tokenizer=make_tokenizer(), syntax=False)
+        assert by_folder.document()["heads"] == in_memory.document()["heads"]
+        assert by_folder.document()["tokens"] == in_memory.document()["tokens"]
+
+
+def test_a_folder_may_be_a_string(bert_folder: Path):
+    assert analyze(SENTENCE, model=str(bert_folder), syntax=False).document()["model"]["n_layers"] == 3
+
+
+def test_a_model_with_a_task_head_gives_the_numbers_of_the_model_inside():
+    whole = sharp_bert(model_class=BertForMaskedLM)
+    found = analyze(SENTENCE, model=whole, tokenizer=bert_tokenizer(), syntax=False)
+    assert_numbers(found, whole.bert, bert_tokenizer())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_memory_is_given_back_as_it_was(name: str):
+    make, make_tokenizer = MODELS[name]
+    model, tokenizer = make(), make_tokenizer()
+    model.set_attn_implementation("sdpa")
+    model.train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    first = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False).document()["heads"]
+    assert model.config._attn_implementation == "sdpa"
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False).document()["heads"] == first
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float64", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])
+def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, precision: float):
+    found = analyze(SENTENCE, model=bert_folder, dtype=dtype, syntax=False)
+    usual = analyze(SENTENCE, model=bert_folder, syntax=False)
+    assert found.document()["model"]["dtype"] == dtype
+    assert usual.document()["model"]["dtype"] == "float32"
+    assert found.verification.heads_compared == 12
+    assert found.pattern("L0H0").dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    for ours, theirs in zip(found.heads, usual.heads, strict=True):
+        assert ours.statistics["entropy"] == pytest.approx(theirs.statistics["entropy"], abs=precision)
+
+
+def test_float64_is_verified_more_closely(gpt2_folder: Path):
+    found = analyze(SENTENCE, model=gpt2_folder, dtype="float64", syntax=False).verification
+    assert found.pattern_error < 1e-12
+    assert found.tolerance.pattern <= 1e-12
+
+
+@needs_minilm
+def test_minilm_is_the_default_model():
+    found = analyze("Hello there").document()["model"]
+    assert (found["name"], found["architecture"], found["n_layers"], found["n_heads"]) == ("minilm", "bert", 6, 12)
+    assert (found["d_model"], found["d_head"], found["device"], found["dtype"]) == (384, 32, "cpu", "float32")
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> Analysis:
+    return analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+
+
+def test_progress_is_told_of_every_layer_in_order(gpt2_folder: Path):
+    calls: list[tuple[str, int, int]] = []
+    analyze(SENTENCE, model=gpt2_folder, syntax=False, progress=lambda *call: calls.append(call))
+    assert calls == [("verifying", done, 3) for done in range(4)]
+
+
+def test_repr_says_what_was_analysed_and_verified(found: Analysis):
+    assert repr(found) == "<Analysis of “The cat that I saw ran away” with BertModel: 9 tokens, 12 heads verified>"
+
+
+def test_repr_counts_words_where_words_were_asked_for(bert_folder: Path):
+    named = analyze("the unable cat", model=bert_folder, words=True, syntax=False)
+    assert f"with {bert_folder}: 5 words, 12 heads verified" in repr(named)
+
+
+def test_the_document_of_a_selection_holds_those_heads_in_the_models_order(found: Analysis):
+    assert [head["id"] for head in found.document(select=["L2H3", "L0H1"])["heads"]] == ["L0H1", "L2H3"]
+    assert len(found.document()["heads"]) == 12
+
+
+def test_selections_name_heads_layers_and_ranges(found: Analysis):
+    assert [str(head.id) for head in found.select(["L1"])] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert [str(head.id) for head in found.select(["L*H2"])] == ["L0H2", "L1H2", "L2H2"]
+    assert len(found.select(["L0-1"])) == 8
+    assert len(found.select()) == 12
+
+
+def test_a_head_is_found_by_either_name(found: Analysis):
+    assert found.head("L2H1") is found.head("2.1") is found.head(HeadId(2, 1))
+
+
+@pytest.mark.parametrize("head", ["L3H0", "L0H4", "9.9"])
+def test_a_head_that_the_model_lacks_is_an_error_with_the_range(found: Analysis, head: str):
+    for ask in (found.head, found.pattern):
+        with pytest.raises(UsageError, match=r"the model has no head L\dH\d; it has L0H0 to L2H3"):
+            ask(head)
+
+
+def test_a_head_that_cannot_be_read_is_an_error(found: Analysis):
+    with pytest.raises(UsageError, match=r"expected a head such as L2H8 or 2\.8, found 'second'"):
+        found.head("second")
+
+
+def test_a_selection_that_the_model_lacks_is_an_error_with_the_range(found: Analysis):
+    with pytest.raises(UsageError, match="names layer 3, but the model has layers 0 to 2"):
+        found.select(["L3"])
+    with pytest.raises(UsageError, match="names head 4, but the model has heads 0 to 3"):
+        found.document(select=["L0H4"])
+
+
+def test_truncation_is_recorded(bert_folder: Path):
+    text = "the cat saw " * 20
+    found = analyze(text, model=bert_folder, truncate=True, syntax=False)
+    assert len(found.tokens) == 40
+    assert found.tokens.truncated == 22
+    assert found.document()["options"]["tokens_cut_off"] == 22
+
+
+def test_without_syntax_there_is_no_parse_and_a_reason(found: Analysis):
+    assert found.parse is None
+    assert "--no-syntax" in found.syntax_note
+    assert {pattern.kind for head in found.heads for pattern in head.patterns} == {
+        "positional",
+        "repeats",
+        "sink",
+        "broad",
+    }
+
+
+def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
+    monkeypatch.setattr("attnviz.language.parsers.importlib.util.find_spec", lambda *_: None)
+    bare = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer())
+    assert bare.parse is None
+    assert "attnviz[syntax]" in bare.syntax_note
+    assert bare.document()["heads"] == found.document()["heads"]
+
+
+def test_a_parser_by_name_that_is_missing_is_an_error(bert_folder: Path):
+    with pytest.raises(ParserError, match="no_such_pipeline"):
+        analyze(SENTENCE, model=bert_folder, parser="no_such_pipeline")
+
+
+# --- refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["device", "dtype", "revision"])
+def test_a_loaded_model_takes_no_options_of_loading(option: str):
+    with pytest.raises(UsageError, match="a loaded model runs as it is"):
+        analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), **{option: "cpu"})
+
+
+def test_a_loaded_model_needs_its_tokenizer():
+    with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
+        analyze(SENTENCE, model=sharp_bert())
+
+
+def test_a_model_by_name_brings_its_own_tokenizer(bert_folder: Path):
+    with pytest.raises(UsageError, match="tokenizer is for a loaded model"):
+        analyze(SENTENCE, model=bert_folder, tokenizer=bert_tokenizer())
+
+
+@pytest.mark.parametrize("text", [None, 3, b"the cat", ["the", "cat"]])
+def test_only_a_string_is_a_text(bert_folder: Path, text: Any):
+    with pytest.raises(TextError, match=rf"expected text \(and pair\) as a string, found {type(text).__name__}"):
+        analyze(text, model=bert_folder)
+
+
+@pytest.mark.parametrize("pair", [3, b"the cat"])
+def test_only_a_string_is_a_pair(bert_folder: Path, pair: Any):
+    with pytest.raises(TextError, match="as a string"):
+        analyze(SENTENCE, pair=pair, model=bert_folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local_window": -1}, "local_window as a whole number from 0 on, found -1"),
+        ({"long_range_from": 0}, "long_range_from as a whole number from 1 on, found 0"),
+        ({"long_range_from": 10**6 + 1}, "long_range_from as a whole number up to 1000000, found 1000001"),
+        ({"local_window": 10**30}, "local_window as a whole number up to 1000000"),
+    ],
+)
+def test_distances_have_a_range(bert_folder: Path, options: dict[str, int], message: str):
+    with pytest.raises(UsageError, match=message):
+        analyze(SENTENCE, model=bert_folder, **options)
+
+
+def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):
+    with pytest.raises(TextError, match="but the model has 40 positions"):
+        analyze("the cat saw " * 20, model=gpt2_folder)
+
+
+def test_a_pair_for_gpt2_is_refused(gpt2_folder: Path):
+    with pytest.raises(TextError, match="a pair was given"):
+        analyze(SENTENCE, pair="the dog", model=gpt2_folder)
+
+
+# --- a stored profile, published heads ----------------------------------------------------------
+
+NSUBJ = {"id": "L1H2", "role": "syntactic:nsubj", "direction": "dependent_to_head"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, gpt2_folder: Path):
+    folder = {"bert": bert_folder, "gpt2": gpt2_folder}[name]
+    path, _ = store_profile(document_for(folder, [NSUBJ]), "2026-11-22")
+    found = analyze(SENTENCE, model=folder, syntax=False)
+    assert found.profile is not None
+    assert (found.profile.path, found.profile.shipped) == (path, False)
+    head = found.head("L1H2").profile
+    assert head is not None
+    assert [role.role for role in head.roles] == ["syntactic:nsubj"]
+    assert found.head("L0H0").profile.roles == ()  # type: ignore[union-attr]
+    role = found.head("L1H2").role
+    assert role is not None
+    assert (role.relation, role.score, role.baseline) == ("nsubj", 0.9, 0.2)
+    labels = [head.label for head in analyze(SENTENCE, model=folder, syntax=False, profile=False).heads]
+    assert [head.label for head in found.heads] == labels  # what a head does here is not what it does over a corpus
+
+
+def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert_folder: Path):
+    store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
+    alone = analyze(SENTENCE, model=bert_folder, syntax=False, profile=False)
+    in_memory = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+    for found in (alone, in_memory):
+        assert found.profile is None
+        assert {head.profile for head in found.heads} == {None}
+        assert found.head("L1H2").role is None
+
+
+def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
+    document = document_for(bert_folder, [NSUBJ])
+    document["model"]["weights_sha256"] = "0" * 64
+    store_profile(document, "2026-11-22")
+    assert analyze(SENTENCE, model=bert_folder, syntax=False).profile is None
+
+
+def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):
+    path, _ = store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
+    path.write_text("{")
+    with pytest.warns(UserWarning, match="is damaged: found broken JSON .* this stored profile was left out") as caught:
+        found = analyze(SENTENCE, model=bert_folder, syntax=False)
+    assert found.profile is None
+    assert [warning.filename for warning in caught] == [__file__]
+    told: list[str] = []
+    analyze(SENTENCE, model=bert_folder, syntax=False, warn=told.append)
+    assert len(told) == 1
+
+
+@needs_minilm
+def test_minilm_comes_with_a_profile():
+    found = analyze(SENTENCE, "minilm", syntax=False)
+    assert found.profile is not None
+    assert found.profile.shipped
+    assert "en_ewt-ud-dev.conllu" in [corpus.name for corpus in found.profile.corpora]
+    head = found.head("L0H2").profile
+    assert head is not None
+    assert head.roles[0].role == "previous-token"
+    assert head.roles[0].score > 0.9
+    assert "(shipped with attnviz, measured on en_ewt-ud-dev.conllu" in found.report(width=200)
+
+
+def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[Any, ...]] = []
+    known = published_heads("gpt2", "gpt2", 12, 12)
+    monkeypatch.setattr("attnviz.commands.heads.measure.published_heads", lambda *call: asked.append(call) or known[:3])
+    found = analyze(SENTENCE, model=gpt2_folder, syntax=False)
+    assert asked == [(str(gpt2_folder), "gpt2", 3, 4, None)]
+    assert found.published == known[:3]
+    monkeypatch.undo()
+    assert analyze(SENTENCE, model=gpt2_folder, syntax=False).published == ()  # 3 layers of 4 heads
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
+    style = Style("dark", "log", 5.0)
+    views = [
+        found.figure("heads", style, select="L0H0"),
+        found.figure("", style, select=["L0"]),
+        found.figure("lines", style, select=["L0H0"], token="the"),
+        found.figure("map", style, maps=["sink"]),
+    ]
+    for figure in views:
+        assert figure.get_size_inches()[0] == pytest.approx(5.0)
+        assert to_hex(figure.get_facecolor()) == "#141414"
+    assert len({id(figure) for figure in views}) == 4
+
+
+def test_special_tokens_can_be_left_out_of_pictures(found: Analysis):
+    for view in ("heads", "overview", "mean", "lines"):
+        texts = " ".join("\n".join(texts_of(found.figure(view, select="L0H0", drop_special=True))).split())
+        assert "ropped, rows renormalised" in texts
+        assert "[SEP]" not in texts
+    assert "[SEP]" in texts_of(found.figure("heads"))
+
+
+def test_a_figure_of_a_pair_needs_a_pair(found: Analysis, tmp_path: Path):
+    for call in (lambda: found.figure("pair"), lambda: found.save(tmp_path / "out", figures=["pair"])):
+        with pytest.raises(UsageError, match=r"there is no figure 'pair': .*--pair"):
+            call()
+    assert not (tmp_path / "out").exists()
+
+
+def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
+    told: list[int] = []
+    document = found.save(
+        tmp_path,
+        figures=["map"],
+        maps=["entropy", "previous"],
+        formats=["svg"],
+        style=Style(width=4.0),
+        progress=lambda what, done, total: told.append(done),
+    )
+    assert document["figures"] == ["map-entropy.svg", "map-previous.svg"]
+    assert told == [1, 2]
+    assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
+    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", style=Style("dark", "log"))
+    assert lines["figures"] == ["lines.png"]
+    assert "**lines.png**" in (tmp_path / "captions.md").read_text()
+
+
+ODD_CALLS: list[tuple[str, Any]] = [
+    ("expected a list of selections such as", lambda found: found.figure(select=5)),
+    ("expected a list of selections such as", lambda found: found.document(select=4)),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
+    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
+    ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
+    ("expected style as attnviz", lambda found: found.figure("mean", "dark")),
+    ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),
+    ("expected a width of 20 columns or more, found", lambda found: found.report(width=19)),
+    ("expected top as a whole number from 0 on, found", lambda found: found.report(top=-1)),
+    ("expected a list of figures, found 5", lambda found: found.save("out", figures=5)),
+    (r"found 'png, svg': write \['png', 'svg'\]", lambda found: found.save("out", formats="png, svg")),
+    (
+        r"expected maps as a list of statistics, found 'sink': write \['sink'\]",
+        lambda found: found.save("out", maps="sink"),
+    ),
+    ("unknown statistic 'nonsense'", lambda found: found.figure("map", maps=["nonsense"])),
+    ("expected a folder as a text or a Path", lambda found: found.save(" ")),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), ODD_CALLS)
+def test_arguments_of_odd_types_are_refused_with_what_was_found(
+    found: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, call: Any
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        call(found)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_selection_may_stand_without_a_list(found: Analysis, tmp_path: Path):
+    assert found.select("L1") == found.select(["L1"])
+    assert found.select(HeadId(1, 2)) == [found.head("L1H2")]
+    assert found.document(select="L1H2") == found.document(select=["L1H2"])
+    assert found.save(tmp_path, select="L1H2", figures=["heads"])["figures"] == ["heads/L01H02.png"]
+
+
+def test_heads_come_with_their_patterns_a_layer_at_a_time(found: Analysis):
+    for head, pattern in found.patterns(found.select(["L0H1", "L2"])):
+        torch.testing.assert_close(pattern, found.pattern(head.id))
+    assert [head for head, _ in found.patterns()] == list(found.heads)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": 5}, "expected a model as a built-in name, .*, found int"),
+        ({"model": None}, "expected a model as a built-in name, .*, found NoneType"),
+        ({"device": 3}, "expected device as a string, found 3"),
+        ({"local_window": "2"}, "expected local_window as a whole number, found '2'"),
+        ({"local_window": True}, "expected local_window as a whole number, found True"),
+        ({"long_range_from": 1.5}, r"expected long_range_from as a whole number, found 1\.5"),
+    ],
+)
+def test_analyze_refuses_arguments_of_odd_types(arguments: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
+        analyze(SENTENCE, **arguments)

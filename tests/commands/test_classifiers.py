@@ -1,0 +1,375 @@
+"""Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import log_softmax
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
+from attnviz.commands.outputs import decision as decisions
+from attnviz.commands.outputs.decision import NOT_LINEAR
+from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import open_checkpoint
+from tests.support.ablations import TEXTS, output_map, without
+from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
+from tests.support.encoder_decoders import saved
+from tests.support.models import save_checkpoint
+
+GIVEN = ["good", "bad", "so-so", "bad"]
+FEW = {"curve": False, "gradient": False}
+
+
+@torch.no_grad()
+def own_logits(model: Any, tokenizer: Any, text: str) -> torch.Tensor:
+    """[n_classes], by transformers alone."""
+    logits: torch.Tensor = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits[0]
+    return logits.double()
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+# --- the head ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    stored, _ = open_checkpoint(save_checkpoint(model, tokenizer, tmp_path), device="cpu", language_head=True)
+    for checkpoint in (stored, open_checkpoint(model, tokenizer)[0]):
+        assert checkpoint.classifier is not None
+        assert checkpoint.classifier.labels == tuple(LABELS.values())
+        assert checkpoint.language_head is None
+        tokens = checkpoint.tokenize(TEXTS[0])
+        with torch.no_grad():
+            states = checkpoint.model(**tokens.model_inputs(checkpoint.device))[0][0]
+            logits = checkpoint.classifier.head(states[checkpoint.classifier.position(tokens.ids)])
+        torch.testing.assert_close(logits.double(), own_logits(model, tokenizer, TEXTS[0]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_text_that_ends_with_padding_is_read_before_it() -> None:
+    checkpoint, _ = open_checkpoint(*sharp_classifier("gpt2"))
+    assert checkpoint.classifier is not None
+    assert checkpoint.classifier.position([5, 6, 0, 0]) == 1
+    assert checkpoint.classifier.position([0, 0]) == 0
+
+
+@pytest.mark.parametrize("changes", [{"num_labels": 1}, {"problem_type": "multi_label_classification"}])
+def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes: dict[str, Any]) -> None:
+    model, tokenizer = sharp_classifier("bert", **{"id2label": None, **changes})
+    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, **FEW)
+    assert result.kind == STATES
+    why = "one number, not classes" if "num_labels" in changes else "not classes of which one is right"
+    assert why in " ".join(result.report(100).split())
+    with pytest.raises(UsageError, match=why):
+        attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=0, **FEW)
+    with pytest.raises(UsageError, match=why):
+        attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label=0)
+    outputs = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
+    assert outputs.decision is None
+    assert why in outputs.no_attribution
+
+
+def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for lost, kind in (("bert.pooler.dense.weight", "bert"), ("score.weight", "gpt2")):
+        folder = save_checkpoint(*sharp_classifier(kind), tmp_path / kind)
+        weights = load_file(folder / "model.safetensors")
+        del weights[lost]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        assert open_checkpoint(folder, device="cpu", language_head=True)[0].classifier is None
+
+
+# --- ablate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["zero", "mean"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_path: Path) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    table = tmp_path / "t.tsv"
+    table.write_text("".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, GIVEN, strict=True)))
+    labelled = attnviz.ablate(table, model, tokenizer=tokenizer, method=method, **FEW)
+    free = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, method=method, **FEW)
+    classes = torch.tensor([list(LABELS.values()).index(label) for label in GIVEN])
+
+    def predicted(model: Any) -> torch.Tensor:
+        return log_softmax(torch.stack([own_logits(model, tokenizer, text) for text in TEXTS]), -1)
+
+    def loss(predicted: torch.Tensor) -> float:
+        return -float(predicted.gather(1, classes[:, None]).mean())
+
+    whole = predicted(model)
+    assert (labelled.kind, free.kind) == (LABELLED, CLASS)
+    assert labelled.clean_loss == pytest.approx(loss(whole), abs=1e-5)
+    assert labelled.clean_accuracy == (whole.argmax(-1) == classes).double().mean()
+    assert (free.clean_loss, free.clean_accuracy) == (None, None)
+    for layer in range(3):
+        for head in range(4):
+            less = predicted(without(model, tokenizer, [(layer, head)], method))
+            divergence = float((whole.exp() * (whole - less)).sum(-1).mean())
+            of_labels, of_classes = (result.head(HeadId(layer, head)).damage for result in (labelled, free))
+            assert of_labels["loss"].value == pytest.approx(loss(less) - loss(whole), abs=2e-6)
+            assert of_labels["kl"].value == pytest.approx(divergence, abs=2e-6)
+            assert of_classes["kl"].value == pytest.approx(divergence, abs=2e-6)
+            assert of_classes["changed"].value == (less.argmax(-1) != whole.argmax(-1)).double().mean()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
+    model, tokenizer = hand_built_classifier(kind)
+    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, method="zero", curve=False)
+    assert result.heads[0].id == CARRIER
+    whole = torch.stack([own_logits(model, tokenizer, text) for text in TEXTS]).log_softmax(-1)
+    undecided = (whole.exp() * (whole + torch.tensor(2.0).log())).sum(-1).mean()  # without it both are as probable
+    assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=1e-4)
+    assert result.heads[1].damage["kl"].value < undecided / 20
+    assert max(result.heads, key=lambda head: head.gradient or 0.0).id == CARRIER
+
+
+@pytest.mark.parametrize("label", [None, "bad"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(
+    kind: str, label: str | None
+) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    model.double()
+    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=label, select="L1H2", curve=False)
+    decided = [int(own_logits(model, tokenizer, text).argmax()) for text in TEXTS]
+    step, losses = 1e-4, []
+    for scale in (1 - step, 1 + step):
+        edited = copy.deepcopy(model)
+        output_map(edited, 1)[0].data[16:24] *= scale
+        of_texts = [own_logits(edited, tokenizer, text).log_softmax(-1) for text in TEXTS]
+        losses.append(torch.stack([-each[0 if label else at] for each, at in zip(of_texts, decided, strict=True)]))
+    slope = (losses[1] - losses[0]) / (2 * step)
+    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("table", "labels"),
+    [
+        ("the cat\tgood\none two\tBAD\n", [1, 0]),
+        ("Label\tid\tSentence\n2\ta\tthe cat\n\n 0\tb\tone two\n", [2, 0]),
+        ("text\tlabel\nthe cat\tso-so\n", [2]),
+    ],
+)
+def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
+    table: str, labels: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "t.tsv").write_text(table)
+    model, tokenizer = sharp_classifier("bert")
+    result = attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, select="L0H0", **FEW)
+    texts = [text.text for text in result.sources.texts]
+    assert texts == ["the cat", "one two"][: len(labels)]
+    losses = [-own_logits(model, tokenizer, text).log_softmax(-1)[at] for text, at in zip(texts, labels, strict=True)]
+    assert result.clean_loss == pytest.approx(float(sum(losses)) / len(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("the cat\tgood\none two\tgreat\n", r"t\.tsv:2: the model has no class 'great'; it has: bad \(0\), good \(1\)"),
+        ("the cat\t3\n", "no class '3'"),
+        ("the cat\t1.0\n", r"no class '1\.0'; .* Numbers are whole: write 1, not 1\.0 \(in pandas: astype\(int\)\)\.$"),
+        ("the cat\t1.5\n", r"no class '1\.5'; .* and label\.$"),
+        ("the cat\t\n", r"t\.tsv:1: expected a text and its label, found"),
+        ("the cat\tgood\none\ttwo\tbad\n", r"t\.tsv:2: expected 2 columns with tabs between, found 3"),
+        ("text\tgold\nthe cat\tgood\n", r"t\.tsv:1: expected a header with the columns text and label"),
+        ("the cat\tit\tgood\n", r"t\.tsv:1: expected a header"),
+        ("text\tlabel\n", "is empty: expected at least a text with its label"),
+    ],
+)
+def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text(table)
+    model, tokenizer = sharp_classifier("bert")
+    with pytest.raises(CorpusError, match=message):
+        attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, **FEW)
+
+
+def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
+    (tmp_path / "t.tsv").write_text("the cat\tgood\n")
+    folder = str(save_checkpoint(*sharp_classifier("bert"), tmp_path / "model"))
+    for arguments, message in (
+        (["the cat", "--label", "best"], "the model has no class 'best'; it has: bad (0), good (1), so-so (2)."),
+        ([str(tmp_path / "t.tsv"), "--label", "bad"], "has labels of its own"),
+        ([str(tmp_path / "t.tsv"), "one two"], "expected a label for every text or for none, found none for 'one two'"),
+    ):
+        result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in " ".join(result.stderr.split())
+    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
+        attnviz.ablate("the cat", bert_folder, label="good")
+
+
+def test_the_documents_of_an_ablation() -> None:
+    model, tokenizer = sharp_classifier("bert")
+    labelled = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label="GOOD", select="L1")
+    content = labelled.document()
+    known = {name: content["measured"][name] for name in ("kind", "importance", "tokens", "classes")}
+    assert known == {"kind": "labelled-class", "importance": "loss", "tokens": 4, "classes": list(LABELS.values())}
+    assert content["options"]["label"] == "GOOD"
+    assert content["heads"][0]["changed"] is None
+    assert "loss of the model as it is" in labelled.report(100)
+    free = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, select="L1")
+    content = free.document()
+    assert (content["measured"]["importance"], content["measured"]["loss"]) == ("kl", None)
+    assert content["gradient"]["of"] == "loss of the class that the whole model decides for"
+    assert 0 <= content["heads"][0]["changed"]["value"] <= 1
+
+
+# --- outputs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    model = model.double() if kind not in ("llama", "gemma2") else model  # whose frequencies would be rounded
+    logits = own_logits(model, tokenizer, TEXTS[0])
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer).decision
+    assert result is not None
+    first, second = logits.topk(2).indices.tolist()
+    assert (result.predicted, result.label) == (result.classes[first], result.classes[first])
+    assert result.against.number == second
+    tolerance = 1e-9 if model.dtype == torch.float64 else 1e-5
+    assert result.difference == pytest.approx(float(logits[first] - logits[second]), abs=tolerance)
+    assert [each.logit for each in result.classes] == pytest.approx(logits.tolist(), abs=tolerance)
+    assert [each.probability for each in result.classes] == pytest.approx(logits.softmax(-1).tolist(), abs=tolerance)
+    parts = sum(result.heads.values()) + sum(part.value for part in result.parts)
+    assert parts == pytest.approx(result.difference, abs=tolerance)
+    assert len(result.heads) == model.config.num_hidden_layers * model.config.num_attention_heads
+    assert result.linear == (kind in ("gpt2", "llama", "gemma2"))
+    left = [part.value for part in result.parts if part.name == NOT_LINEAR]
+    assert len(left) == (not result.linear)
+    assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on
+
+
+def test_what_a_head_of_the_last_layer_adds_is_its_output_through_both_norms_and_along_the_gradient() -> None:
+    model, tokenizer = sharp_classifier("bert")
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="bad", against="good")
+    norms = [model.bert.encoder.layer[2].attention.output.LayerNorm, model.bert.encoder.layer[2].output.LayerNorm]
+    given: list[torch.Tensor] = []
+    handles = [norm.register_forward_pre_hook(lambda _, args: given.append(args[0][0, 0])) for norm in norms]
+    with torch.no_grad():
+        final = model.bert(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state[0, 0]
+    for handle in handles:
+        handle.remove()
+    final.requires_grad_()
+    logits = model.classifier(model.bert.pooler(final[None, None]))[0]
+    (gradient,) = torch.autograd.grad(logits[0] - logits[1], final)
+    for head in range(4):
+        part = result.output(HeadId(2, head))[0]
+        for norm, x in zip(norms, given, strict=True):
+            part = (part - part.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
+        assert result.decision is not None
+        assert result.decision.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_head_that_carries_the_class_adds_all_that_heads_add(kind: str) -> None:
+    model, tokenizer = hand_built_classifier(kind)
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="good").decision
+    assert result is not None
+    logits = own_logits(model, tokenizer, TEXTS[0])
+    assert result.difference == pytest.approx(float(logits[1] - logits[0]), abs=1e-5)
+    assert abs(result.difference) > 0.1
+    others = {name: value for name, value in result.heads.items() if name != CARRIER}
+    assert [*others.values()] == pytest.approx([0.0] * 11, abs=1e-5)
+    left = {part.name: part.value for part in result.parts if abs(part.value) > 1e-5}
+    assert set(left) <= {NOT_LINEAR}
+    assert result.heads[CARRIER] + sum(left.values()) == pytest.approx(result.difference, abs=1e-5)
+    assert kind == "bert" or not left
+
+
+def test_classes_are_chosen_by_name_or_number() -> None:
+    model, tokenizer = sharp_classifier("gpt2")
+
+    def of(**classes: Any) -> Any:
+        return attnviz.head_outputs(TEXTS[1], model, tokenizer=tokenizer, **classes).decision
+
+    one, other = of(label="bad", against="Good"), of(label=1, against="0")
+    assert (one.label.name, one.against.name) == (other.against.name, other.label.name) == ("bad", "good")
+    assert [*one.heads.values()] == pytest.approx([-value for value in other.heads.values()], abs=1e-6)
+    best, second, last = sorted(one.classes, key=lambda each: -each.logit)
+    assert (of().label, of().against) == (best, second)
+    assert (of(against=best.name).label, of(label=last.number).against) == (second, best)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--label", "best"], "the model has no class 'best'; it has: bad (0), good (1), so-so (2)."),
+        (["--label", "good", "--against", "1"], "expected two classes, found 'good' for both --label and --against."),
+        (["--token", "cat"], "this checkpoint has a head for sequence classification"),
+    ],
+)
+def test_questions_that_a_classifier_cannot_answer(options: list[str], message: str, tmp_path: Path) -> None:
+    folder = str(save_checkpoint(*sharp_classifier("bert"), tmp_path / "model"))
+    result = run("outputs", "the cat", "--model", folder, *options, "-o", str(tmp_path / "out"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
+    assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
+    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
+        attnviz.head_outputs("the cat", bert_folder, against="good")
+
+
+def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = sharp_classifier("bert")
+    linearised, parts_at = decisions._linearised, decisions.parts_at
+    for name, wrong in (
+        ("parts_at", lambda *given: ((*of, 1.1 * part) for *of, part in parts_at(*given))),
+        ("_linearised", lambda *given: (1.1 * linearised(*given)[0], linearised(*given)[1])),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(decisions, name, wrong)
+            with pytest.raises(VerificationError, match=r"do not sum to the model's own final|the decision sum to"):
+                attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
+
+
+def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
+    model, tokenizer = sharp_classifier("bert")
+    folder = str(save_checkpoint(model, tokenizer, tmp_path / "model"))
+    line = ["outputs", TEXTS[0], "--model", folder, "--label", "good", "-o", str(tmp_path / "out")]
+    result = run(*line, "--no-figures", "--top", "2")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "up to the classifier's tanh, which is not linear: from there along its gradient" in text
+    assert "Promoted tokens" not in text
+    content = json.loads((tmp_path / "out" / "outputs.json").read_text())
+    decision = content["decision"]
+    assert (decision["label"], decision["linear"]) == ("good", False)
+    total = sum(head["decision"] for head in content["heads"]) + sum(part["value"] for part in decision["parts"])
+    assert total == pytest.approx(decision["difference"], abs=1e-5)
+    header, *rows = (tmp_path / "out" / "outputs.csv").read_text().splitlines()
+    assert header.endswith("predicted,actual,decision")
+    assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["decision"])
+
+
+def test_names_of_classes_may_be_hostile_or_the_same() -> None:
+    labels = {0: "[/b]$\\frac$", 1: "same", 2: "same"}
+    model, tokenizer = sharp_classifier("bert", id2label=labels)
+    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label=0, against=1)
+    assert "[/b]$\\frac$" in result.report(80)
+    with pytest.raises(UsageError, match=r"found 2 with this name: \[/b\].* \(0\), same \(1\), same \(2\)"):
+        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
+    by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
+    assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
+
+
+def test_an_encoder_decoder_has_no_classes(tmp_path: Path) -> None:
+    folder = saved("bart", tmp_path / "bart")
+    with pytest.raises(UsageError, match="classes of an encoder-decoder are not measured"):
+        attnviz.head_outputs("the cat", folder, label=0)

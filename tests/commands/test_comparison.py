@@ -1,0 +1,343 @@
+"""What a comparison measures: numbers in closed form, a weight changed on purpose, and what cannot be compared."""
+
+import copy
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import attnviz
+from attnviz.commands.compare.measure import LARGEST_DISTANCE, DifferenceTally
+from attnviz.commands.heads.measure import analyze
+from attnviz.errors import OutputError, TextError, UsageError, VerificationError
+from attnviz.models.head_ids import HeadId
+from attnviz.present.documents import read_captions
+from attnviz.present.report import layout_of
+from tests.conftest import SENTENCE
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.verified import random_patterns
+
+OTHER = "The dog that I saw ran away"
+
+
+@cache
+def analysed(model, text=SENTENCE, **options):
+    tokenizer = gpt2_tokenizer() if "gpt2" in type(model).__name__.lower() else bert_tokenizer()
+    return analyze(text, model, tokenizer=tokenizer, syntax=False, **options)
+
+
+def tuned(model, layer, head):
+    """The model with the queries of one head negated, as if it had been fine-tuned."""
+    other = copy.deepcopy(model)
+    attention = other.encoder.layer[layer].attention.self
+    rows = slice(head * attention.attention_head_size, (head + 1) * attention.attention_head_size)
+    with torch.no_grad():
+        attention.query.weight[rows] *= -1
+    return other
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return sharp_bert()
+
+
+@pytest.fixture(scope="module")
+def texts(bert):
+    return attnviz.compare(analysed(bert), analysed(bert, OTHER))
+
+
+@pytest.fixture(scope="module")
+def models(bert):
+    return attnviz.compare(analysed(bert), analysed(tuned(bert, 2, 1)))
+
+
+def by_hand(first, second):
+    """The mean divergence over queries, by the sum of Kullback-Leibler divergences in plain Python."""
+    total = 0.0
+    for p_row, q_row in zip(first.tolist(), second.tolist(), strict=True):
+        for p, q in zip(p_row, q_row, strict=True):
+            m = (p + q) / 2
+            total += (p * math.log(p / m) if p else 0.0) / 2 + (q * math.log(q / m) if q else 0.0) / 2
+    return total / len(first)
+
+
+# --- numbers
+
+
+def measure_difference(p, q):
+    tally = DifferenceTally()
+    tally.add(0, p, q)
+    return tally.result()
+
+
+def test_patterns_without_a_key_in_common_are_ln_2_apart():
+    divergence, variation, largest = measure_difference(torch.eye(3), torch.eye(3)[[1, 2, 0]])
+    assert divergence == pytest.approx(math.log(2))
+    assert math.sqrt(divergence) == pytest.approx(LARGEST_DISTANCE)
+    assert variation == 1.0
+    assert (largest.difference, largest.query, largest.key) == (-1.0, 0, 0)  # the first in reading order
+
+
+@given(seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)), n=st.integers(1, 6))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_a_difference_is_bounded_symmetric_and_0_only_for_equal_patterns(seeds, n):
+    p, q = (random_patterns(n, n_heads=1, seed=seed)[0] for seed in seeds)
+    divergence, variation, largest = measure_difference(p, q)
+    assert divergence == pytest.approx(by_hand(p, q), abs=1e-12)
+    assert 0 <= divergence <= math.log(2)
+    assert 0 <= variation <= 1
+    assert (divergence < 1e-15) == (seeds[0] == seeds[1] or n == 1)
+    back, same, opposite = measure_difference(q, p)
+    assert (back, same) == (pytest.approx(divergence, abs=1e-15), pytest.approx(variation))
+    assert opposite.difference == pytest.approx(-largest.difference)
+    assert largest.difference == pytest.approx(float((q - p)[largest.query, largest.key]))
+
+
+def test_a_divergence_in_closed_form():
+    p, q = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    first_row = (math.log(4 / 3) + 0.5 * math.log(2 / 3) + 0.5 * math.log(2)) / 2
+    divergence, variation, largest = measure_difference(p, q)
+    assert divergence == pytest.approx(first_row / 2)
+    assert variation == pytest.approx(0.25)
+    assert (largest.difference, largest.query, largest.key) == (-0.5, 0, 0)
+
+
+def test_every_head_is_measured_from_its_own_patterns(texts):
+    assert len(texts.heads) == 12
+    for head in texts.heads:
+        a, b = (side.layer_patterns(head.id.layer)[head.id.head].double() for side in (texts.first, texts.second))
+        assert head.divergence == pytest.approx(by_hand(a, b), rel=1e-9, abs=1e-12)
+        assert head.distance == pytest.approx(math.sqrt(head.divergence))
+        assert head.total_variation == pytest.approx(float((a - b).abs().sum(1).mean() / 2))
+        difference = texts.layer_differences(head.id.layer)[head.id.head]
+        assert head.largest.difference == pytest.approx(difference[head.largest.query, head.largest.key])
+        assert abs(head.largest.difference) == pytest.approx(np.abs(difference).max())
+        assert (head.label_before, head.label_after) == tuple(
+            side.head(head.id).label for side in (texts.first, texts.second)
+        )
+
+
+def test_heads_are_ranked_by_distance_and_layers_are_means(texts):
+    distances = [head.distance for head in texts.heads]
+    assert distances == sorted(distances, reverse=True)
+    assert [head.rank for head in texts.heads] == list(range(1, 13))
+    assert [layer.layer for layer in texts.layers] == [0, 1, 2]
+    for layer in texts.layers:
+        heads = texts.select(f"L{layer.layer}")
+        for name in ("divergence", "distance", "total_variation"):
+            assert getattr(layer, name) == pytest.approx(sum(getattr(head, name) for head in heads) / 4)
+
+
+def test_the_changed_head_ranks_first_and_all_before_it_are_0(models):
+    first, *others = models.heads
+    assert first.id == HeadId(2, 1)
+    assert first.distance > 0.1
+    assert not first.rounding
+    assert [(head.divergence, head.distance, head.largest.difference) for head in others] == [(0.0, 0.0, 0.0)] * 11
+    assert all(head.rounding for head in others)
+    assert models.any_beyond_rounding
+
+
+def test_two_identical_sides_give_exactly_0_and_say_so(bert):
+    found = attnviz.compare(analysed(bert), analysed(copy.deepcopy(bert)))
+    assert {(head.divergence, head.total_variation, head.largest.difference) for head in found.heads} == {(0, 0, 0)}
+    assert not found.any_beyond_rounding
+    assert not any(head.label_changed for head in found.heads)
+    assert "No weight of any head differs by more than rounding allows" in found.report(300)
+    assert "none beyond rounding" in found.report(300)
+
+
+def test_the_errors_of_both_verifications_count_as_rounding(bert):
+    def with_error(side, error):
+        verification = side.verification
+        checks = [replace(check, pattern_error=error) for check in verification.layers]
+        attention = copy.copy(side.attention)
+        attention.verification = replace(verification, layers=type(verification.layers)(checks))
+        return replace(side, attention=attention)
+
+    found = attnviz.compare(with_error(analysed(bert), 4e-5), with_error(analysed(tuned(bert, 2, 1)), 3e-5))
+    assert found.floor == pytest.approx(7e-5)
+
+
+def test_which_tokens_differ_and_how_heads_are_named(texts, models):
+    assert [texts.labels[i] for i, differs in enumerate(texts.differing) if differs] == ["cat → dog"]
+    assert (texts.compared, models.compared, any(models.differing)) == ("texts", "models", False)
+    assert models.labels == models.first.units.labels
+    assert texts.muted == texts.first.units.sink
+    assert texts.head("L1H2").id == texts.head(HeadId(1, 2)).id == HeadId(1, 2)
+    assert [head.rank for head in texts.select("L1")] == sorted(head.rank for head in texts.select(["L1"]))
+    with pytest.raises(UsageError, match="the model has no head L9H0"):
+        texts.head("L9H0")
+    with pytest.raises(UsageError, match=r"expected two analyses, as attnviz\.analyze returns them, found str"):
+        attnviz.compare(texts.first, "a text")
+
+
+def test_words_are_compared_where_their_pieces_are_not_as_many(bert):
+    sides = [analysed(bert, text, words=True) for text in ("the unbelievable cat ran", "the old cat ran")]
+    found = attnviz.compare(*sides)
+    assert found.unit == "word"
+    assert len(found.labels) == 6
+    assert found.layer_differences(0).shape == (4, 6, 6)
+    assert "unbelievable → [UNK]" in found.labels[2]
+
+
+def test_gpt2_models_are_compared():
+    found = attnviz.compare(analysed(sharp_gpt2()), analysed(sharp_gpt2(seed=1)))
+    assert len(found.heads) == 12
+    assert all(head.distance > 0 for head in found.heads)
+    assert not np.triu(found.layer_differences(1), 1).any()  # no head sees what comes after
+
+
+# --- what cannot be compared
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2}, r"bert with 3 layers of 4 heads, BertModel is bert with 2 layers of 4 heads"),
+        ({"num_hidden_layers": 1, "num_attention_heads": 1}, r"bert with 1 layer of 1 head; expected the same"),
+    ],
+)
+def test_models_of_other_shape_are_refused(bert, changes, message):
+    with pytest.raises(UsageError, match=message):
+        attnviz.compare(analysed(bert), analysed(sharp_bert(**changes)))
+
+
+def test_other_tokens_of_the_same_text_are_refused(bert):
+    other = bert_tokenizer()
+    other.add_tokens(["saw ran"])
+    side = analyze(SENTENCE, sharp_bert(vocab_size=len(other)), tokenizer=other, syntax=False)
+    with pytest.raises(TextError, match=r"at position 5 found 'saw' \(id \d+\) and 'saw ran' \(id \d+\); exp"):
+        attnviz.compare(analysed(bert), side)
+
+
+def test_a_text_cut_short_is_refused_with_both_lengths(bert):
+    first, second = analysed(bert), analysed(bert)
+    tokens = replace(second.tokens, ids=second.tokens.ids[:-1], labels=second.tokens.labels[:-1])
+    with pytest.raises(TextError, match="found 9 and 8 tokens; expected models with the same tokenizer"):
+        attnviz.compare(first, replace(second, tokens=tokens))
+    kinds = replace(second.tokens, type_ids=(1,) * 9)
+    with pytest.raises(TextError, match="found the same tokens with other segments or words"):
+        attnviz.compare(first, replace(second, tokens=kinds))
+
+
+def test_another_text_and_another_model_at_once_are_refused_but_not_the_same_weights_loaded_twice(bert):
+    with pytest.raises(UsageError, match="both the text and the model differ"):
+        attnviz.compare(analysed(bert), analysed(tuned(bert, 0, 0), OTHER))
+    assert attnviz.compare(analysed(bert), analysed(copy.deepcopy(bert), OTHER)).compared == "texts"
+
+
+def test_texts_of_other_length_are_refused_with_both_lengths_and_what_to_do(bert):
+    shorter = analysed(bert, "The cat that I saw ran")
+    with pytest.raises(TextError, match=r"have 9 and 8 tokens, 2 special tokens included; expected as many in both: "
+                       r"replace tokens .* \(as words, --words, they have 9 and 8\)"):  # fmt: skip
+        attnviz.compare(analysed(bert), shorter)
+    pieces = [analysed(bert, text) for text in ("the unbelievable cat", "the white cat")]
+    with pytest.raises(TextError, match=r"7 and 5 tokens.*word by word they are equally long \(5\): compare words"):
+        attnviz.compare(*pieces)
+    words = [analysed(bert, text, words=True) for text in ("the cat", "the cat ran")]
+    with pytest.raises(TextError, match=r"have 4 and 5 words, .*: replace tokens or words, but add and remove none\."):
+        attnviz.compare(*words)
+
+
+def test_other_options_are_refused(bert):
+    with pytest.raises(UsageError, match="analysed with different options"):
+        attnviz.compare(analysed(bert), analysed(bert, words=True))
+    first = analysed(bert)
+    with pytest.raises(
+        UsageError, match=r"one side was analysed with syntax and the other without.*Why B has no relations: it was"
+    ):
+        attnviz.compare(replace(first, parse=object()), analysed(bert, OTHER))
+
+
+def test_a_model_changed_since_is_noticed(bert):
+    model = copy.deepcopy(bert)
+    first = analysed(model)
+    with torch.no_grad():
+        model.encoder.layer[0].attention.self.query.weight.neg_()
+    with pytest.raises(VerificationError, match="no longer gives the verified patterns"):
+        attnviz.compare(first, analysed(bert))
+
+
+# --- documents, tables, files
+
+
+def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(texts):
+    content = json.loads(json.dumps(texts.document(), allow_nan=False))
+    assert (content["compared"], content["texts"], content["pairs"]) == ("texts", [SENTENCE, OTHER], [None, None])
+    assert content["options"] == {**vars(texts.first.options), "tokens_cut_off": 0, "parser": None}
+    assert [len(tokens) for tokens in content["tokens"]] == [9, 9]
+    assert content["differing"] == [2]
+    assert [check["heads_compared"] for check in content["verification"]] == [12, 12]
+    assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
+    for entry, head in zip(content["heads"], texts.heads, strict=True):
+        assert (entry["id"], entry["divergence"]) == (str(head.id), head.divergence)
+        assert entry["largest"]["difference"] == head.largest.difference
+        assert entry["largest"]["key_label"] == texts.labels[head.largest.key]
+    part = texts.document(select=["L1"])
+    rows = list(csv.DictReader(io.StringIO(layout_of("compare").table_text(part))))
+    assert [row["id"] for row in rows] == [head["id"] for head in part["heads"]]
+    for row, entry in zip(rows, part["heads"], strict=True):
+        assert float(row["distance"]) == entry["distance"]
+        assert float(row["largest_difference"]) == entry["largest"]["difference"]
+        assert "" not in row.values()
+
+
+def test_the_report_names_sides_heads_and_layers_and_can_be_cut(texts):
+    report = texts.report(80)
+    assert f"A: “{SENTENCE}”\nB: “{OTHER}”\nmodel: BertModel\n1 of 9 tokens differs: cat → dog" in report
+    assert report.count("Verified 12 heads in 3 layers") == 2
+    assert f"{texts.heads[0].distance:.3f}" in report
+    assert (texts.report(48).count("Variation"), report.count("Variation")) == (2, 3)  # layers, notes, and heads
+    assert "1 more head left out: --top 0 lists all" in texts.report(100, top=11)
+    assert "Heads (2 of 4, the" in texts.report(100, select="L0", top=2)
+    assert repr(texts).startswith(f"<Comparison of “{SENTENCE}” with “{OTHER}”: 12 heads, {texts.heads[0].id} first (")
+
+
+def test_a_token_that_differs_is_marked_where_there_is_no_room_for_both(bert):
+    long = "unbelievable"
+    result = attnviz.compare(*(analysed(bert, f"the {word} ran", words=True) for word in (long, "white")))
+    assert result.document()["words"][0][2] == long
+    narrow, wide = result.report(80), result.report(160)
+    assert f"‘{long}*’" in narrow
+    assert f"‘{long} → [UNK]’" in wide
+    assert f"‘{long}*’" not in wide
+    many = attnviz.compare(analysed(bert), analysed(bert, "one two three four five house tree")).report(200)
+    assert "7 of 9 tokens differ: the → one, " in many
+    assert ", and 3 more" in many
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.draws
+def test_saving_draws_the_heads_that_differ_most_and_keeps_pictures_of_the_same_comparison(texts, models, tmp_path):
+    content = texts.save(tmp_path, top=2)
+    most = sorted(head.id.file_stem for head in texts.heads[:2])
+    assert content["figures"] == ["compare.png", "compare-map.png", *(f"differences/{stem}.png" for stem in most)]
+    texts.save(tmp_path, figures=["differences"], select=["L0"], formats=["svg"])  # all that are selected
+    captions = dict(read_captions((tmp_path / "captions.md").read_text(encoding="utf-8")))
+    assert set(captions) == {*content["figures"], *(f"differences/L00H0{head}.svg" for head in range(4))}
+    assert captions["differences/L00H00.svg"].startswith("Attention of L0H0 in B minus that in A")
+    (tmp_path / "differences" / "L99H99.png").write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"differences/L99H99\.png, which attnviz did not write"):
+        models.save(tmp_path, figures=[])
+    (tmp_path / "differences" / "L99H99.png").unlink()
+    models.save(tmp_path, figures=[], overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.csv", "compare.json"]
+
+
+def test_a_pooler_that_the_file_lacks_makes_no_other_model(tmp_path):
+    """It is random at every load, and no attention depends on it."""
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    first, second = (analyze(text, str(folder), syntax=False) for text in ("the cat ran", "the dog ran"))
+    assert attnviz.compare(first, second).heads

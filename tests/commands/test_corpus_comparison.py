@@ -1,0 +1,548 @@
+"""``attnviz compare --corpus`` and ``attnviz.compare_corpus``: heads of two models over many texts, and yardsticks."""
+
+import copy
+import json
+import math
+import os
+import signal
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.compare.corpus import measure
+from attnviz.commands.compare.corpus.tallies import dropping_out
+from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.measures.bootstrap import REPLICATES, text_weights
+from attnviz.measures.estimates import t_quantile
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.texts import runs
+from attnviz.texts.batches import SampledAttention, collate, encode
+from attnviz.texts.long_runs import Process
+from attnviz.texts.reading import Text
+from tests.support.corpora import examples, sentences, treebank
+from tests.support.drawn import texts_of
+from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
+from tests.support.models import (
+    LOOKS_AT,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+    save_checkpoint,
+    sharp_bert,
+    sharp_gpt2,
+)
+from tests.support.recorded import own_patterns
+
+N_TEXTS = 40
+
+
+def with_other_head(model: Any) -> Any:
+    """The model with the queries of L1H2 negated."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.encoder.layer[1].attention.self.query.weight[16:24] *= -1
+    return other
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentences(tmp_path_factory.mktemp("corpus") / "texts.txt", N_TEXTS)
+
+
+@pytest.fixture(scope="module")
+def bert() -> Checkpoint:
+    return from_loaded(sharp_bert(), bert_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Checkpoint:
+    return from_loaded(with_other_head(sharp_bert()), bert_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def result(bert: Checkpoint, tuned: Checkpoint, corpus: Path) -> attnviz.CorpusComparison:
+    return attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
+
+
+def noises(result: attnviz.CorpusComparison) -> list[float | None]:
+    return [result.head(head.id).noise for head in sorted(result.heads, key=lambda head: head.id)]
+
+
+# --- known truth
+
+
+def test_a_model_does_not_differ_from_itself(bert: Checkpoint, corpus: Path):
+    same = attnviz.compare_corpus(bert, bert, corpus, syntax=False)
+    assert {(head.distance, head.divergence, head.total_variation) for head in same.heads} == {(0.0, 0.0, 0.0)}
+    assert {head.interval for head in same.heads} == {(0.0, 0.0)}
+    assert same.changed == []
+    assert all(head.noise > 0.1 for head in same.heads if head.noise)
+    assert not any(head.role_changed for head in same.heads)
+
+
+def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result: attnviz.CorpusComparison):
+    assert result.heads[0].id == HeadId(1, 2)
+    assert result.changed[0].id == HeadId(1, 2)
+    assert all(head.distance == 0 for head in result.heads if head.id.layer < 2 and head.id != HeadId(1, 2))
+    assert all(head.distance > 0 for head in result.select("L2"))  # they read what layer 1 gives
+    assert not any(head.changed for head in result.select("L0"))
+
+
+def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain_bootstrap(
+    bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison
+):
+    lines = corpus.read_text(encoding="utf-8").splitlines()
+    distances = []
+    for line in lines:
+        sides = (attnviz.analyze(line, model, syntax=False) for model in (bert, tuned))
+        distances.append(attnviz.compare(*sides).head("L1H2").distance)
+    head = result.head("L1H2")
+    assert head.distance == pytest.approx(np.mean(distances), rel=1e-6)
+    weights = text_weights(0, range(N_TEXTS)).numpy()[1:]
+    samples = [np.average(distances, weights=row) for row in weights]
+    error = np.std(samples, ddof=1)
+    freedom = 1 / (1 / (N_TEXTS - 1) + 1 / (REPLICATES - 1))
+    half = t_quantile(1 - 0.05 / 12 / 2, freedom) * error
+    assert head.interval == pytest.approx((np.mean(distances) - half, np.mean(distances) + half), rel=1e-5)
+
+
+def test_heads_that_share_no_key_reach_the_largest_distance(tmp_path: Path):
+    corpus = sentences(tmp_path / "texts.txt", 5)
+    to_first, to_second = ([[lambda _, key=key: [key]] * 2] for key in (0, 1))
+    a, b = (from_loaded(hand_built_bert(layers), bert_tokenizer()) for layers in (to_first, to_second))
+    apart = attnviz.compare_corpus(a, b, corpus, syntax=False)
+    assert apart.largest == pytest.approx(LARGEST_DISTANCE)
+    assert apart.heads[0].distance == pytest.approx(apart.largest, rel=1e-3)
+    to_itself, back = [[lambda query: [query]] * 2], [[lambda query: [query - 1]] * 2]
+    a, b = (from_loaded(hand_built_gpt2(layers, 64), gpt2_tokenizer()) for layers in (to_itself, back))
+    apart = attnviz.compare_corpus(a, b, corpus, syntax=False)
+    n = [len(gpt2_tokenizer()(line)["input_ids"]) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    possible = np.mean([math.sqrt(math.log(2) * (each - 1) / each) for each in n])
+    assert apart.largest == pytest.approx(possible)  # the first token sees itself alone
+    assert apart.heads[0].distance == pytest.approx(possible, rel=1e-3)
+
+
+def test_roles_that_changed_are_told(tmp_path: Path):
+    corpus = sentences(tmp_path / "texts.txt", 110)
+    names = ("previous-token", "next-token"), ("next-token", "next-token")
+    a, b = (
+        from_loaded(hand_built_bert([[LOOKS_AT[name] for name in of_model]]), bert_tokenizer()) for of_model in names
+    )
+    turned = attnviz.compare_corpus(a, b, corpus, syntax=False)
+    head = turned.head("L0H0")
+    assert (head.before.role, head.after.role) == names[0]  # type: ignore[union-attr]
+    assert head.role_changed
+    assert head.changed
+    assert not turned.head("L0H1").role_changed
+    assert "previous-token → next-token" in turned.report(120)
+    assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
+    assert (
+        "a marked corner is a head whose clearest role differs (1)"
+        in next(iter(attnviz.present.report.views_of("compare.corpus")[0].drawing.plans(turned, _choices()))).caption
+    )
+
+
+def _choices() -> Any:
+    from attnviz.present.view import ViewOptions
+
+    return ViewOptions()
+
+
+def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text(f"{SOURCE}\na dog ran away\n" * 20, encoding="utf-8")
+    tokenizer = unigram_tokenizer()
+    models = [from_loaded(sharp("t5", seed=seed), tokenizer) for seed in (0, 1)]
+    found = attnviz.compare_corpus(*models, corpus, syntax=False)
+    assert {str(head.id) for head in found.heads} == {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
+    assert found.head("E1H0").noise is not None
+    entry = found.document()["heads"][0]
+    assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
+    assert "this command measures its encoder alone" in found.report(200)
+    assert found.figure("map") is not None
+
+
+# --- dropout
+
+
+def test_dropout_depends_on_the_seed_and_not_on_the_batch(
+    bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison
+):
+    again = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, batch_size=3)
+    assert noises(again) == pytest.approx(noises(result), rel=1e-5)
+    other = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, seed=1, limit=20)
+    assert noises(other) != pytest.approx(noises(result), rel=1e-3)
+
+
+def test_dropout_is_the_models_own_and_leaves_rows_that_sum_to_1(bert: Checkpoint):
+    batch = collate(bert, encode(bert, [Text("the cat ran away", number=3), Text("the dog", number=4)]))
+    passes: list[dict[int, torch.Tensor]] = []
+    for draw in (0, 0, 1):
+        with dropping_out(bert, batch, 0, draw) as dropped:
+            passes.append(own_patterns(bert, batch.inputs))
+    plain = own_patterns(bert, batch.inputs)
+    first, same, other = passes
+    valid = batch.valid
+    for layer in range(3):
+        torch.testing.assert_close(first[layer].sum(-1), torch.ones_like(first[layer].sum(-1)))
+        assert torch.equal(first[layer], same[layer])
+        assert not torch.allclose(first[layer].mT[valid[:, None].expand(-1, 4, -1)], other[layer].mT[
+            valid[:, None].expand(-1, 4, -1)], atol=1e-3)  # fmt: skip
+        assert not torch.allclose(first[layer], plain[layer], atol=1e-3)
+    assert dropped == {0.1}
+    assert not any(module.training or module._forward_hooks for module in bert.model.modules())
+
+
+def test_without_dropout_there_is_no_noise_to_compare_with(corpus: Path):
+    a = sharp_bert(hidden_dropout_prob=0.0)
+    models = [from_loaded(model, bert_tokenizer()) for model in (a, with_other_head(a))]
+    found = attnviz.compare_corpus(*models, corpus, syntax=False)
+    assert {head.noise for head in found.heads} == {None}
+    assert {head.id for head in found.changed} == {HeadId(1, 2), *(HeadId(2, head) for head in range(4))}
+    assert "A has no module that drops hidden states" in found.report(200)
+    assert "changed at all (no dropout to compare with)" in found.report(200)
+    assert found.document()["yardsticks"]["dropout"] is None
+    assert "with dropout" not in " ".join(texts_of(found.figure("distances")))
+
+
+# --- what is read, and what is refused
+
+
+def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_parts(
+    bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(measure, "_MOST_WEIGHTS", 12 * 20 * 20)
+    parts = attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
+    assert parts.texts == result.texts == N_TEXTS
+    for head in parts.heads:
+        assert head.distance == pytest.approx(result.head(head.id).distance, abs=1e-6)
+
+
+def test_few_texts_give_no_verdict(bert: Checkpoint, tuned: Checkpoint, corpus: Path):
+    told: list[Any] = []
+    few = attnviz.compare_corpus(bert, tuned, corpus, limit=29, syntax=False, progress=lambda *each: told.append(each))
+    assert (few.texts, few.judged, few.changed) == (29, False, [])
+    assert {(head.interval, head.p, head.q) for head in few.heads} == {(None, None, None)}
+    assert "Too few texts to say which heads changed: 29 texts, expected 30" in few.report(100)
+    assert few.document()["changed"] is None
+    assert told == [("texts.txt", 29, 29)]
+
+
+def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
+    bert: Checkpoint, tuned: Checkpoint, tmp_path: Path
+):
+    trees = treebank(tmp_path / "trees.conllu", 40)
+    with trees.open("a", encoding="utf-8") as file:
+        file.write("1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n\n")  # shorter than three words
+    warned: list[str] = []
+    found = attnviz.compare_corpus(bert, tuned, trees, warn=warned.append)
+    assert (found.texts, found.left_out, found.parser, warned) == (40, 1, None, [])
+    assert found.heads[0].id == HeadId(1, 2)
+
+
+def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned: Checkpoint, tmp_path: Path):
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("the cat ran\n" + "the cat " * 30 + "\n", encoding="utf-8")
+    warned: list[str] = []
+    found = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, warn=warned.append)
+    assert (found.texts, found.left_out) == (1, 1)
+    assert warned == [f"{corpus}:2: left out: it has 62 tokens, but the model has 40 positions."]
+    corpus.write_text("the cat " * 30, encoding="utf-8")
+    with pytest.raises(attnviz.CorpusError, match=r"no text of .* could be measured: all 1 are too long, too short"):
+        attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
+
+
+def test_models_and_files_that_cannot_be_compared_are_refused(bert: Checkpoint, corpus: Path, tmp_path: Path):
+    gpt2 = from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    with pytest.raises(attnviz.UsageError, match="the models cannot be compared head by head"):
+        attnviz.compare_corpus(bert, gpt2, corpus, syntax=False)
+    tokenizer = bert_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = None
+    capital = tmp_path / "capital.txt"
+    capital.write_text("the cat\nThe cat\n", encoding="utf-8")
+    with pytest.raises(attnviz.TextError, match=r"capital.txt:2: the models read the text differently, from token 1"):
+        attnviz.compare_corpus(bert, from_loaded(sharp_bert(), tokenizer), capital, syntax=False)
+    with pytest.raises(
+        attnviz.CorpusError, match=r"a file that ends in .conllu \(a treebank\) or .txt \(.*\), found .*gap"
+    ):
+        attnviz.compare_corpus(bert, bert, examples(tmp_path / "gap.tsv", 3))
+    with pytest.raises(attnviz.UsageError, match="expected limit as a whole number from 1 on, found 0"):
+        attnviz.compare_corpus(bert, bert, corpus, limit=0)
+
+
+# --- interrupted, and by several processes
+
+
+def numbers(found: attnviz.CorpusComparison) -> dict[str, Any]:
+    """Of all heads, by id, and of the run; without what was verified, which is a sample of the batches."""
+    document = found.document()
+    heads = {head["id"]: {**head, "rank": None} for head in document["heads"]}
+    return {"corpora": document["corpora"], "yardsticks": document["yardsticks"], "heads": heads}
+
+
+def close(found: Any, expected: Any) -> None:
+    """The same but for rounding."""
+    if isinstance(expected, dict | list):
+        assert len(found) == len(expected)
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
+            close(found[key], expected[key])
+    else:
+        assert found == (pytest.approx(expected, rel=1e-4, abs=1e-5) if isinstance(expected, float) else expected)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A treebank with a sentence that is too long for the models, and one that is too short to count."""
+    path = treebank(tmp_path_factory.mktemp("trees") / "trees.conllu", 40)
+    long = "".join(f"{n}\tcat\t_\t_\t_\t_\t{n - 1}\tdep\t_\t_\n" for n in range(1, 46))
+    path.write_text(f"{long}\n1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusComparison:
+    found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8)
+    assert (found.texts, found.left_out) == (40, 2)
+    return found
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Send SIGINT in the middle of the batch with this number."""
+    one, numbers_of_batches = measure._Run.count, count(1)
+
+    def stopping(run: Any, *arguments: Any) -> None:
+        if next(numbers_of_batches) == after:
+            os.kill(os.getpid(), signal.SIGINT)
+        one(run, *arguments)
+
+    monkeypatch.setattr(measure._Run, "count", stopping)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, signals_heard: None
+):
+    kept, told, verified = tmp_path / "u", list[str](), list[int]()
+    for after in (1, 3):
+        with monkeypatch.context() as patched:
+            interrupt(patched, after)
+            with pytest.raises(KeyboardInterrupt):
+                attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+    read = SampledAttention.run
+    monkeypatch.setattr(
+        SampledAttention, "run", lambda run, batch, visit: (verified.append(len(batch.items)), read(run, batch, visit))
+    )
+    found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+    assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
+    close(numbers(found), numbers(whole))
+    assert (found.texts_verified, found.dropout) == (24, 0.1)  # the first batch of each of three runs
+    assert [line for line in told if "continuing" in line] == [
+        f"continuing after {n} texts that an earlier run measured; to start again, delete {kept}" for n in (8, 32)
+    ]
+    with pytest.raises(attnviz.OutputError, match=r"\(seed 0, now 1\); give the same settings to go on"):
+        attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=kept)
+
+
+def test_an_interrupted_run_does_not_go_on_with_another_corpus(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, monkeypatch: Any, signals_heard: None
+):
+    kept, mine = tmp_path / "u", tmp_path / "mine.conllu"
+    mine.write_text(trees.read_text())
+    with monkeypatch.context() as patched:
+        interrupt(patched, 2)
+        with pytest.raises(KeyboardInterrupt):
+            attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    before = kept.read_bytes()
+    mine.write_text(trees.read_text().replace("\tthe\t", "\tthese\t"))
+    with pytest.raises(attnviz.OutputError, match=r"mine.conllu, which has changed since: the \d+ texts .* begin anew"):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    assert kept.read_bytes() == before
+    mine.write_text("\n\n".join(trees.read_text().split("\n\n")[:3]) + "\n\n")
+    with pytest.raises(attnviz.OutputError, match=r"of the \d+ texts that it had read are gone"):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    assert kept.read_bytes() == before
+
+
+def test_processes_change_nothing(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
+):
+    states: list[Any] = []
+
+    def gathered(process: Process, state: Any) -> list[Any]:
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr(runs, "gathered", gathered)
+    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
+    for rank in (2, 1, 0):
+        monkeypatch.setattr(measure, "this_process", lambda rank=rank: Process(rank, 3))
+        found = attnviz.compare_corpus(bert, tuned, trees, batch_size=4)
+        assert (found is None) == (rank > 0)
+    assert found is not None
+    assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
+    close(numbers(found), numbers(whole))
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def tuned_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = with_other_head(sharp_bert())
+    return save_checkpoint(model, bert_tokenizer(), tmp_path_factory.mktemp("tuned") / "fine-tuned")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_folder: Path, tuned_folder: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*options: str, models: int = 2, file: Path = corpus) -> Result:
+        folders = [word for folder in (bert_folder, tuned_folder)[:models] for word in ("-m", str(folder))]
+        return CliRunner().invoke(app, ["compare", *folders, "--corpus", str(file), "--no-syntax", *options])
+
+    return invoke
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_writes_pictures_captions_and_documents(run: Any, result: attnviz.CorpusComparison):
+    done = run("-o", "out", "--top", "3")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "captions.md", "captions.tex", "compare-corpus-distances.png", "compare-corpus-map.png", "compare-corpus.csv",
+        "compare-corpus.json",
+    ]  # fmt: skip
+    content = json.loads(Path("out/compare-corpus.json").read_text(encoding="utf-8"))
+    assert content["corpora"][0]["texts"] == N_TEXTS
+    assert content["changed"] == len(result.changed)
+    first = content["heads"][0]
+    assert (first["id"], first["distance"]) == ("L1H2", pytest.approx(result.heads[0].distance))
+    assert first["interval"] == pytest.approx(result.heads[0].interval)
+    assert "A: tiny-bert\nB: fine-tuned\n" in done.stdout
+    assert "9 more heads left out" in done.stdout
+    assert len(Path("out/compare-corpus.csv").read_text(encoding="utf-8").splitlines()) == 13
+    assert run("--no-figures", "-q").exit_code == 0
+    assert len(list(Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "message"),
+    [
+        (["a text"], 2, "expected texts or --corpus, found both"),
+        ([], 1, "expected two models to compare over a corpus, found 1"),
+        (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
+        (["--words"], 2, "--words is about one text"),
+        (["--scale", "per-head"], 2, "--scale is about one text"),
+        (["--figures", "overview"], 2, "unknown figure 'overview': expected any of map, distances"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, message: str):
+    done = run(*options, models=models)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"attnviz: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not list(Path.cwd().iterdir())
+
+
+def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
+    run: Any, monkeypatch: pytest.MonkeyPatch, signals_heard: None
+):
+    with monkeypatch.context() as patched:
+        interrupt(patched, 2)
+        done = run("-o", "out", "--batch-size", "8", "--figures", "none")
+    assert done.exit_code == 130
+    kept = "What was measured is kept in out/compare-corpus.unfinished: the same command goes on from there."
+    assert done.stderr == f"attnviz: interrupted. {kept}\n"
+    done = run("-o", "out", "--batch-size", "8", "--figures", "none", "--select", "L9")
+    assert done.exit_code == 2
+    assert "continuing after 16 texts" in done.stderr
+    assert "names layer 9, but the model has layers 0 to 2" in done.stderr
+    assert kept in done.stderr
+    assert "continuing after 40 texts" in run("-o", "out", "--batch-size", "8", "--figures", "none").stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["compare-corpus.csv", "compare-corpus.json"]
+
+
+def test_a_text_that_only_another_process_reads_is_named_by_that_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = bert_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = None
+    folder = save_checkpoint(sharp_bert(), tokenizer, tmp_path / "cased")
+    capital = tmp_path / "capital.txt"
+    capital.write_text("the cat\nThe cat\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = run("-m", str(folder), models=1, file=capital)
+    assert done.exit_code == 1
+    assert "capital.txt:2: the models read the text differently" in done.stderr
+    assert run("-m", str(folder), models=1, file=tmp_path / "gone.txt").stderr == ""  # the first process says it
+
+
+def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):
+    done = run(file=Path("gone.txt"))
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "expected a corpus at gone.txt, found nothing" in done.stderr
+    for option in ("--limit", "--batch-size", "--seed"):
+        done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
+        assert done.exit_code == 2
+        assert (
+            done.stderr == f"attnviz: {option} is about a corpus; expected it with --corpus FILE, found it without.\n"
+        )
+
+
+# --- pictures
+
+
+def test_the_map_outlines_what_changed_and_the_ranking_shows_both_yardsticks(result: attnviz.CorpusComparison):
+    texts = texts_of(result.figure("map"))
+    assert "Outlined: heads that changed." in texts
+    assert any(text.startswith("dropout, median head") for text in texts)
+    figure = result.figure("distances")
+    texts = texts_of(figure)
+    assert {"L1H2", "A twice, with dropout", "head that changed", "heads by rank"} <= set(texts)
+    assert any(text.startswith("largest possible 0.83") for text in texts)
+    (ax,) = figure.axes
+    noise, dots = ax.collections[-2:]
+    np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
+    np.testing.assert_allclose(noise.get_offsets()[:, 1], [head.noise for head in result.heads])
+
+
+def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):
+    figure = result.figure("distances", select="L1")
+    ranks = [head.rank for head in result.heads if head.id.layer == 1]
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == [str(rank) for rank in ranks]
+    assert ranks != [1, 2, 3, 4]
+
+
+def test_the_legend_names_only_what_is_drawn(result: attnviz.CorpusComparison):
+    changed, others = ({str(head.id) for head in result.heads if head.changed is of} for of in (True, False))
+    assert "other head" not in texts_of(result.figure("distances", select=sorted(changed)))
+    alone = texts_of(result.figure("distances", select=sorted(others)))
+    assert "head" in alone
+    assert not {"head that changed", "other head"} & set(alone)
+
+
+def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusComparison):
+    (ax, *_) = result.figure("map").axes
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert len(boxes) == len(result.changed)
+    for box in boxes:
+        edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
+        assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)
+
+
+@pytest.mark.parametrize("corpus", [None, 3, b"x", [], np.ones(3)])
+def test_a_corpus_that_is_no_path_is_refused(bert: Checkpoint, tuned: Checkpoint, corpus: Any):
+    with pytest.raises(attnviz.UsageError, match="expected corpus as a path, found"):
+        attnviz.compare_corpus(bert, tuned, corpus)

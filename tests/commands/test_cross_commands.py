@@ -1,0 +1,456 @@
+"""What the other commands make of an encoder-decoder: all three kinds of attention, or its encoder alone."""
+
+import json
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from attnviz import ablate, analyze, compare, head_outputs, rollout
+from attnviz.cli.program import app
+from attnviz.commands.ablate import inputs
+from attnviz.commands.ablate.views import DRAWINGS as ABLATIONS
+from attnviz.commands.compare.views import DRAWINGS
+from attnviz.commands.outputs.views import DRAWINGS as OUTPUTS
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.errors import TextError, UsageError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.trace.generation import TargetTokens
+from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, sharp_bert
+
+SHORT, READ = "the cats saw", "die Katzen sahen"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return unigram_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def models(tokenizer) -> dict[str, Any]:
+    return {family: from_loaded(sharp(family, len(tokenizer)), tokenizer) for family in FAMILIES}
+
+
+def eager(checkpoint: Any) -> Any:
+    checkpoint.model.set_attn_implementation("eager")
+    return checkpoint.model
+
+
+# --- the encoder alone: rollout and profile -------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_rollout_is_that_of_the_encoder_alone(models, family):
+    checkpoint = models[family]
+    found = rollout(SHORT, checkpoint, residual=0.5)
+    ids = torch.tensor([checkpoint.tokenize(SHORT).ids])
+    with torch.no_grad():
+        patterns = eager(checkpoint).encoder(ids, output_attentions=True).attentions
+    rolled = torch.eye(ids.shape[1])
+    for pattern in patterns:
+        rolled = (pattern[0].mean(0) + torch.eye(ids.shape[1])) / 2 @ rolled
+    torch.testing.assert_close(found.weights[-1], rolled, atol=1e-5, rtol=0)
+    assert len(found.layers) == 2
+    assert found.facts.model.endswith(" (encoder)")
+    report = " ".join(found.report().split())
+    assert f"{family} is an encoder-decoder; this command measures its encoder alone." in report
+    model = found.document()["model"]
+    assert (model["part"], [stack["letter"] for stack in model["stacks"]]) == ("encoder", ["E"])
+
+
+def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(f"{SHORT}\n{SOURCE}\n")
+    kept = tmp_path / "unfinished"
+    how: dict[str, Any] = {"syntax": False, "repeats": True, "control": False, "unfinished": kept}
+    found = profile_heads(models["t5"], [corpus], **how)
+    assert {str(head) for head in found.passed_roles()} == {
+        f"E{layer}H{head}" for layer in range(2) for head in range(4)
+    }
+    entropies = [np.array([h.statistics["entropy"] for h in part.heads]) * n for part, n in analysed(models["t5"])]
+    expected = sum(entropies) / sum(n for _, n in analysed(models["t5"]))
+    np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=1e-5)
+    assert {role["id"][0] for role in found.document()["roles"]} == {"E"}
+    assert "measures its encoder alone" in " ".join(found.report().split())
+    assert kept.is_file()
+    again = profile_heads(models["t5"], [corpus], **how)
+    torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
+
+
+def analysed(checkpoint: Any) -> list[tuple[Any, int]]:
+    """The encoder's heads on both texts, with their numbers of tokens."""
+    parts = [analyze(text, checkpoint, target=READ).parts[0] for text in (SHORT, SOURCE)]
+    return [(part, len(part.tokens)) for part in parts]
+
+
+def test_a_profile_of_an_encoder_decoder_is_not_kept_for_heads(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(f"{SHORT}\n{SOURCE}\n")
+    arguments = ["profile", str(corpus), "-m", str(saved("t5", tmp_path)), "-d", "cpu", "-o", str(tmp_path / "out")]
+    ran = CliRunner().invoke(app, [*arguments, "--no-figures", "--no-control", "--no-syntax"])
+    assert ran.exit_code == 0, ran.output
+    assert "not kept for attnviz heads, which shows no roles of encoder-decoders" in ran.stderr
+
+
+# --- compare --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(models, tokenizer) -> Any:
+    other = from_loaded(sharp("bart", len(tokenizer), seed=1), tokenizer)
+    return compare(*(analyze(SHORT, model, target=READ) for model in (models["bart"], other)))
+
+
+def test_every_head_is_compared_with_the_one_of_its_id(compared):
+    assert sorted(str(head.id) for head in compared.heads) == sorted(str(head.id) for head in compared.first.heads)
+    for name in ("E1H2", "D2H3", "X0H1"):
+        a, b = (side.pattern(name).double().numpy() for side in (compared.first, compared.second))
+        found = compared.head(name)
+        assert found.total_variation == pytest.approx(np.abs(a - b).sum(1).mean() / 2, abs=1e-7)
+        assert (b - a)[found.largest.query, found.largest.key] == pytest.approx(found.largest.difference, abs=1e-6)
+    assert [str(layer.layer) for layer in compared.layers] == ["E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2"]
+    assert compared.layers[3].distance == pytest.approx(np.mean([head.distance for head in compared.select("D1")]))
+
+
+def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(compared):
+    entry = next(head for head in compared.document()["heads"] if head["id"] == "X0H1")
+    assert (entry["stack"], entry["layer"]) == ("cross-attention", 0)
+    assert entry["largest"]["query_label"] == compared.first.target.tokens.labels[entry["largest"]["query"]]
+    assert entry["largest"]["key_label"] == compared.first.tokens.labels[entry["largest"]["key"]]
+    document = json.loads(json.dumps(compared.document()))
+    assert document["target"] == READ
+    assert [layer["stack"][0] for layer in document["layers"]] == list("eedddccc")
+    assert "X0" in compared.report()
+    assert f"target: “{READ}”" in compared.report()
+
+
+def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
+    views = DRAWINGS
+    (plan,) = views["differences"].plans(compared, compared._choices(None, {"select": ["X0H1"]}))
+    assert plan.values.shape == (len(compared.first.target.tokens), len(compared.first.tokens))
+    assert (plan.labels.texts, plan.keys.texts) == (compared.first.target.tokens.labels, compared.first.tokens.labels)
+    (heads,) = views["map"].plans(compared, compared._choices(None, {}))
+    assert [(each.name[0], each.values.shape) for each in heads.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
+    assert heads.maps[2].values[0, 1] == compared.head("X0H1").distance
+    for name in ("overview", "map", "differences"):
+        plt.close(compared.figure(name))
+    with pytest.raises(UsageError, match="no figure 'page'"):
+        compared.page()
+
+
+def test_two_sources_with_one_target_are_compared(models):
+    sides = [analyze(text, models["t5"], target=READ, words=True) for text in (SHORT, "the dogs saw")]
+    found = compare(*sides)
+    assert found.compared == "texts"
+    cross = found.parts[2]
+    assert (cross.labels, cross.key_labels) == (sides[0].target.context.units.labels, found.parts[0].labels)
+    assert cross.key_differing == found.differing
+    assert not any(cross.differing)
+    assert cross.key_labels[1] == "cats → dogs"
+
+
+def test_sides_of_different_targets_or_shapes_are_refused(models, tokenizer):
+    one = analyze(SHORT, models["t5"], target=READ)
+    with pytest.raises(TextError, match=r"the decoders read different targets, “die .*”; expected the same .*--target"):
+        compare(one, analyze(SHORT, models["t5"], target="die Hunde"))
+    shallow = from_loaded(sharp("t5", len(tokenizer), num_decoder_layers=2), tokenizer)
+    with pytest.raises(UsageError, match=r"t5 with 2 encoder layers of 4 heads, 3 decoder layers of 4 heads, 3 cross"):
+        compare(one, analyze(SHORT, shallow, target=READ))
+
+
+def test_compare_takes_a_target(tmp_path):
+    texts, out = ["compare", SHORT, "the dogs saw", "--target", READ, "-d", "cpu"], tmp_path / "out"
+    more = ["-m", str(saved("t5", tmp_path)), "--words", "-o", str(out), "--no-figures"]
+    ran = CliRunner().invoke(app, [*texts, *more])
+    assert ran.exit_code == 0, ran.output
+    assert json.loads((out / "compare.json").read_text())["target"] == READ
+    ran = CliRunner().invoke(app, [*texts, "-m", "tiny-gpt2", "-o", str(tmp_path / "other")])
+    assert ran.exit_code == 1
+    assert "'gpt2' reads one text; leave out --target" in ran.stderr
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(models) -> dict[str, Any]:
+    return {family: head_outputs(SHORT, models[family], target=READ) for family in ("bart", "t5", "mt5")}
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
+    found, checkpoint = written[family], models[family]
+    given: dict[str, torch.Tensor] = {}
+    modules = [checkpoint.architecture.modules(checkpoint.model)[layer] for layer in (0, 2, 5)]  # E0, D0, X0
+    handles = [
+        module.output.register_forward_hook(lambda _, __, out, name=name: given.update({name: out[0][0]}))
+        for name, module in zip(("E0", "D0", "X0"), modules, strict=True)
+    ]
+    with torch.no_grad():
+        eager(checkpoint)(
+            input_ids=torch.tensor([found.tokens.ids]),
+            decoder_input_ids=torch.tensor([found.target.tokens.ids]),
+            use_cache=False,
+        )
+    for handle in handles:
+        handle.remove()
+    for name, module in zip(("E0", "D0", "X0"), modules, strict=True):
+        total = sum(found.output(head.id) for head in found.select(name))
+        bias = getattr(module.o_proj, "bias", None)
+        torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=1e-5, rtol=0)
+
+
+def test_cross_heads_weigh_what_they_write_of_the_source(written):
+    found = written["t5"]
+    n, m = len(found.tokens), len(found.target.tokens)
+    assert (found.value_norms("X0H1").shape, found.norms("X0H1").shape) == ((n,), (m, n))
+    torch.testing.assert_close(found.norms("X0H1"), found.pattern("X0H1") * found.value_norms("X0H1"))
+    sink = found.pattern("X0H1")[1:, -1].mean()  # the source ends with </s>, the target begins with <pad>
+    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
+    assert [part.table("norm").shape for part in found.parts] == [(2, 4), (3, 4), (3, 4)]
+    assert [len(part.queries) for part in found.parts] == [n, m, m]
+
+
+@pytest.mark.parametrize("family", ["t5", "mt5"])
+def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family):
+    found, whole = written[family], sharp(family, len(tokenizer))
+    with torch.no_grad():
+        logits = whole(
+            input_ids=torch.tensor([found.tokens.ids]), decoder_input_ids=torch.tensor([found.target.tokens.ids])
+        ).logits[0]
+    for position in (2, len(found.target.tokens) - 1):
+        parts = found.attribute(position)
+        own = logits[position] - logits[position].mean()
+        assert parts.predicted.id == int(own.argmax())
+        total = sum(each.predicted for each in (*parts.heads, *parts.parts))
+        assert total == pytest.approx(float(own.max()), rel=1e-4)
+        assert {str(head.id)[0] for head in parts.heads} == {"D", "X"}
+        assert [part.layer for part in parts.parts if part.name == "feed-forward"] == [2, 3, 4]  # those of the decoder
+    assert found.attribute(2).actual.id == found.target.tokens.ids[3]
+    with pytest.raises(UsageError, match="E0H1 writes into the encoder's residual stream, of which no logits are made"):
+        found.promoted("E0H1")
+    entries = {head["id"]: head for head in found.document()["heads"]}
+    assert entries["E0H1"]["promotion"] is None
+    assert entries["X0H1"]["promotion"]["predicted"] == found.promoted("X0H1").predicted
+    assert entries["X0H1"]["stack"] == "cross-attention"
+
+
+def test_post_norm_models_say_why_they_promote_no_tokens(written):
+    assert "every residual passes through later layer norms" in written["bart"].no_attribution
+    report = " ".join(written["bart"].report().split())
+    assert f"Target (given): “{READ}”" in report
+
+
+@pytest.mark.draws
+def test_pictures_of_outputs_are_by_kind(written, tmp_path):
+    views = OUTPUTS
+    found = written["t5"]
+    (shares,), (effects,) = (views[name].plans(found, found._choices(None, {})) for name in ("shares", "effects"))
+    assert [each.name[0] for each in shares.maps] == list("EDXEDX")
+    assert [each.name for each in effects.maps] == ["D (decoder)", "X (cross-attention)"]
+    assert effects.maps[1].values[0, 1] == found.promoted("X0H1").predicted
+    (plan,) = views["heads"].plans(found, found._choices(None, {"select": ["X0H1"]}))
+    assert plan.pattern.shape == (len(found.target.tokens), len(found.tokens))
+    assert plan.keys.texts == found.tokens.labels
+    found.save(tmp_path, figures=["heads"], select=["X0H1", "E0H0"], tensors=True)
+    assert {path.name for path in (tmp_path / "outputs").iterdir()} == {
+        "E00H00.png", "X00H01.png"
+    }  # fmt: skip
+    tensors = load_file(tmp_path / "outputs.safetensors")
+    torch.testing.assert_close(tensors["cross-attention.0"][0], found.output("X0H1"))
+
+
+def test_outputs_take_a_target(tmp_path):
+    folder, out = saved("t5", tmp_path), tmp_path / "out"
+    arguments = [
+        "outputs",
+        SHORT,
+        "-m",
+        str(folder),
+        "-d",
+        "cpu",
+        "-o",
+        str(out),
+        "--no-figures",
+        "--max-new-tokens",
+        "4",
+    ]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    document = json.loads((out / "outputs.json").read_text())
+    assert document["target_generated"]
+    assert len(document["target_tokens"]) <= 4
+    ran = CliRunner().invoke(app, ["outputs", SHORT, "-m", "tiny-gpt2", "--target", READ, "-o", str(tmp_path / "no")])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
+    assert "'gpt2' reads one text; leave out --target" in ran.stderr
+
+
+# --- ablate ---------------------------------------------------------------------------------------
+
+
+def loss_without(whole: Any, checkpoint: Any, head: str, method: str, texts: list[tuple[str, str]]) -> list[float]:
+    """The loss of each target, a mean over its tokens, without one head: by transformers' own loss and a plain hook."""
+    letter, number, which = head[0], int(head[1]), int(head[3])
+    inner = getattr(whole, "model", whole)
+    side = inner.encoder if letter == "E" else inner.decoder
+    if hasattr(side, "block"):
+        attention = (
+            side.block[number].layer[0].SelfAttention if letter != "X" else side.block[number].layer[1].EncDecAttention
+        )
+        output = attention.o
+    else:
+        attention = side.layers[number].self_attn if letter != "X" else side.layers[number].encoder_attn
+        output = attention.out_proj
+    stack = next(stack for stack in checkpoint.stacks if stack.letter == letter)
+    values, losses = [], []
+
+    def run(change: Any = None) -> list[float]:
+        found = []
+        for text, target in texts:
+            ids, labels = (torch.tensor([checkpoint.tokenizer(each).input_ids]) for each in (text, target))
+            handle = output.register_forward_pre_hook(lambda _, args: change(args[0]))
+            with torch.no_grad():
+                found.append(float(whole(input_ids=ids, labels=labels, use_cache=False).loss))
+            handle.remove()
+        return found
+
+    run(lambda given: values.append(given[0]))
+    width = values[0].shape[-1] // stack.n_heads
+    place = slice(which * width, (which + 1) * width)
+    instead = torch.cat(values)[:, place].mean(0) if method == "mean" else 0.0
+
+    def change(given: torch.Tensor) -> torch.Tensor:
+        changed = given.clone()
+        changed[..., place] = instead
+        return changed
+
+    losses += run(change)
+    return losses
+
+
+TEXTS = [(SHORT, READ), (SOURCE, TARGET)]
+
+
+@pytest.mark.parametrize("method", ["zero", "mean"])
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, method):
+    checkpoint, whole = models[family], sharp(family, len(tokenizer)).double()  # two losses that nearly cancel
+    whole.set_attn_implementation("eager")
+    text, target = TEXTS[1]
+    found = ablate(text, checkpoint, target=target, method=method, curve=False, gradient=False)
+    ids, labels = (torch.tensor([tokenizer(each).input_ids]) for each in (text, target))
+    with torch.no_grad():
+        clean = float(whole(input_ids=ids, labels=labels).loss)
+    assert found.clean_loss == pytest.approx(clean, abs=1e-5)
+    for head in ("E1H2", "D0H1", "D2H3", "X1H0", "X2H3"):
+        (expected,) = loss_without(whole, checkpoint, head, method, TEXTS[1:])
+        assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=1e-5), head
+    assert len(found.heads) == sum(stack.n_layers * stack.n_heads for stack in checkpoint.stacks)
+    assert max(abs(each.damage["loss"].value) for each in found.heads) > 1e-4
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, family, monkeypatch):
+    """Two texts of other lengths read at once, and one at a time; targets are those given, text by text."""
+    own = dict(TEXTS)
+    monkeypatch.setattr(
+        inputs, "target_tokens", lambda checkpoint, tokens, *_: TargetTokens(own[said[tuple(tokens.ids)]], tokens, True)
+    )
+    said = {tuple(models[family].tokenize(text).ids): text for text in own}
+    results = [
+        ablate(list(own), models[family], method="uniform", batch_size=size, select=["E0", "D1", "X"])
+        for size in (1, 2)
+    ]
+    for one, other in zip(*(result.heads for result in results), strict=True):
+        assert one.id == other.id
+        assert one.damage["loss"].value == pytest.approx(other.damage["loss"].value, abs=1e-6)
+        assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=1e-7)
+    assert [set_.heads[0].layer_name for set_ in results[1].layers] == ["E0", "D1", "X0", "X1", "X2"]
+    assert results[1].verified.n_inputs == 2
+
+
+def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
+    """A head whose attention is uniform already loses nothing by the method uniform, and a sharp one does."""
+    checkpoint = models["t5"]
+    weights = checkpoint.model.decoder.block[1].layer[1].EncDecAttention.q.weight
+    before = weights.detach().clone()
+    with torch.no_grad():
+        weights[:8] = 0.0  # scores of X1H0 are all 0
+    try:
+        found = ablate(SHORT, checkpoint, target=READ, method="uniform", select=["X1"], curve=False, gradient=False)
+    finally:
+        with torch.no_grad():
+            weights.copy_(before)
+    assert found.head("X1H0").damage["loss"].value == pytest.approx(0, abs=1e-6)
+    assert abs(found.head("X1H1").damage["loss"].value) > 1e-5
+
+
+def test_gradients_are_what_zero_does_to_first_order(tokenizer):
+    """Shrunk heads: then the loss changes by the gradient alone."""
+    model = sharp("bart", len(tokenizer))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "v_proj" in name:
+                parameter.mul_(1e-3)
+    found = ablate(SHORT, from_loaded(model.double(), tokenizer), target=READ, method="zero", curve=False)
+    for head in found.heads:
+        assert head.gradient == pytest.approx(abs(head.damage["loss"].value), rel=0.05, abs=1e-8)
+
+
+def test_an_ablation_tells_kinds_and_targets(models):
+    found = ablate(SHORT, models["bart"], target=READ, select=["E0", "X0H1", "X0H2"])
+    document = json.loads(json.dumps(found.document()))
+    assert document["targets"] == [READ]
+    assert {head["stack"] for head in document["heads"]} == {"encoder", "cross-attention"}
+    assert [layer["stack"] for layer in document["layers"]] == ["encoder", "cross-attention"]
+    report = " ".join(found.report(110).split())
+    assert "next tokens of the given target" in report
+    assert " E0 " in report
+    assert " L0 " not in report
+    (plan,) = ABLATIONS["map"].plans(found, found._choices(None, {}))
+    assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
+    assert np.isfinite(plan.maps[2].values).sum() == 2
+    with pytest.raises(UsageError, match="head D0H0 was not removed"):
+        found.head("D0H0")
+
+
+def test_targets_of_an_ablation(models, tmp_path):
+    with pytest.raises(UsageError, match=r"one target .* is for one text, found 2 texts; leave it out"):
+        ablate([SHORT, SOURCE], models["t5"], target=READ)
+    folder, out = saved("t5", tmp_path), tmp_path / "out"
+    arguments = ["ablate", SHORT, "-m", str(folder), "-d", "cpu", "-o", str(out), "--no-figures", "--no-curve"]
+    ran = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "3", "--select", "X0"])
+    assert ran.exit_code == 0, ran.output
+    assert "next tokens of targets that the model writes, greedily" in " ".join(ran.stdout.split())
+    ran = CliRunner().invoke(app, ["ablate", SHORT, "-m", "tiny-gpt2", "--target", READ, "-o", str(tmp_path / "no")])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
+
+
+def test_a_model_without_a_head_is_measured_by_the_decoders_final_states(tokenizer):
+    found = ablate(SHORT, from_loaded(sharp("bart", len(tokenizer)).model, tokenizer), target=READ, curve=False)
+    assert found.kind == "states"
+    assert found.head("X1H1").damage["cosine"].value > 0
+
+
+# --- options that a model cannot take -------------------------------------------------------------
+
+
+def test_a_longest_target_is_for_targets_that_are_generated(models):
+    with pytest.raises(TextError, match=r"--max-new-tokens .* but a model of the architecture 'bert' writes none"):
+        analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), max_new_tokens=3)
+    with pytest.raises(TextError, match=r"--max-new-tokens .* but the target is given; leave it out"):
+        analyze(SHORT, models["t5"], target=TARGET, max_new_tokens=3)
+
+
+def test_a_target_is_not_for_a_corpus(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(SHORT)
+    arguments = ["compare", "--corpus", str(corpus), "-m", "tiny-gpt2", "-m", "tiny-gpt2", "--target", READ]
+    ran = CliRunner().invoke(app, arguments)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert "--target is about one text" in ran.stderr

@@ -1,0 +1,237 @@
+"""``attnviz heads --each-line`` and ``attnviz.analyze_each``: several texts in one run."""
+
+import csv
+import json
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.heads import measure as heads_measure
+from attnviz.figures import Style
+from tests.support.drawn import texts_of
+from tests.support.encoder_decoders import sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+LINES = ("the cat that i saw ran away", "the dog ran away and the house ran", "he was in a tree")
+TOO_LONG = "the cat " * 30
+
+
+@pytest.fixture(scope="module")
+def result() -> attnviz.TextsAnalysis:
+    return attnviz.analyze_each(LINES, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path) -> Any:
+    """Runs ``attnviz heads x.txt --each-line`` on these lines."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(lines: str, *options: str, file: str = "x.txt", stdin: str | None = None) -> Result:
+        Path("x.txt").write_text(lines, encoding="utf-8")
+        words = ["heads", file, "--each-line", "-m", str(bert_folder), "-o", "out", "--no-syntax", *options]
+        return CliRunner().invoke(app, words, input=stdin)
+
+    return invoke
+
+
+def document() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path("out/heads-texts.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_the_spread_is_that_of_the_texts_alone(result: attnviz.TextsAnalysis):
+    model, tokenizer = sharp_bert(), bert_tokenizer()
+    alone = [attnviz.analyze(text, model, tokenizer=tokenizer, syntax=False) for text in LINES]
+    for head in result.heads:
+        entropies = [analysis.head(head.id).statistics["entropy"] for analysis in alone]
+        spread = head.statistics["entropy"]
+        assert (spread.n, spread.least, spread.largest) == (3, min(entropies), max(entropies))
+        assert spread.mean == pytest.approx(fmean(entropies))
+        assert spread.sd == pytest.approx(stdev(entropies))
+        assert head.uniform["entropy"] == pytest.approx(fmean(each.context.uniform["entropy"] for each in alone))
+        labels = [analysis.head(head.id).label for analysis in alone]
+        assert head.labels == {label: labels.count(label) for label in labels}
+        assert head.labels[head.label] == max(head.labels.values())
+    assert result.verification.pattern_error == max(each.verification.pattern_error for each in alone)
+
+
+def test_what_cannot_be_measured_is_left_out_of_the_mean():
+    of_gpt2 = attnviz.analyze_each([LINES[0], "cat"], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    nothing = of_gpt2.head("L0H0").statistics["next"]  # no token sees the next one
+    assert (nothing.n, nothing.mean, nothing.sd, nothing.least) == (0, None, None, None)
+    one = attnviz.analyze_each([LINES[0]], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    assert one.head("L0H0").statistics["entropy"].sd is None
+    assert "± –" not in one.report(100)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any, bert_folder: Path):
+    done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "texts")
+    assert done.exit_code == 0, done.output
+    content = document()
+    assert [(line["line"], line["text"]) for line in content["lines"]] == [(1, LINES[0]), (4, LINES[1]), (5, LINES[0])]
+    folders = [line["folder"] for line in content["lines"]]
+    assert folders[0] == folders[2] != folders[1]
+    assert folders[0].startswith("the-cat-that-i-saw-ran-away-")
+    assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == sorted(set(folders))
+    written = [json.loads(line) for line in Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert written == [json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8")) for folder in folders]
+    alone = attnviz.analyze(LINES[1], bert_folder, syntax=False).document()
+    assert written[1]["heads"] == json.loads(json.dumps(alone["heads"]))
+    assert content["files"] == ["captions.md", "captions.tex", "heads-texts.csv", "heads-texts.json", "heads.jsonl",
+                                "texts.png"]  # fmt: skip
+    with Path("out/heads-texts.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))
+    assert float(sink["mean"]) == content["heads"][9]["statistics"]["sink"]["mean"]
+    assert sink["n"] == "3"
+    assert "3 texts" in done.stdout
+    again = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "none")
+    assert again.exit_code == 0, again.output  # its own files may be replaced
+    assert len(Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_figures_named_are_those_of_each_text_and_texts_that_of_all(run: Any):
+    done = run(LINES[0], "--figures", "overview,texts", "--select", "L1H2", "--json")
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
+    (folder,) = {line["folder"] for line in content["lines"]}
+    assert content["figures"] == ["texts.png"]
+    assert [head["id"] for head in content["heads"]] == ["L1H2"]
+    assert json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8"))["figures"] == ["overview.png"]
+
+
+def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
+    done = run(f"{LINES[0]}\n{LINES[1]}", "--figures", "pair")
+    assert done.exit_code == 0, done.output
+    assert "attnviz: 2 texts had nothing to draw for the figure pair\n" in done.stderr
+
+
+def test_relations_are_drawn_where_a_text_has_them(run: Any):
+    done = run("the cat saw\nthe dog ran\n", "--relations", "--figures", "heads", "--select", "L0H0")
+    assert done.exit_code == 0, done.output
+    assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())
+    assert len(list(Path("out").glob("*/heads/L00H00.png"))) == 2
+
+
+def test_lines_may_come_from_standard_input(run: Any):
+    done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
+    assert done.exit_code == 0, done.output
+    assert [line["line"] for line in document()["lines"]] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "code", "message"),
+    [
+        (f"{LINES[0]}\n\n{TOO_LONG}\n", [], 1, "x.txt:3: the text has 62 tokens"),
+        (f"{LINES[0]}\n\u200b\n", [], 1, "x.txt:2: "),
+        ("\n \n", [], 1, "x.txt is empty"),
+        (LINES[0], ["--pair", "a"], 2, "--pair is about one text; expected --each-line without it"),
+        (LINES[0], ["--token", "cat"], 2, "--token is about one text"),
+        (LINES[0], ["--figures", "nonsense"], 2, "unknown figure 'nonsense'"),
+        (LINES[0], ["--relation", "obj"], 2, "--relation is about one text"),
+        (LINES[0], ["--select", "obj"], 2, "--select 'obj' is what heads are on one text; expected ids such as L2H8"),
+        (LINES[0], ["--map", "nonsense"], 2, "unknown statistic 'nonsense'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_line_before_anything_is_written(
+    run: Any, lines: str, options: list[str], code: int, message: str
+):
+    done = run(lines, *options)
+    assert done.exit_code == code
+    assert done.stderr.startswith(f"attnviz: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not Path("out").exists()
+
+
+def test_other_files_and_no_file_are_refused(run: Any):
+    Path("trees.conllu").write_text("", encoding="utf-8")
+    assert "ends in .txt (one sentence a line), found trees.conllu" in run("", file="trees.conllu").stderr
+    gone = run("", file="gone.txt").stderr
+    assert (
+        "expected a corpus at gone.txt, found nothing; give a file that ends in .txt (one sentence a line).\n" in gone
+    )
+    with pytest.raises(attnviz.UsageError, match=r"expected a list of texts, or the path of a .txt file, found \[\]"):
+        attnviz.analyze_each([], sharp_bert(), tokenizer=bert_tokenizer())
+    with pytest.raises(attnviz.TextError, match="text 2 of the list: the text has 62 tokens"):
+        attnviz.analyze_each([LINES[0], TOO_LONG], sharp_bert(), tokenizer=bert_tokenizer())
+    with pytest.raises(attnviz.TextError, match=r"expected text .* as a string, found int"):
+        attnviz.analyze_each([1], sharp_bert(), tokenizer=bert_tokenizer())  # type: ignore[list-item]
+
+
+def test_the_figure_of_all_texts_of_an_encoder_decoder_is_refused_before_anything_is_written(
+    run: Any, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = save_checkpoint(sharp("t5"), unigram_tokenizer(), tmp_path_factory.mktemp("t5") / "t5")
+    done = run("\n".join(LINES), "--figures", "texts", "-m", str(folder))
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "attnviz: there is no figure 'texts': it is drawn for models of one kind of attention only.\n"
+    )
+    assert not Path("out").exists()
+
+
+def test_a_long_line_is_cut_on_request(run: Any):
+    done = run(TOO_LONG, "--no-figures", "--truncate")
+    assert done.exit_code == 0, done.output
+    assert document()["lines"][0]["tokens_cut_off"] == 22
+    assert "1 text cut to what the model can read" in " ".join(done.stdout.split())
+
+
+def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: pytest.MonkeyPatch):
+    read, texts = heads_measure.Reader.read, []
+
+    def interrupted(self: Any, text: str, *more: Any) -> Any:
+        texts.append(text)
+        if len(texts) == 3:
+            raise KeyboardInterrupt
+        return read(self, text, *more)
+
+    monkeypatch.setattr(heads_measure.Reader, "read", interrupted)
+    done = run("\n".join(LINES), "--no-figures")
+    assert done.exit_code == 130
+    assert done.stderr == (
+        "attnviz: interrupted. 2 texts were written to out, each whole in its own folder; the summary was not.\n"
+    )
+    assert len(list(Path("out").glob("*/heads.json"))) == 2
+    assert not Path("out/heads-texts.json").exists()
+    assert not Path("out/heads.jsonl").exists()
+    monkeypatch.undo()
+
+
+def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
+    opened, original = [], heads_measure.open_checkpoint
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        opened.append(arguments)
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(heads_measure, "open_checkpoint", counted)
+    assert run("\n".join(LINES), "--no-figures", "-q").exit_code == 0
+    assert len(opened) == 1
+
+
+def test_progress_counts_texts(result: attnviz.TextsAnalysis):
+    told: list[Any] = []
+    attnviz.analyze_each(
+        LINES[:2], result.checkpoint, syntax=False, progress=lambda *each: told.append(each),
+        visit=lambda one, analysis: told.append((one.text, analysis.text)),
+    )  # fmt: skip
+    assert told == [("texts", 0, 2), (LINES[0],) * 2, ("texts", 1, 2), (LINES[1],) * 2, ("texts", 2, 2)]
+
+
+def test_the_picture_has_a_row_a_text_and_a_column_a_head(result: attnviz.TextsAnalysis):
+    figure = result.figure("texts", Style(width=6.0), select=["L0H1", "L2H3"])
+    texts = texts_of(figure)
+    assert [f"“{line}”" for line in LINES] == [text for text in texts if text.startswith("“")]
+    tiles = [ax for ax in figure.axes if ax.images]
+    assert [ax.images[0].get_array().shape for ax in tiles] == [(9, 9)] * 2 + [(10, 10)] * 2 + [(7, 7)] * 2
+    for ax, analysis in zip(tiles[::2], result.first, strict=True):
+        np.testing.assert_allclose(ax.images[0].get_array(), analysis.pattern("L0H1").numpy())

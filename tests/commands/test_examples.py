@@ -1,0 +1,281 @@
+"""Examples of what heads do: the right ones, from any batches, processes and runs, with weights that are true."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+
+import attnviz
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.examples import TopExamples, find_examples
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.errors import UsageError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.profiles.examples import (
+    GROUPS,
+    Example,
+    Unit,
+    examples_entry,
+    joined_entries,
+    parts_of_text,
+    stored_examples,
+)
+from attnviz.profiles.json_entry import Entry
+from attnviz.texts.long_runs import Process, Unfinished
+from attnviz.texts.reading import open_corpus
+from attnviz.texts.runs import RunSettings
+from tests.commands.test_profile import interrupt
+from tests.support import corpora
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture(scope="module", params=["bert", "gpt2"])
+def model(request):
+    made = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}[request.param]
+    return from_loaded(*(make() for make in made))
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpora")
+    return [corpora.treebank(folder / "trees.conllu", 40), corpora.examples(folder / "gap.tsv", 20)]
+
+
+def settings(model, paths, rank=0, count=1, batch_size=16, unfinished=None):
+    return RunSettings(
+        model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, Process(rank, count),
+        Unfinished(unfinished, {}), lambda *_: None, lambda _: None,
+    )  # fmt: skip
+
+
+def every(settings):
+    """The examples of all roles of all heads, passed or not; None in all processes but the first."""
+    run = CorpusRun(settings)
+    if not run.measure(repeats=False):
+        return None
+    made = attnviz.commands.profile.measure._profile(run, None, None, None, False, 0)
+    return find_examples(run, [replace(role, passed=True) for role in made.roles], 3)
+
+
+@pytest.fixture(scope="module")
+def whole(model, paths):
+    return every(settings(model, paths))
+
+
+def test_there_are_examples_of_every_kind_of_role(model, whole):
+    roles = {each.role for each in whole if each.best and each.deciles and each.failures}
+    relations = {"syntactic:det", "syntactic:nsubj", "syntactic:obj", "syntactic:acl", "syntactic:acl:relcl"}
+    assert roles >= {*relations, "coreference", "previous-token", "local", "sink", "semantic"}
+    assert {each.direction for each in whole if each.role == "syntactic:det"} <= {
+        "dependent_to_head", "head_to_dependent"
+    }  # fmt: skip
+
+
+def weight(analysis, id, query, key):
+    """From the pattern of one sentence: mean over the tokens of the query, sum over those of the key."""
+    spans = analysis.tokens.offsets
+
+    def places(unit):
+        if unit.start == unit.end:
+            return [0 if unit.end == 0 else len(spans) - 1]
+        found = [at for at, (start, end) in enumerate(spans) if start < unit.end and end > unit.start]
+        sinks = analysis.context.units.sink
+        return [at for at in found if not sinks[at]] or found
+
+    return float(analysis.pattern(str(id))[places(query)][:, places(key)].sum(1).mean())
+
+
+@pytest.mark.draws
+def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
+    analyses = {}
+    for of_role in whole[::10]:
+        for example in (each for group in GROUPS for each in getattr(of_role, group)):
+            if example.text not in analyses:
+                analyses[example.text] = attnviz.analyze(example.text, model, syntax=False, profile=False)
+            analysis = analyses[example.text]
+            assert weight(analysis, of_role.id, example.query, example.key) == pytest.approx(example.weight, abs=1e-4)
+            if example.gold is not None:
+                found = weight(analysis, of_role.id, *example.gold)
+                assert found == pytest.approx(example.gold_weight, abs=1e-4)
+    assert len(analyses) > 20
+
+
+def test_hits_are_hits_failures_failures_and_groups_in_order(whole):
+    for of_role in whole:
+        texts = [example.number for example in of_role.best]
+        assert len(texts) == len(set(texts)) <= 3
+        assert [each.hit for each in of_role.best] == [True] * len(of_role.best)
+        assert [each.hit for each in of_role.failures] == [False] * len(of_role.failures)
+        sign = 1 if of_role.role == "broad" else -1
+        assert [each.weight for each in of_role.best] == sorted(
+            (each.weight for each in of_role.best), key=lambda weight: sign * weight
+        )
+        assert [each.weight for each in of_role.failures] == sorted((e.weight for e in of_role.failures), reverse=True)
+        deciles = [each.weight if each.gold_weight is None else each.gold_weight for each in of_role.deciles]
+        assert deciles == sorted(deciles)
+        for example in (*of_role.best, *of_role.failures, *of_role.deciles):
+            if example.gold is not None and example.gold_weight < example.weight:
+                assert not example.hit
+            if example.gold is not None and example.hit:
+                assert example.gold == (example.query, example.key)
+
+
+def same(found, expected):
+    """The same examples; a weight may be rounded to the decimal beside it."""
+
+    def weights(examples):
+        each = [each for of_role in examples for group in GROUPS for each in getattr(of_role, group)]
+        return [each.weight for each in each] + [each.gold_weight or 0 for each in each]
+
+    def without(of_role):
+        groups = {
+            name: tuple(replace(e, weight=0, gold_weight=0) for e in some) for name, some in of_role.groups.items()
+        }
+        return replace(of_role, **groups)
+
+    assert [without(each) for each in found] == [without(each) for each in expected]
+    assert weights(found) == pytest.approx(weights(expected), abs=1.01e-4)
+
+
+@pytest.mark.draws
+def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
+    same(every(settings(model, paths, batch_size=1)), whole)
+
+
+@pytest.mark.draws
+def test_processes_change_nothing(model, paths, whole, monkeypatch):
+    states = []
+
+    def gathered(process, state):
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr("attnviz.texts.runs.gathered", gathered)
+    *others, found = (every(settings(model, paths, rank, 3, batch_size=4)) for rank in (2, 1, 0))
+    assert others == [None, None]
+    same(found, whole)
+
+
+def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, signals_heard):
+    kept = tmp_path / "profile.unfinished"
+    with monkeypatch.context() as patch:
+        interrupt(patch, 4, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            every(settings(model, paths, batch_size=4, unfinished=kept))
+    assert kept.exists()
+    same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
+
+
+@pytest.mark.parametrize("model", ["gpt2"], indirect=True)
+def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, paths, monkeypatch):
+    monkeypatch.setattr("attnviz.commands.profile.examples.SAMPLED_TEXTS", 5)
+
+    def texts(seed):
+        examples = profile_heads(model, paths, control=False, seed=seed).examples
+        return {(e.corpus, e.number) for of_role in examples for some in of_role.groups.values() for e in some}
+
+    drawn = texts(0)
+    assert 5 <= len(drawn) <= 10
+    assert texts(0) == drawn != texts(1)
+
+
+def example(weight, number=0):
+    unit = Unit("a", 0, 1)
+    return Example("a.txt", number, f"a {number}", unit, unit, weight, True, None, None)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
+def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
+    top, offers = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)]
+    for score, text in (offers[at] for at in order):
+        top.offer(score, (0, text, 0), example(score / 9, text))
+    assert [each.number for each in top.ranked()] == [1, 3]
+
+
+def test_deciles_of_99_are_every_tenth():
+    top = TopExamples(99)
+    for number in range(99):
+        top.offer(number * 61 % 99, (0, number, 0), example(number / 100, number))
+    assert [each.number for each in top.deciles()] == [*range(9, 99, 10)]
+
+
+# --- in documents
+
+
+def test_a_document_gives_the_examples_back_and_names_each_text_once(whole):
+    content = json.loads(json.dumps(examples_entry(whole)))
+    assert stored_examples(Entry(content)) == whole
+    named = [(text["corpus"], text["number"]) for text in content["texts"]]
+    assert len(named) == len(set(named))
+    assert stored_examples(Entry(None)) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.pop("texts"),
+        lambda content: content["roles"][0]["best"][0].update(weight=float("nan")),
+        lambda content: content["roles"][0]["best"][0].update(text=9999),
+        lambda content: content["roles"][0]["best"][0].update(query=["a", 5, 2]),
+        lambda content: content["roles"][0]["best"][0].update(key=["a", 5, 9999]),
+        lambda content: content.update(roles=7),
+    ],
+)
+def test_damaged_examples_are_told(whole, change):
+    content = json.loads(json.dumps(examples_entry(whole)))
+    change(content)
+    with pytest.raises(ValueError, match=r"^expected .* for .*, found "):
+        stored_examples(Entry(content))
+
+
+def test_examples_of_two_documents_are_joined_with_the_licences_of_their_texts(whole):
+    names = [each for each in whole if each.role == "coreference"], [each for each in whole if "det" in each.role]
+    one, two = ({"examples": examples_entry(some)} for some in names)
+    one["examples"]["licences"] = {"gap.tsv": "A", "other.txt": "B"}
+    joined = joined_entries([(one, {"coreference"}), (two, {"syntactic:det"})])
+    assert stored_examples(Entry(joined)) == (*names[0], *names[1])
+    assert joined["licences"] == {"gap.tsv": "A"}
+
+
+def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(model, paths):
+    found = profile_heads(model, paths, control=False, examples=2)
+    passed = {(role.id, role.role) for role in found.roles if role.passed}
+    named = {(each.id, each.role) for each in found.examples}
+    judged = [role for role in found.roles if role.role.startswith("syntactic:")]
+    best = {max((role for role in judged if role.id == id), key=lambda role: role.margin).id for id, _ in named}
+    assert {role for role in named if role[1] in ("sink", "previous-token")} <= passed
+    assert {id for id, role in named if role.startswith("syntactic:")} == {role.id for role in judged} == best
+    assert max(len(each.best) for each in found.examples) == 2
+    assert found.document()["examples"]["roles"]
+    assert profile_heads(model, paths, control=False, examples=0).document()["examples"] is None
+
+
+@pytest.mark.parametrize("given", [-1, 101, "8", 1.5, True])
+def test_a_number_of_examples_that_is_none_is_refused(model, paths, given):
+    with pytest.raises(UsageError, match="expected examples as a whole number"):
+        profile_heads(model, paths, examples=given)
+
+
+# --- the words of an example
+
+
+def test_a_long_text_whose_pair_is_white_space_is_cut():
+    space, text = Unit(" ", 5, 6), "some  words " * 40
+    example = Example("a.txt", 0, text, space, space, 0.5, True, None, None)
+    assert [part.text for part in parts_of_text(example, 3)] == ["some", "words", "some", "…"]
+
+
+def test_a_long_text_is_cut_around_its_pair(whole):
+    example = next(each for of_role in whole for each in of_role.failures if each.gold and len(each.text.split()) > 9)
+    parts = parts_of_text(example)
+    assert "".join(part.text if part.joined else f" {part.text}" for part in parts if part.text[0] != "[").split() == (
+        example.text.split()
+    )
+    ends = {end for part in parts for end in part.ends}
+    assert ends == {"query", "key", "gold"}
+    cut = parts_of_text(example, 6)
+    assert [part for part in cut if part.ends] == [part for part in parts if part.ends]
+    assert "…" in [part.text for part in cut]

@@ -1,0 +1,283 @@
+"""An explained layer: what is followed, its numbers, its tables, documents and files."""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import attnviz
+from attnviz.commands.explain.measure import Explanation, explain
+from attnviz.commands.explain.steps import numbers_of, step_of
+from attnviz.errors import OutputError, TextError, UsageError, VerificationError
+from attnviz.models.head_ids import HeadId
+from tests.conftest import SENTENCE, needs_minilm
+from tests.support.explained import of_bert, of_gpt2
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, sharp_bert
+
+
+@pytest.fixture(scope="module")
+def bert() -> Explanation:
+    return of_bert(head="2", token="cat")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Explanation:
+    return of_gpt2(layer=2, every_layer=True)
+
+
+# --- what is followed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [
+        ({}, "L0H0"),
+        ({"layer": 2}, "L2H0"),
+        ({"head": "3"}, "L0H3"),
+        ({"head": 2, "layer": 1}, "L1H2"),
+        ({"head": " 1.2 ", "layer": 1}, "L1H2"),
+        ({"head": HeadId(1, 2)}, "L1H2"),
+    ],
+)
+def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
+    result = of_bert(**options)
+    assert str(result.head) == head
+    assert result.layer == result.stages.layer == HeadId.parse(head).layer
+    assert (result.positions is None) == (result.layer > 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 3}, "no layer 3: expected one from 0 to 2"),
+        ({"layer": -1}, "no layer -1"),
+        ({"head": "4"}, "no head L0H4; it has L0H0 to L2H3"),
+        ({"head": "L9H0"}, "no head L9H0"),
+        ({"head": "x"}, "expected the number of a head, such as 3, or a head such as L2H8"),
+        ({"head": "L1H0", "layer": 0}, "--head L1H0 is not in the layer that --layer names, 0"),
+        ({"token": "zebra"}, "no token “zebra”"),
+        ({"token": "#99"}, "no token"),
+        ({"token": 9}, "positions 0 to 8, found 9"),
+        *(({"head": head}, "expected the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
+        ({"head": HeadId(-1, 0)}, "no head L-1H0"),
+        *(({"layer": layer}, "expected layer as a whole number") for layer in ("0", 1.5, True, [0])),
+        *(({"token": token}, "expected a token of the text") for token in (True, b"cat", ["cat"])),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        of_bert(**options)
+
+
+@pytest.mark.parametrize(("token", "position"), [(None, 7), ("cat", 2), ("#0", 0), (3, 3)])
+def test_which_token(token: str | int | None, position: int) -> None:
+    """By default the last one before [SEP]."""
+    assert of_bert(token=token).token == position
+
+
+def test_the_last_token_is_followed_where_all_or_none_are_special(gpt2: Explanation) -> None:
+    for result in (gpt2, of_gpt2("<|endoftext|>")):
+        assert result.token == len(result.tokens) - 1
+
+
+def test_every_layer_is_verified_on_request(bert: Explanation, gpt2: Explanation) -> None:
+    assert bert.layers is None
+    assert gpt2.layers is not None
+    assert [(end.layer, end.compared) for end in gpt2.layers] == [(0, 14), (1, 13), (2, 14)]
+    assert max(end.worst_error for end in gpt2.layers) < 1e-5
+    assert gpt2.layers[2].output_error == gpt2.output.error
+
+
+def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
+    model = sharp_bert()
+    model.encoder.layer[2].output.dense.register_forward_hook(lambda *given: given[2] + 1)
+    with pytest.raises(VerificationError, match="feed forward output of layer 2"):
+        explain(SENTENCE, model, tokenizer=bert_tokenizer(), every_layer=True)
+    assert explain(SENTENCE, model, tokenizer=bert_tokenizer()).layer == 0
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(TextError, match=r"expected text \(and pair\) as a string, found bytes"):
+        of_bert(b"the cat")  # type: ignore[arg-type]
+
+
+def test_a_pair_for_a_model_of_one_token_type_is_refused() -> None:
+    with pytest.raises(TextError, match="one token type only"):
+        of_bert(changes={"type_vocab_size": 1}, pair="the dog")
+
+
+# --- numbers and words --------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_the_followed_token_are_those_of_the_tensors(bert: Explanation) -> None:
+    def row(name: str) -> torch.Tensor:
+        return bert.tensor(name)[2]
+
+    pattern, stream, added = bert.tensor("pattern")[2, 2], row("input"), row("attention_output")
+    cosine = float(stream @ added / stream.norm() / added.norm())
+    told = {
+        "pattern": f" in L0H2 attends most to ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
+        "attention_output": f": length {float(added.norm()):.3g}; [",
+        "split": f" in L0H2: query length {float(bert.tensor('split')[0, 2, 2].norm()):.3g}, key",
+        "mask": " may attend to 9 of 9 tokens",
+        "activated": f": {int((row('expanded') > 0).sum())} of 48 inputs are positive",
+        "attention_residual": f" {float(added.norm()):.3g} (their cosine is {cosine:.2f})".replace("-", "−"),
+        "attention_norm": f"standard deviation {float(row('attention_residual').std(correction=0)):.3g} are taken out",
+    }
+    for name, numbers in told.items():
+        assert numbers_of(bert, name).startswith("‘cat’")
+        assert numbers in numbers_of(bert, name)
+
+
+def test_numbers_of_a_causal_head_leave_out_what_is_masked() -> None:
+    result = of_gpt2("the cat ran", token="#0")
+    assert numbers_of(result, "pattern").count("‘") == 2  # the token, and itself as the only key
+    assert "may attend to 1 of" in numbers_of(result, "mask")
+
+
+@pytest.mark.parametrize(
+    ("changes", "formula", "sentence"),
+    [
+        ({}, "Q Kᵀ / √d_head = Q Kᵀ / √8", "scaled so that it does not grow with d_head"),
+        ({"scale_attn_weights": False}, "Q Kᵀ", "which this model does not scale"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "Q Kᵀ · 0.1768", "scaled as this model's config has it"),
+    ],
+)
+def test_the_formula_of_the_scores_has_the_scale_of_the_layer(
+    changes: dict[str, Any], formula: str, sentence: str
+) -> None:
+    step = step_of(of_gpt2(changes=changes, layer=1), "scores")
+    assert step.formula == formula
+    assert step.sentence.endswith(f"their dot product, {sentence}.")
+
+
+@pytest.mark.parametrize("which", ["bert", "gpt2"])
+def test_every_step_is_told_in_the_order_of_the_model(which: str, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(which)
+    text = result.report(width=80)
+    titles = re.findall(r"^[ 1]\d  (\S.*?)  ", text, re.MULTILINE)
+    assert titles == [step_of(result, name).title for name in result.stages]
+    assert "{" not in text
+    assert text.count("✓ the model's own") == len(result.stages.checks)
+    assert text.count("– not compared") == len(result.stages) - len(result.stages.checks)
+    assert ("Every layer, each from what" in text) == (which == "gpt2")
+
+
+def test_no_sentence_takes_the_feed_forward_network_for_the_whole(bert: Explanation, gpt2: Explanation) -> None:
+    gemma = explain("a b", sharp_llama("gemma2"), tokenizer=sentencepiece_tokenizer())
+    sentences = [step_of(result, name).sentence for result in (bert, gpt2, gemma) for name in result.stages]
+    said = [sentence for sentence in sentences if "network" in sentence]
+    assert len(said) > 5
+    assert [sentence for sentence in said if re.search("[Tt]he network", sentence)] == []
+    assert "only step that is not linear" in " ".join(said)
+    linear = step_of(of_bert(changes={"hidden_act": "linear"}), "activated").sentence
+    assert linear == "This model has no activation: the numbers stay as they are."
+
+
+def test_words_name_what_the_layer_reads_and_who_reads_it(bert: Explanation, gpt2: Explanation) -> None:
+    pair = of_bert(pair="the dog")
+    assert step_of(pair, "input").formula == "x = norm(word + position + segment)"
+    assert step_of(of_gpt2(), "input").formula == "x = word + position"
+    assert step_of(pair, "mask").sentence.endswith("masked in a pair of texts either.")
+    assert step_of(bert, "output").sentence.endswith("layer 1 takes in.")
+    assert step_of(gpt2, "output").sentence.endswith("the final layer norm takes in.")
+    assert step_of(of_bert(layer=2), "output").sentence.endswith("its last hidden state.")
+    assert "Segment" in pair.report()
+    assert "Segment" not in bert.report()
+
+
+def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
+    text = of_gpt2("[/b] the " + "believ" * 4).report(80)
+    assert "[/b]" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    one = of_gpt2("a")
+    assert "1 tokens" not in one.report(100) + repr(one)
+    cut = of_bert("the cat " * 40, truncate=True)
+    assert "its last 42 tokens were left out (--truncate)" in cut.report()
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+
+
+def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
+    content = gpt2.save(tmp_path, figures=[], tensors=True)
+    assert (content["norm_order"], content["positions"]) == ("pre-norm", None)
+    stages, n = {stage["name"]: stage for stage in content["stages"]}, len(gpt2.tokens)
+    assert list(stages) == list(gpt2.stages)
+    assert stages["split"]["shape"] == [3, 4, n, 8]
+    assert stages["scores"]["error"] is None
+    assert stages["output"]["place"] == "input of ln_f"
+    assert stages["output"]["error"] <= stages["output"]["tolerance"] == 1e-4
+    query = gpt2.tensor("query")
+    assert (stages["query"]["min"], stages["query"]["max"]) == (float(query.min()), float(query.max()))
+    assert stages["query"]["norm"] == pytest.approx(float(query.square().sum(-1).sqrt().mean()))
+    assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
+    assert stages["mask"]["norm"] is None
+    assert [layer["stages_compared"] for layer in content["verification"]["layers"]] == [14, 13, 14]
+    with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list(stages)
+    assert (rows[0]["error"], rows[1]["shape"]) == ("", f"{n}x32")
+    tensors = load_file(tmp_path / "stages.safetensors")
+    assert set(tensors) == set(stages)
+    assert torch.equal(tensors["output"], gpt2.stages["output"].tensor)
+    assert tensors["mask"].dtype == torch.bool
+
+
+def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> None:
+    content = bert.document()
+    assert [head["id"] for head in content["positions"]["heads"]] == ["L0H0", "L0H1", "L0H2", "L0H3"]
+    terms = content["positions"]["layer"]["terms"]
+    assert terms["segment"] is None
+    assert sum(share or 0.0 for share in terms.values()) == pytest.approx(1, abs=1e-5)
+    assert (content["verification"]["layers"], content["norm_order"]) == (None, "post-norm")
+
+
+def test_foreign_tensors_are_not_overwritten(bert: Explanation, tmp_path: Path) -> None:
+    (tmp_path / "stages.safetensors").write_text("mine")
+    with pytest.raises(OutputError, match=r"stages\.safetensors"):
+        bert.save(tmp_path, figures=[])
+
+
+def test_the_result_in_python(bert: Explanation) -> None:
+    told: list[tuple[str, int, int]] = []
+    result = of_bert(progress=lambda *given: told.append(given))
+    assert isinstance(result, attnviz.Explanation)
+    assert told == [("verifying", 1, 1)]
+    assert repr(bert).startswith("<Explanation of layer 0 of BertModel on 9 tokens: 18 steps, output within ")
+
+
+def test_steps_are_a_mapping(bert: Explanation) -> None:
+    assert len(bert.stages) == len(list(bert.stages)) == 18
+    assert bert.stages.get("nothing") is None
+    for wrong in ("nothing", 0):
+        with pytest.raises(UsageError, match=r"^layer 0 has no step .*: expected one of input, query") as caught:
+            bert.stages[wrong]  # type: ignore[index]
+        assert isinstance(caught.value, KeyError)
+
+
+def test_half_precision_is_explained(tmp_path: Path) -> None:
+    result = explain(SENTENCE, sharp_bert().bfloat16(), tokenizer=bert_tokenizer())
+    assert "bfloat16" in result.report()
+    result.save(tmp_path, figures=[], tensors=True)
+    assert load_file(tmp_path / "stages.safetensors")["output"].dtype == torch.bfloat16
+
+
+@needs_minilm
+@pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
+def test_the_built_in_models_are_explained(model: str) -> None:
+    """L0H2 of MiniLM attends by position: its scores owe nothing to the words, on any text."""
+    result = attnviz.explain(SENTENCE, model, device="cpu", every_layer=True)
+    assert result.layers is not None
+    assert max(end.worst_error for end in result.layers) < 1e-5
+    assert max(end.output_error for end in result.layers) < 1e-6
+    assert result.positions is not None
+    assert result.positions.error < 1e-6
+    if model == "minilm":
+        assert result.positions.heads[2].groups["position"] == pytest.approx(1.0, abs=0.05)
+        assert (result.positions.heads[1].groups["content"] or 0) > 0.8

@@ -1,0 +1,320 @@
+"""What heads write: against loops over the model's own numbers in float64, and wrong sums that must not pass."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForMaskedLM, GPT2LMHeadModel
+
+import attnviz
+from attnviz.commands.outputs import residual_stream
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.residual_stream import measure_contributions
+from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.reference.tolerances import TOLERANCES
+from tests.conftest import SENTENCE
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+KINDS = ["bert", "gpt2"]
+TOKENIZERS = {"bert": bert_tokenizer(), "gpt2": gpt2_tokenizer()}
+N_LAYERS, N_HEADS, D_HEAD, D_MODEL = 3, 4, 8, 32
+DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
+
+
+def model_of(kind: str, dtype: torch.dtype = torch.float32) -> Any:
+    """With a language-modelling head, and with values and W_O beside which b_O does not drown the heads."""
+    maker, model_class = {"bert": (sharp_bert, BertForMaskedLM), "gpt2": (sharp_gpt2, GPT2LMHeadModel)}[kind]
+    model = maker(model_class=model_class)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("attention.self.value.weight", "attention.output.dense.weight", "attn.c_proj.weight")):
+                parameter.mul_(10)
+            if name.endswith("attn.c_attn.weight"):
+                parameter[:, 2 * D_MODEL :].mul_(10)
+    return model.to(dtype)
+
+
+def measured(kind: str, dtype: torch.dtype = torch.float32, text: str = SENTENCE, **options: Any) -> HeadOutputs:
+    return attnviz.head_outputs(text, model_of(kind, dtype), tokenizer=TOKENIZERS[kind], **options)
+
+
+@cache
+def result_of(kind: str, dtype: torch.dtype = torch.float32) -> HeadOutputs:
+    return measured(kind, dtype)
+
+
+# --- the same numbers from transformers and numpy: nothing of attnviz's is used ------------------------
+
+
+def own_numbers(kind: str, model: Any, text: str = SENTENCE) -> dict[str, Any]:
+    """By layer: what the model attends, takes in and gives out, and its parameters, in float64."""
+    model.set_attn_implementation("eager")
+    given: list[np.ndarray] = []
+
+    def numbers(tensor: torch.Tensor) -> np.ndarray:
+        return tensor.detach().double().numpy()
+
+    def give(_: Any, __: Any, result: Any) -> None:
+        given.append(numbers((result[0] if isinstance(result, tuple) else result)[0]))
+
+    weights, handles = [], []
+    layers = getattr(model, "bert", model).encoder.layer if kind == "bert" else getattr(model, "transformer", model).h
+    for layer in layers:
+        if kind == "bert":
+            value, output = layer.attention.self.value, layer.attention.output.dense
+            parts = value.weight.T, value.bias, output.weight.T, output.bias
+        else:
+            output, joined, dense = layer.attn, layer.attn.c_attn, layer.attn.c_proj
+            parts = joined.weight[:, 2 * D_MODEL :], joined.bias[2 * D_MODEL :], dense.weight, dense.bias
+        handles.append(output.register_forward_hook(give))
+        weights.append([numbers(part) for part in parts])
+    encoded = TOKENIZERS[kind](text, return_tensors="pt", return_special_tokens_mask=True)
+    sink = [bool(flag) for flag in encoded.pop("special_tokens_mask")[0]]
+    if kind == "gpt2":
+        encoded.pop("token_type_ids", None)
+        sink[0] = True
+    with torch.no_grad():
+        result = model(**encoded, output_attentions=True, output_hidden_states=True)
+        streams = zip(layers, result.hidden_states, strict=False)
+        taken = [numbers((x if kind == "bert" else layer.ln_1(x))[0]) for layer, x in streams]
+    for handle in handles:
+        handle.remove()
+    patterns = [numbers(layer[0]) for layer in result.attentions]
+    return {"taken": taken, "given": given, "weights": weights, "patterns": patterns, "sink": sink}
+
+
+@cache
+def own_of(kind: str, dtype: torch.dtype) -> dict[str, Any]:
+    return own_numbers(kind, model_of(kind, dtype))
+
+
+def of_head(own: dict[str, Any], layer: int, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """f(x_k), ||A[q, k] f(x_k)|| and the sum of A[q, k] f(x_k) over k, key by key."""
+    W_V, b_V, W_O, _ = own["weights"][layer]
+    mine = slice(head * D_HEAD, (head + 1) * D_HEAD)
+    f = np.array([(x @ W_V[:, mine] + b_V[mine]) @ W_O[mine] for x in own["taken"][layer]])
+    written = np.array(
+        [[weight * f_k for weight, f_k in zip(row, f, strict=True)] for row in own["patterns"][layer][head]]
+    )
+    return f, np.linalg.norm(written, axis=-1), written.sum(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "limit"), DTYPES)
+def test_all_numbers_are_those_of_transformers_and_numpy_in_float64(kind, dtype, limit):
+    own, result = own_of(kind, dtype), result_of(kind, dtype)
+    C = [q for q, sink in enumerate(own["sink"]) if not sink]
+    S = [k for k, sink in enumerate(own["sink"]) if sink]
+    for layer, shares in enumerate(result.layers):
+        every = [of_head(own, layer, head) for head in range(N_HEADS)]
+        o, bias = own["given"][layer], own["weights"][layer][3]
+        lengths = sum(np.linalg.norm(o[q]) for q in C)
+        all_norms = sum(np.linalg.norm(output[q]) for _, _, output in every for q in C)
+        for head, (f, norms, output) in enumerate(every):
+            A, id = own["patterns"][layer][head], HeadId(layer, head)
+            tensors = {"output": output, "norms": norms, "value_norms": np.linalg.norm(f, axis=1), "pattern": A}
+            for name, expected in tensors.items():
+                assert np.abs(getattr(result, name)(id).double().numpy() - expected).max() < limit, (id, name)
+            numbers = {
+                "norm": np.mean([np.linalg.norm(output[q]) for q in C]),
+                "norm_share": sum(np.linalg.norm(output[q]) for q in C) / all_norms,
+                "projection_share": sum(output[q] @ o[q] / np.linalg.norm(o[q]) for q in C) / lengths,
+                "sink": np.mean([sum(A[q, k] for k in S) for q in C]),
+                "sink_by_norm": np.mean([sum(norms[q, k] for k in S) / sum(norms[q]) for q in C]),
+                "value_norm": np.mean([np.linalg.norm(f[k]) for k in C]),
+                "value_norm_of_sinks": np.mean([np.linalg.norm(f[k]) for k in S]),
+                "largest": norms.max(),
+            }
+            for name, value in numbers.items():
+                assert getattr(result.head(id), name) == pytest.approx(value, abs=limit), (id, name)
+        along = sum(bias @ o[q] / np.linalg.norm(o[q]) for q in C) / lengths
+        assert shares.norm == pytest.approx(lengths / len(C), rel=limit)
+        assert shares.bias_norm == pytest.approx(np.linalg.norm(bias), rel=limit)
+        assert shares.bias_projection_share == pytest.approx(along, abs=limit)
+        assert shares.sum_error < limit / 10
+        assert shares.output_scale == pytest.approx(np.abs(o).max(), rel=1e-5)
+        total = sum(result.output(HeadId(layer, head)) for head in range(N_HEADS)).double().numpy() + bias
+        assert np.abs(total - o).max() / np.abs(o).max() < limit
+
+
+# --- wrong sums -----------------------------------------------------------------------------------------
+
+
+def _without_a_head(right):
+    calls = []
+
+    def wrong(pattern, value, weight):
+        calls.append(1)
+        return right(pattern, value, weight) * (len(calls) != 2)
+
+    return wrong
+
+
+MUTANTS = {
+    "no numbers": lambda right: lambda A, v, W: right(A, v, W) * math.nan,
+    "a head left out": _without_a_head,
+    "pattern transposed": lambda right: lambda A, v, W: right(A.transpose(-1, -2), v, W),
+    "pattern uniform": lambda right: lambda A, v, W: right(torch.full_like(A, 1 / A.shape[-1]), v, W),
+    "a bias in every head": lambda right: lambda A, v, W: right(A, v, W) + 0.1,
+    "W_O reversed": lambda right: lambda A, v, W: right(A, v, W.flip(-2)),
+    "no mixing": lambda right: lambda A, v, W: v @ W,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
+    monkeypatch.setattr(attention, "head_outputs", MUTANTS[mutant](attention.head_outputs))
+    message = r"4 heads of layer 0 and the bias b_O do not sum .* differ most at query"
+    with pytest.raises(VerificationError, match=message):
+        measured(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", ["output_bias", "output_weight"])
+def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
+    right = residual_stream.layer_contributions
+
+    def wrong(verified, layer):
+        writing = right(verified, layer)
+        changed = getattr(writing, part).clone()
+        changed[0] += 1.0
+        return replace(writing, **{part: changed})
+
+    monkeypatch.setattr(residual_stream, "layer_contributions", wrong)
+    with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
+        measured(kind)
+
+
+def test_a_model_that_changed_since_is_noticed():
+    model = model_of("bert")
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=TOKENIZERS["bert"])
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.self.query.weight.mul_(2)
+    result.output("L0H0")
+    with pytest.raises(VerificationError, match="layer 1 no longer gives the verified patterns"):
+        result.norms("L1H0")
+
+
+# --- formats, models, texts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_formats_are_measured_in_float32(kind, dtype):
+    result = result_of(kind, dtype)
+    assert result.output("L0H0").dtype == torch.float32
+    assert max(layer.sum_error for layer in result.layers) <= TOLERANCES[dtype].output
+    for head in result.select("L0"):
+        assert head.norm == pytest.approx(result_of(kind).head(head.id).norm, rel=0.2)
+    if result.attribution is not None:
+        assert 1e-6 < result.attribution.error <= TOLERANCES[dtype].output
+
+
+def test_a_model_in_memory_keeps_its_settings():
+    model = model_of("gpt2")
+    model.set_attn_implementation("sdpa")
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = attnviz.head_outputs(SENTENCE, model, tokenizer=TOKENIZERS["gpt2"])
+        output = result.output("L1H1")
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+    assert torch.equal(output, result_of("gpt2").output("L1H1"))
+    (output * torch.ones(1, requires_grad=True)).sum().backward()  # no inference tensor: usable in a graph
+
+
+def test_a_text_without_content_has_no_shares(tmp_path):
+    result = measured("gpt2", text="the")
+    assert len(result.tokens) == 1
+    head = result.heads[0]
+    numbers = ("norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm")
+    assert [getattr(head, name) for name in numbers] == [None] * 6
+    assert head.value_norm_of_sinks > 0
+    assert (result.layers[0].norm, result.layers[0].bias_projection_share) == (None, None)
+    assert result.layers[0].sum_error < 1e-5
+    assert result.save(tmp_path, figures=["heads"], top=1)["heads"][0]["norm_share"] is None
+    assert "the text has no content tokens" in (tmp_path / "captions.md").read_text(encoding="utf-8")
+
+
+def test_a_tokenizer_without_special_tokens_leaves_no_sinks():
+    tokenizer = bert_tokenizer()
+    from tokenizers import processors
+
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    result = attnviz.head_outputs(SENTENCE, model_of("bert"), tokenizer=tokenizer)
+    head = result.heads[0]
+    assert result.sinks == ""
+    assert (head.sink, head.sink_by_norm, head.value_norm_of_sinks) == (None, None, None)
+    assert head.norm_share is not None
+    assert "this text has none" in result.report()
+    result.figure("heads")
+
+
+def test_special_tokens_shrink_in_norm_where_their_values_are_small():
+    """A BERT whose [CLS] and [SEP] embeddings give no values: what Kobayashi et al. found, by construction."""
+    model = model_of("bert")
+    with torch.no_grad():
+        layer = model.bert.encoder.layer[0].attention.self
+        layer.value.bias.zero_()
+        tables = model.bert.embeddings
+        tables.position_embeddings.weight.zero_()
+        tables.token_type_embeddings.weight.zero_()
+        tables.LayerNorm.bias.zero_()
+        special = TOKENIZERS["bert"].convert_tokens_to_ids(["[CLS]", "[SEP]"])
+        tables.word_embeddings.weight[special] = 1.0  # constant: the layer norm makes nothing of it
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=TOKENIZERS["bert"])
+    for head in (head for head in result.heads if head.id.layer == 0):
+        assert head.sink > 0.005
+        assert head.sink_by_norm < 1e-4
+        assert head.value_norm_of_sinks < 1e-3 < head.value_norm
+
+
+# --- asking for heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_are_ranked_by_share_and_selected_in_that_order(kind):
+    result = result_of(kind)
+    shares = [head.projection_share for head in result.heads]
+    assert shares == sorted(shares, reverse=True)
+    chosen = result.select(["L1", "0.2"])
+    assert {head.id for head in chosen} == {HeadId(1, head) for head in range(4)} | {HeadId(0, 2)}
+    assert [head.id for head in chosen] == [head.id for head in result.heads if head in chosen]
+    assert result.table("norm").shape == (N_LAYERS, N_HEADS)
+    assert result.table("norm")[0, 2] == result.head("0.2").norm
+    assert f"12 heads verified, {result.heads[0].id} first" in repr(result)
+
+
+@pytest.mark.parametrize("method", ["head", "output", "norms", "value_norms", "pattern"])
+def test_an_unknown_head_is_told_with_the_range(method):
+    with pytest.raises(UsageError, match="no head L7H0; it has L0H0 to L2H3"):
+        getattr(result_of("bert"), method)("L7H0")
+
+
+@pytest.mark.parametrize(("options", "kind"), [({"text": ["the", "cat"]}, "list"), ({"pair": 3}, "int")])
+def test_a_text_that_is_no_text(options, kind):
+    with pytest.raises(TextError, match=f"as a string, found {kind}"):
+        measured("bert", **options)
+
+
+def test_only_one_head_of_a_layer_is_in_memory_at_a_time(monkeypatch):
+    shapes, right = [], attention.head_outputs
+    monkeypatch.setattr(attention, "head_outputs", lambda *of: shapes.append(right(*of).shape) or right(*of))
+    verified = result_of("bert").attention
+    measure_contributions(verified, 0)
+    assert shapes == [(len(verified.tokens), D_MODEL)] * N_HEADS
+
+
+def test_heads_are_visited_layer_by_layer_with_what_the_layer_writes():
+    result = result_of("gpt2")
+    visited = list(result.by_layer(result.select(["L1", "L0H3"])))
+    of_layers = [(layer.layer, [head.id for head in heads]) for layer, heads in visited]
+    assert of_layers == [(0, [HeadId(0, 3)]), (1, [HeadId(1, head) for head in range(N_HEADS)])]
+    assert torch.allclose(visited[-1][0].outputs_at(3)[2], result.output("L1H2")[3], atol=1e-6)

@@ -1,0 +1,496 @@
+"""The whole chain over corpora: what is measured, gone on with, split over processes, and given up."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from attnviz.cli import main
+from attnviz.cli.program import app
+from attnviz.commands.profile import measure as profile_module
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
+from attnviz.errors import CorpusError, OutputError, UsageError
+from attnviz.judge.rules import Rule
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts.long_runs import Measured, Process, Unfinished
+from tests.conftest import SHARED, needs_minilm, needs_parser
+from tests.support import corpora
+from tests.support.forked import forked, needs_fork
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    corpora.treebank(folder / "trees.conllu")
+    corpora.sentences(folder / "lines.txt")
+    corpora.examples(folder / "gap.tsv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wholes() -> dict[bool, Profile | None]:
+    return {}
+
+
+@pytest.fixture
+def whole(checkpoint: Checkpoint, folder: Path, wholes: dict[bool, Profile | None]) -> Profile | None:
+    """Of all corpora, in one go; once for each model."""
+    if checkpoint.architecture.causal not in wholes:
+        made = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
+        wholes[checkpoint.architecture.causal] = made
+    return wholes[checkpoint.architecture.causal]
+
+
+def numbers(profile: Profile | None) -> dict[str, Any]:
+    """Everything that was measured, without what depends on the batches that were drawn for verification."""
+    assert profile is not None
+    document = profile.document()
+    return {key: document[key] for key in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles")}
+
+
+def close(found: Any, expected: Any) -> None:
+    """Equal but for rounding."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            close(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected
+
+
+def alone(*arguments: Any, **options: Any) -> Profile | None:
+    """Without an untrained copy, which takes as long again."""
+    return profile_heads(*arguments, control=False, **options)
+
+
+def all_of(folder: Path) -> list[Path]:
+    return [folder / name for name in ("trees.conllu", "lines.txt", "gap.tsv")]
+
+
+def measured(*arguments: Any, **options: Any) -> Profile:
+    found = alone(*arguments, **options)
+    assert found is not None
+    return found
+
+
+def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path):
+    one, many = (alone(checkpoint, all_of(folder), batch_size=n, repeats=True, limit=20) for n in (1, 16))
+    close(numbers(one), numbers(many))
+
+
+def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path, whole: Profile):
+    assert [(count.corpus.path.name, count.texts, count.left_out) for count in whole.corpora] == [
+        ("trees.conllu", 80, 0), ("lines.txt", 20, 0), ("gap.tsv", 24, 0),
+    ]  # fmt: skip
+    lines = (folder / "lines.txt").read_text(encoding="utf-8").splitlines()
+    assert whole.corpora[1].tokens == sum(len(checkpoint.tokenizer(line)["input_ids"]) for line in lines)
+    assert whole.coreference is not None
+    assert whole.statistics is not None
+    assert (whole.coreference.n, whole.statistics.n_texts, whole.gold) == (24, 100, True)
+
+
+def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder: Path):
+    lines = measured(checkpoint, [folder / "lines.txt"], syntax=False)
+    assert (lines.relations, lines.coreference, lines.repeats, lines.gold) == (None, None, None, False)
+    names = measured(checkpoint, [folder / "gap.tsv"])
+    assert (names.relations, names.statistics, names.head_distances) == (None, None, None)
+    repeats = measured(checkpoint, [], repeats=True)
+    assert repeats.corpora == ()
+    causal = checkpoint.architecture.causal
+    roles = {"previous-token", "induction", "duplicate-token"} | ({"retrieval"} if causal else set())
+    assert {role.role for role in repeats.roles} == roles
+    document = repeats.document()
+    assert (document["repeats"]["retrieval"] is not None) == causal
+    assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
+
+
+def test_trees_of_another_size_are_left_out(checkpoint: Checkpoint, tmp_path: Path):
+    row = "{}\tcat\t_\t_\t_\t_\t{}\t{}\t_\t_\n"
+    sizes = [2, 3, 35, 61]
+    trees = ["".join(row.format(i, int(i > 1), "det" if i > 1 else "root") for i in range(1, n + 1)) for n in sizes]
+    path = tmp_path / "t.conllu"
+    path.write_text("\n".join(trees) + "\n", encoding="utf-8")
+    found = measured(checkpoint, [path])
+    assert (found.corpora[0].texts, found.corpora[0].left_out) == (2, 2)
+    expected = [] if checkpoint.architecture.causal else [("det", 2 + 34)]  # all to the first word, GPT-2's sink
+    assert [(relation.relation, relation.n) for relation in found.relations or ()] == expected
+
+
+def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    path = tmp_path / "long.txt"
+    path.write_text("the cat ran\n" + "cat " * 100 + "\nthe dog ran\n", encoding="utf-8")
+    told: list[str] = []  # once, though the untrained copy leaves it out, too
+    found = profile_heads(checkpoint, [path], syntax=False, warn=told.append)
+    assert found is not None
+    assert found.control_texts == 2
+    assert (found.corpora[0].texts, found.corpora[0].left_out) == (2, 1)
+    extra = 0 if checkpoint.architecture.causal else 2
+    assert told == [f"{path}:2: left out: it has {100 + extra} tokens, but the model has 40 positions."]
+
+
+def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes((folder / "lines.txt").read_bytes())
+    with pytest.raises(
+        UsageError, match=r"expected different corpora, found the same content twice: .*lines.txt, .*copy"
+    ):
+        profile_heads(checkpoint, [folder / "lines.txt", copy])
+
+
+def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_path: Path):
+    path = tmp_path / "g.tsv"
+    header = (folder / "gap.tsv").read_text(encoding="utf-8").splitlines()[0]
+    rows = [
+        "the cat saw a dog and he ran\the\t22\tcat\t4\tTRUE\tdog\t14\tFALSE",
+        "he saw the cat and a dog\the\t0\tcat\t11\tTRUE\tdog\t21\tFALSE",
+    ]
+    path.write_text("\n".join([header, *(f"i\t{row}\tu" for row in rows)]) + "\n", encoding="utf-8")
+    both = measured(from_loaded(sharp_bert(), bert_tokenizer()), [path])
+    one = alone(from_loaded(sharp_gpt2(), gpt2_tokenizer()), [path])
+    assert one is not None
+    assert (both.corpora[0].texts, both.corpora[0].left_out) == (2, 0)
+    assert (one.corpora[0].texts, one.corpora[0].left_out) == (1, 1)
+    accuracy = one.document()["coreference"]["accuracy"]
+    assert accuracy["name_to_pronoun"] is None
+    assert {value for row in accuracy["pronoun_to_name"] for value in row} <= {0.0, 1.0}
+    assert {role.direction for role in one.roles} == {"pronoun_to_name"}
+    assert set(both.document()["coreference"]["accuracy"]["name_to_pronoun"][0]) <= {0.0, 0.5, 1.0}
+
+
+def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, folder: Path):
+    found = measured(checkpoint, [folder / "trees.conllu"], batch_size=1, seed=3, examples=0)
+    assert 4 <= found.texts_verified <= 5
+    assert found.verification.heads_compared == 12
+    assert found.verification.pattern_error < 1e-5
+
+
+# --- interrupted
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, *signals: signal.Signals) -> None:
+    """Send these in the middle of the batch with this number."""
+    one, batches = CorpusRun.count, count(1)
+
+    def stopping(run: CorpusRun, *arguments: Any) -> None:
+        if next(batches) == after:
+            for each in signals:
+                os.kill(os.getpid(), each)
+        one(run, *arguments)
+
+    monkeypatch.setattr(CorpusRun, "count", stopping)
+
+
+@pytest.mark.parametrize(("checkpoint", "after"), [("bert", 3), ("gpt2", 30)], indirect=["checkpoint"])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+):
+    interrupt(monkeypatch, after, signal.SIGINT)
+    kept = tmp_path / "profile.unfinished"
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
+    assert kept.exists()
+    told: list[str] = []
+    parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
+    done = 4 * after if after < 25 else 100 + 4 * (after - 25)
+    expected = f"continuing after {done} texts that an earlier run measured; to start again, delete {kept}"
+    assert told == [expected]
+    close(numbers(parts), numbers(whole))
+    assert kept.exists()  # whoever saves the profile deletes it then
+
+
+def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    interrupt(monkeypatch, 1, signal.SIGTERM, signal.SIGINT)
+    monkeypatch.setattr(Measured, "note", lambda *_: pytest.fail("it went on"))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        alone(checkpoint, [folder / "trees.conllu"])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
+    saved = Unfinished.save
+    calls: list[int] = []
+
+    def full(kept: Unfinished, state: dict[str, Any]) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OutputError("cannot keep what was measured in u: No space left on device.")
+        saved(kept, state)
+
+    monkeypatch.setattr(Unfinished, "save", full)
+    told: list[str] = []
+    path = folder / "trees.conllu"
+    found = alone(checkpoint, [path], batch_size=8, unfinished=tmp_path / "u", warn=told.append)
+    assert told == [
+        "cannot keep what was measured in u: No space left on device. Until that is mended, an interruption loses "
+        "what was measured."
+    ]
+    assert len(calls) == 2  # once more when all was measured
+    close(numbers(found), numbers(alone(checkpoint, [path])))
+
+
+def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    path, kept = tmp_path / "t.conllu", tmp_path / "u"
+    good = (folder / "trees.conllu").read_text(encoding="utf-8")
+    sentence = good.split("\n\n")[40] + "\n"
+    line = good[: good.index(sentence)].count("\n") + 1
+    path.write_text(good.replace(sentence, sentence.replace("\t", " ", 1), 1), encoding="utf-8")
+    with pytest.raises(CorpusError, match=rf"t.conllu:{line}: expected 10 columns with tabs between, found 9"):
+        alone(checkpoint, [path], unfinished=kept)
+    path.write_text(good, encoding="utf-8")
+    told: list[str] = []
+    mended = alone(checkpoint, [path], unfinished=kept, warn=told.append)
+    assert told[0].startswith("continuing after 40 texts")
+    whole = alone(checkpoint, [folder / "trees.conllu"])
+    for part in ("statistics", "syntax", "roles"):
+        close(numbers(mended)[part], numbers(whole)[part])
+
+
+# --- an untrained copy, and another corpus
+
+
+def test_an_untrained_copy_is_of_the_same_shape_has_other_weights_and_takes_no_random_numbers(checkpoint: Checkpoint):
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    one, same, other = (untrained_copy(checkpoint, seed) for seed in (5, 5, 6))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    weights = [dict(each.model.named_parameters()) for each in (checkpoint, one, same, other)]
+    assert [{name: of.shape for name, of in each.items()} for each in weights[1:]] == [
+        {name: of.shape for name, of in weights[0].items()}
+    ] * 3
+    matrix = next(name for name, of in weights[0].items() if of.dim() > 1)
+    assert torch.equal(weights[1][matrix], weights[2][matrix])
+    for each in (weights[0], weights[3]):
+        assert not torch.allclose(weights[1][matrix], each[matrix])
+    double = replace(checkpoint, model=type(checkpoint.model)(checkpoint.config).double())
+    fresh = untrained_copy(double, 0)
+    assert {of.dtype for of in fresh.model.parameters()} == {torch.float64}
+    assert not fresh.model.training
+
+
+@pytest.fixture
+def easy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is above its baseline passes."""
+    monkeypatch.setattr(Rule, "holds", lambda _, score, baseline, __: score > baseline)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough sentences for verdicts on shares."""
+    return corpora.treebank(tmp_path_factory.mktemp("more") / "more.conllu", 150)
+
+
+def scores(profile: Profile) -> list[tuple[Any, ...]]:
+    return [(role.id, role.role, role.score, role.q) for role in profile.roles]
+
+
+def test_the_control_is_measured_on_a_part_and_no_role_passes_below_it(
+    checkpoint: Checkpoint, trees: Path, monkeypatch: pytest.MonkeyPatch, easy: None
+):
+    """In place of a fresh copy the model itself: what it does cannot be above it, though it passes by itself."""
+    monkeypatch.setattr(profile_module, "CONTROL_TEXTS", 120)
+    monkeypatch.setattr(profile_module, "untrained_copy", lambda same, seed: same)
+    told: list[tuple[str, int, int]] = []
+    found = profile_heads(checkpoint, [trees], progress=lambda *said: told.append(said))
+    without = measured(checkpoint, [trees])
+    assert found is not None
+    assert (found.control_texts, without.control_texts) == (120, None)
+    assert {(name, total) for name, _, total in told} == {
+        ("more.conllu", 150), ("more.conllu, untrained copy", 120), ("more.conllu, examples", 150),
+    }  # fmt: skip
+    assert scores(found) == scores(without)
+    assert {role.untrained for role in without.roles} == {None}
+    assert len({role.role for role in without.roles if role.passed} - {"broad"}) > 1
+    controlled = {role.role for role in found.roles if role.untrained is not None}
+    assert {role.role for role in found.roles} - controlled == {"broad"}
+    part = measured(checkpoint, [trees], limit=120)
+    for name in ("sink", "local", "semantic"):
+        (control,) = {role.untrained for role in found.roles if role.role == name}
+        assert control == max(role.score for role in part.roles if role.role == name)
+        assert not any(role.passed for role in found.roles if role.role == name and role.interval[0] <= control)
+
+
+def test_roles_that_pass_are_confirmed_on_another_corpus(
+    checkpoint: Checkpoint, trees: Path, tmp_path: Path, easy: None
+):
+    other = corpora.treebank(tmp_path / "other.conllu", 120, seed=5)
+    found, there = measured(checkpoint, [trees], confirm=[other]), measured(checkpoint, [other])
+    assert [(count.corpus.path.name, count.texts) for count in found.confirmed_on] == [("other.conllu", 120)]
+    assert sum(count.texts for count in found.corpora) == 150
+    again = {(role.id, role.role, role.direction): role for role in there.roles}
+    passing = [role for role in found.roles if role.passed]
+    assert len(passing) > 3
+    assert [role.confirmed is not None for role in found.roles] == [role.passed for role in found.roles]
+    for role in passing:
+        assert role.confirmed is not None
+        elsewhere = again.get((role.id, role.role, role.direction))  # there another direction, or offset, may be best
+        if elsewhere is not None:
+            assert (role.confirmed.score, role.confirmed.n) == (elsewhere.score, elsewhere.n)
+    document = found.document()
+    assert [each["path"] for each in document["confirmed_on"]] == [str(other)]
+    of_first = next(each["confirmed"] for each in document["roles"] if each["confirmed"])
+    assert set(of_first) == {"score", "baseline", "n", "difference", "passed"}
+    assert scores(measured(checkpoint, [trees])) == scores(found)  # the other corpus decides nothing here
+
+
+def test_a_corpus_cannot_confirm_itself(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    copy = tmp_path / "copy.conllu"
+    copy.write_bytes((folder / "trees.conllu").read_bytes())
+    with pytest.raises(UsageError, match="the same content twice"):
+        profile_heads(checkpoint, [folder / "trees.conllu"], confirm=[copy])
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "after", "part"), [("bert", 13, "untrained"), ("gpt2", 23, "confirmation")], indirect=["checkpoint"]
+)
+def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, part: str
+):
+    """Ten batches each of the model and of its copy, then those of the other corpus."""
+    other = corpora.treebank(tmp_path / "other.conllu", 60, seed=5)
+    options: dict[str, Any] = {"confirm": [other], "batch_size": 4, "limit": 40}
+    kept = tmp_path / "profile.unfinished"
+    with monkeypatch.context() as patched:
+        interrupt(patched, after, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, **options)
+    assert (tmp_path / f"profile.unfinished-{part}").exists()
+    told: list[str] = []
+    parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
+    done = {"untrained": ["40", "12"], "confirmation": ["40", "40", "12"]}[part]
+    assert [message.split()[2] for message in told] == done
+    close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
+
+
+# --- sentences without trees
+
+
+@needs_parser
+def test_sentences_are_parsed_where_there_is_a_parser(checkpoint: Checkpoint, tmp_path: Path):
+    path = tmp_path / "s.txt"
+    path.write_text("the cat saw the dog\nthe dog ran away\n", encoding="utf-8")
+    found = measured(checkpoint, [path])
+    n = 1 if checkpoint.architecture.causal else 3  # "the" at the beginning is GPT-2's sink
+    assert {relation.relation: relation.n for relation in found.relations or ()}["det"] == n
+    assert found.document()["syntax"]["gold"] is False
+
+
+@needs_parser
+def test_a_parser_is_not_mixed_with_gold_trees(checkpoint: Checkpoint, folder: Path):
+    both = alone(checkpoint, [folder / "trees.conllu", folder / "lines.txt"])
+    gold = alone(checkpoint, [folder / "trees.conllu"])
+    assert numbers(both)["syntax"] == numbers(gold)["syntax"]
+
+
+# --- on real data
+
+
+PUBLISHED = {  # offset and head of a relation; of the first 150 sentences and of all: accuracy, that of the offset, n
+    "det": (1, "L2H8", {150: (0.7687, 0.5680, 294), None: (0.807, 0.591, 1817)}),
+    "obj": (-2, "L2H0", {150: (0.7391, 0.3913, 138), None: (0.739, 0.361, 1190)}),
+    "case": (1, "L2H8", {150: (0.6720, 0.3569, 311), None: (0.676, 0.379, 1990)}),
+    "nsubj": (1, "L2H8", {150: (0.4982, 0.3477, 279), None: (0.555, 0.337, 2108)}),
+}
+whole_corpus = pytest.param(None, marks=pytest.mark.slow)
+
+
+@needs_minilm
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the treebank")
+@pytest.mark.parametrize("limit", [150, whole_corpus])
+def test_the_published_numbers_of_minilm_come_out(limit: int | None):
+    """From an independent computation on the same sentences: transformers' own attentions, numpy and loops."""
+    found = measured("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], limit=limit, device="cpu")
+    relations = {relation.relation: relation for relation in found.relations or ()}
+    for name, (offset, head, numbers) in PUBLISHED.items():
+        relation, (accuracy, by_offset, n) = relations[name], numbers[limit]
+        layer, column = divmod(int(relation.accuracy.scores[0].argmax()), 12)
+        assert (f"L{layer}H{column}", relation.offset, relation.n) == (head, offset, n)
+        assert float(relation.accuracy.scores[0].max()) == pytest.approx(accuracy, abs=0.0006)
+        assert relation.offset_accuracy == pytest.approx(by_offset, abs=0.0006)
+
+
+@needs_minilm
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the examples")
+@pytest.mark.parametrize(
+    ("limit", "n", "accuracy", "mean", "nearer"),
+    [(60, 50, 0.82, 0.4933, 0.52), pytest.param(300, 265, 0.7358, 0.5266, 0.5226, marks=pytest.mark.slow)],
+)
+def test_the_coreference_numbers_of_minilm_come_out(limit: int, n: int, accuracy: float, mean: float, nearer: float):
+    """Of L3H1 and of all heads on average, from an independent computation on the same rows."""
+    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=limit, syntax=False, device="cpu")
+    assert found.coreference is not None
+    assert found.coreference.n == n
+    of_names = found.coreference.accuracy
+    assert float(of_names.scores[0, 3, 1]) == pytest.approx(accuracy, abs=0.0006)
+    assert float(of_names.scores[0].mean()) == pytest.approx(mean, abs=0.0006)
+    assert float(of_names.baselines["nearer name"][0, 3, 1]) == pytest.approx(nearer, abs=0.0006)
+
+
+# --- several processes
+
+
+@needs_fork
+def test_two_processes_give_the_numbers_of_one(
+    bert_folder: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In the environment that torchrun makes."""
+    options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
+    options += ["--no-figures", "--batch-size", "8", "--limit", "20"]
+    monkeypatch.setattr(sys, "argv", ["attnviz", *options, "-o", str(tmp_path / "two")])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    processes = []
+    for rank in "01":
+        for name, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        with (tmp_path / f"stdout-{rank}").open("w") as stdout, (tmp_path / f"stderr-{rank}").open("w") as stderr:
+            processes.append(forked(main, stdout.fileno(), stderr.fileno()))
+    for rank, process in enumerate(processes):
+        process.join(240)
+        assert process.exitcode == 0, (tmp_path / f"stderr-{rank}").read_text()
+    for name in (*together, "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name)
+    one = CliRunner().invoke(app, [*options, "-o", str(tmp_path / "one")])
+    assert one.exit_code == 0, one.stderr
+    assert (tmp_path / "stdout-1").read_text() == ""
+    documents = [json.loads(one.stdout), json.loads((tmp_path / "stdout-0").read_text())]
+    for part in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles"):
+        close(documents[1][part], documents[0][part])
+    assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["profile.csv", "profile.json"]
+
+
+def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
+    places: list[str] = []
+    monkeypatch.setattr("attnviz.texts.runs.resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(profile_module, "open_checkpoint", lambda _, device, **__: (places.append(device), None))
+    for rank in range(3):
+        process = Process(rank, 3, rank)
+        profile_module._checkpoint(bert_folder, None, "auto", None, "float32", process)
+    assert places == ["cuda:0", "cuda:1", "cuda:0"]
+    with pytest.raises(UsageError, match="gives all devices to one process"):
+        profile_module._checkpoint(bert_folder, None, "auto", "auto", "float32", Process(0, 2, 0))

@@ -1,0 +1,367 @@
+"""Profiles on disk: kept by the weights' hash, found again, and left out with one message where damaged."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from attnviz.errors import CheckpointError, OutputError
+from attnviz.models.head_ids import HeadId
+from attnviz.models.sources import Source, find_checkpoint, weights_sha256
+from attnviz.profiles import store as profile_store
+from attnviz.profiles.parts import measured_on, parts_of
+from attnviz.profiles.store import StoredCorpus, StoredRole, find_profile, read_profile, store_profile
+from tests.support.stored import WEIGHTS, profile_of, role
+
+SHAPE = "bert-2x3x12"
+SOURCE = Source("a-model", Path("/nowhere"), None, WEIGHTS)
+ROLE = {
+    "id": "L0H2", "role": "previous-token", "score": 0.9, "baseline": 0.1, "n": 900, "interval": [0.8, 1],
+    "threshold": "a rule", "passed": True, "direction": None,
+}  # fmt: skip
+OTHER = {
+    "id": "L1H0", "role": "syntactic:nsubj", "score": 0.25, "baseline": 0.5, "n": 40, "interval": [0.1, 0.4],
+    "threshold": "a rule", "passed": False, "direction": "dependent_to_head",
+}  # fmt: skip
+MODEL = {
+    "name": "a-model", "architecture": "bert", "n_layers": 2, "n_heads": 3, "d_model": 12, "weights_sha256": WEIGHTS
+}  # fmt: skip
+DOCUMENT = {
+    "attnviz": "9.8.7",
+    "model": MODEL,
+    "corpora": [{"path": "/somewhere/else/trees.conllu", "sha256": "00", "sentences": 120, "tokens": 900}],
+    "seed": 4,
+    "statistics": {"entropy": [[1.0, None, 0.5], [0.1, 0.2, 0.3]]},
+    "roles": [ROLE, OTHER],
+}
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch, tmp_path):
+    """A folder of shipped profiles of the test's own."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    monkeypatch.setattr(profile_store, "_SHIPPED", folder)
+    return folder
+
+
+def changed(**values):
+    return {**DOCUMENT, **values}
+
+
+def run(n_texts=0, corpus="trees.conllu", *, roles=(), **parts):
+    """The document of a run on one corpus, or on none."""
+    corpora = [{"path": f"/somewhere/{corpus}", "sentences": n_texts}] if n_texts else []
+    judged = [{**ROLE, "role": name, "score": score, "texts": 32} for name, score in roles]
+    return {**MODEL_ONLY, "corpora": corpora, "roles": judged, "control_texts": n_texts or None, **parts}
+
+
+MODEL_ONLY = {"attnviz": "9.8.7", "model": MODEL, "seed": 4}
+ON_TREES = run(
+    120, statistics={"sink": [[1.0]]}, syntax={"gold": True},
+    roles=[("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7)],
+)  # fmt: skip
+ON_REPEATS = run(repeats={"induction": [[0.5]]}, roles=[("induction", 0.5), ("previous-token", 0.4)])
+ON_NAMES = run(30, "gap.tsv", coreference={"n": 30}, roles=[("coreference", 0.6)])
+
+
+def stored(user_folder):
+    (path,) = user_folder.iterdir()
+    return json.loads(path.read_text())
+
+
+def put(folder, content=DOCUMENT, weights=WEIGHTS):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{SHAPE}-{weights}.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def find(source=SOURCE, shape=SHAPE):
+    """What is found, and what was warned of."""
+    warnings: list[str] = []
+    return find_profile(source, shape, warnings.append), warnings
+
+
+# --- kept and found
+
+
+def test_a_stored_profile_is_found_again(user_folder):
+    path, _ = store_profile(changed(syntax={"gold": True}), "2026-11-22")
+    assert path == user_folder / f"{SHAPE}-{WEIGHTS}.json"
+    assert json.loads(path.read_text())["statistics"] == DOCUMENT["statistics"]
+    found, warnings = find()
+    assert warnings == []
+    assert (found.path, found.shipped, found.seed, found.version) == (path, False, 4, "9.8.7")
+    assert found.corpora == (StoredCorpus("trees.conllu", 120),)
+    assert found.roles == {
+        HeadId(0, 2): (StoredRole("previous-token", 0.9, 0.1, 900, (0.8, 1.0), True),),
+        HeadId(1, 0): (StoredRole("syntactic:nsubj", 0.25, 0.5, 40, (0.1, 0.4), False, "dependent_to_head"),),
+    }
+
+
+def test_the_shipped_profile_is_found_where_the_user_has_none(shipped, user_folder):
+    path = put(shipped)
+    found, warnings = find()
+    assert (found.path, found.shipped, warnings) == (path, True, [])
+    assert not user_folder.exists()  # looking makes no folder
+
+
+def test_the_users_own_profile_comes_first(shipped, user_folder):
+    put(shipped, changed(seed=1))
+    put(user_folder, changed(seed=2))
+    found, _ = find()
+    assert (found.seed, found.shipped) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "shape"), [(SOURCE, "bert-2x3x24"), (Source("b", Path("/nowhere"), None, "cd" * 32), SHAPE)]
+)
+def test_a_profile_of_another_shape_or_of_other_weights_is_none(shipped, user_folder, source, shape):
+    put(shipped)
+    put(user_folder)
+    assert find(source, shape) == (None, [])
+
+
+def test_weights_are_not_hashed_where_no_profile_has_the_models_shape(shipped, user_folder):
+    put(shipped)
+    nowhere = Source("a-model", Path("/nowhere"))  # hashing would fail: there are no weights
+    assert find(nowhere, "gpt2-2x3x12") == (None, [])
+    with pytest.raises(CheckpointError, match="has no weights"):
+        find(nowhere, SHAPE)
+
+
+def test_the_hash_is_that_of_the_weights(bert_folder, shipped):
+    weights = hashlib.sha256((bert_folder / "model.safetensors").read_bytes()).hexdigest()
+    assert weights_sha256(find_checkpoint(str(bert_folder))) == weights
+    put(shipped, changed(model={**MODEL, "weights_sha256": weights}), weights)
+    found, warnings = find(find_checkpoint(str(bert_folder)))
+    assert (found.seed, warnings) == (4, [])
+
+
+# --- of several runs
+
+
+def test_a_run_keeps_the_parts_that_it_does_not_measure(user_folder):
+    """Each with its own corpus, date and control; previous-token is judged by text where there is text."""
+    store_profile(ON_REPEATS, "2026-11-20")
+    store_profile(ON_NAMES, "2026-11-21")
+    _, merged = store_profile(ON_TREES, "2026-11-22")
+    assert (merged.new, merged.replaced, merged.kept) == (("statistics", "syntax"), (), ("coreference", "repeats"))
+    parts = stored(user_folder)["parts"]
+    assert {name: (part["n"], part["date"], part.get("control_texts")) for name, part in parts.items()} == {
+        "statistics": (120, "2026-11-22", 120), "syntax": (120, "2026-11-22", 120),
+        "coreference": (30, "2026-11-21", 30), "repeats": (32, "2026-11-20", None),
+    }  # fmt: skip
+    assert measured_on(parts["coreference"]) == "gap.tsv, 30 texts, 2026-11-21"
+    assert measured_on(parts["repeats"]) == "random tokens, 2026-11-20"
+    found, warnings = find()
+    assert (found.measured_on, warnings) == ("trees.conllu, 120 texts; gap.tsv, 30 texts", [])
+    assert [(role.role, role.score) for role in found.roles[HeadId(0, 2)]] == [
+        ("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7), ("coreference", 0.6), ("induction", 0.5),
+    ]  # fmt: skip
+
+
+def test_repeats_measured_after_a_corpus_leave_what_text_says_of_previous_tokens(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    store_profile(ON_REPEATS, "2026-11-22")
+    scores = {role["role"]: role["score"] for role in stored(user_folder)["roles"]}
+    assert scores == {"sink": 0.9, "previous-token": 0.8, "syntactic:det": 0.7, "induction": 0.5}
+
+
+def test_a_part_that_is_measured_anew_replaces_the_older_one(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    lines = run(200, "lines.txt", statistics={"sink": [[0.2]]}, roles=[("sink", 0.2)])
+    _, merged = store_profile(lines, "2026-11-22")
+    assert (merged.new, merged.replaced, merged.kept) == ((), ("statistics",), ("syntax",))
+    document = stored(user_folder)
+    assert document["statistics"] == {"sink": [[0.2]]}
+    assert {role["role"]: role["score"] for role in document["roles"]} == {"sink": 0.2, "syntactic:det": 0.7}
+    assert document["parts"]["syntax"]["corpora"] == ON_TREES["corpora"]
+
+
+def test_a_part_of_more_texts_stays_unless_smaller_ones_are_wanted(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    trial = run(5, "few.conllu", statistics={"sink": [[0.1]]}, repeats={"induction": [[0.5]]})
+    _, merged = store_profile(trial, "2026-11-22")
+    assert (merged.new, merged.kept, merged.larger) == (("repeats",), ("syntax",), ("statistics",))
+    assert stored(user_folder)["statistics"] == {"sink": [[1.0]]}
+    store_profile(trial, "2026-11-22", smaller=True)
+    assert stored(user_folder)["statistics"] == {"sink": [[0.1]]}
+
+
+def test_parts_of_the_shipped_profile_are_taken_over_with_its_note(shipped, user_folder):
+    put(shipped, {**ON_TREES, "note": "Thanks to all."})
+    _, merged = store_profile(ON_REPEATS, "2026-11-22")
+    assert merged.kept == ("statistics", "syntax")
+    parts = stored(user_folder)["parts"]
+    assert (parts["syntax"]["note"], parts["syntax"]["date"]) == ("Thanks to all.", None)
+    assert parts_of(stored(user_folder)) == parts
+    assert not find()[0].shipped
+
+
+# --- what it says
+
+
+def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
+    """Any role may be it: det has the smaller margin, and coreference one of its own; local and broad come last."""
+    case, det = role("syntactic:case", 0.68, 0.38), role("syntactic:det", 0.81, 0.59)
+    name, failed = role("coreference", 0.9, 0.5), role("sink", 1.0, 0.0, passed=False)
+    local, broad = role("local", 0.99, 0.1), role("broad", 0.95, 1.0)
+    found = profile_of({"L0H0": [case, broad, det, failed, local]}).of(HeadId(0, 0))
+    assert found.roles == (det, case, local, broad)
+    assert found.role == det
+    assert det.error_reduction == pytest.approx(0.22 / 0.41)
+    assert broad.error_reduction is None
+    assert profile_of({"L0H0": [det, name]}).of(HeadId(0, 0)).role == name
+    assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)).role is None
+
+
+def test_it_says_what_it_was_measured_on(shipped, user_folder):
+    assert profile_of({}).measured_on == "a.conllu, 1,234 texts; b.tsv, 7 texts"
+    assert profile_of({}).sentences == 1241
+    put(user_folder, changed(corpora=[]))
+    found, _ = find()
+    assert (found.measured_on, found.sentences) == ("random tokens, repeated", 0)
+
+
+def test_its_origin_names_no_folder():
+    origin = profile_of({}, shipped=False).origin
+    assert (origin["source"], origin["file"]) == ("yours", f"bert-2x2x16-{WEIGHTS}.json")
+    assert origin["corpora"] == [{"name": "a.conllu", "sentences": 1234}, {"name": "b.tsv", "sentences": 7}]
+    assert profile_of({}).origin["source"] == "shipped"
+
+
+# --- damaged
+
+
+def role_with(**values):
+    return changed(roles=[{**ROLE, **values}])
+
+
+DAMAGED = {
+    "nothing": ("", r"found broken JSON \(Expecting value"),
+    "half": (json.dumps(DOCUMENT)[:200], "Expecting|Unterminated"),
+    "a list": ("[]", "expected an object for the document, found a list"),
+    "deep": ("[" * 100_000, "found lists in lists without an end"),
+    "NaN": (json.dumps(changed(seed=float("nan"))), "found NaN, which is no number of JSON"),
+    "no model": (changed(model=None), "expected an object for model, found nothing"),
+    "a score of 55": (role_with(score=55.0), r"expected a number from -1 to 1 for roles\[0\].score, found 55.0"),
+    "an interval of 2": (role_with(interval=[0.1, 2.0]), r"from 0.1 to 1 for roles\[0\].interval\[1\], found 2.0"),
+    "an interval that ends before it begins": (role_with(interval=[0.9, 0.1]), "from 0.9 to 1 for .* found 0.1"),
+    "no hash": (changed(model={**MODEL, "weights_sha256": None}), "for model.weights_sha256, found nothing"),
+    "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "found one of another model"),
+    "another shape": (changed(model={**MODEL, "n_heads": 4}), "found one of another model"),
+    "no roles": (changed(roles=None), "expected a list for roles, found nothing"),
+    "a role as text": (changed(roles=["L0H0"]), r'expected an object for roles\[0\], found "L0H0"'),
+    "no head": (role_with(id="first"), r'expected a head of 2 layers of 3 heads for roles\[0\].id, found "first"'),
+    "a missing layer": (role_with(id="L2H0"), r'for roles\[0\].id, found "L2H0"'),
+    "a missing head": (role_with(id="L0H3"), r'for roles\[0\].id, found "L0H3"'),
+    "a score as text": (role_with(score="0.9"), 'score, found "0.9"'),
+    "a score as truth": (role_with(score=True), "score, found true"),
+    "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "found 1e999, which is no number of JSON"),
+    "an endless statistic": (json.dumps(DOCUMENT).replace("0.5", "-1e999", 1), "found -1e999, which is no number"),
+    "a baseline of -3": (role_with(baseline=-3), "baseline, found -3"),
+    "no baseline": (role_with(baseline=None), "baseline, found nothing"),
+    "n as truth": (role_with(n=True), r"expected a whole number of at least 0 for roles\[0\].n, found true"),
+    "n of -5": (role_with(n=-5), r"roles\[0\].n, found -5"),
+    "texts as text": (role_with(texts="many"), r'roles\[0\].texts, found "many"'),
+    "passed as text": (role_with(passed="no"), 'expected true or false for .*passed, found "no"'),
+    "half an interval": (role_with(interval=[0.1]), "expected a list of 2 for .*interval, found a list"),
+    "an interval of text": (role_with(interval=[0.1, "x"]), 'interval.*, found "x"'),
+    "a direction as number": (role_with(direction=3), "expected a string for .*direction, found 3"),
+    "a corpus as text": (changed(corpora=["trees.conllu"]), r'an object for corpora\[0\], found "trees.conllu"'),
+    "a corpus without size": (changed(corpora=[{"path": "x"}]), r"corpora\[0\].sentences, found nothing"),
+    "no seed": (changed(seed=None), "seed, found nothing"),
+    "no version": (changed(attnviz=3), "attnviz, found 3"),
+    "statistics as text": (changed(statistics="many"), 'statistics, found "many"'),
+    "examples as text": (changed(examples="many"), 'examples.*, found "many"'),
+    "parts as a list": (changed(parts=[]), "parts, found a list"),
+    "a part that is missing": (changed(parts={"syntax": {}}), "syntax, found nothing"),
+    "a part without corpora": (changed(parts={"statistics": {}}), "parts.statistics.corpora, found nothing"),
+    "a part of 1.5 texts": (changed(parts={"statistics": {"corpora": [], "n": 1.5}}), "statistics.n, found 1.5"),
+    "a date as number": (changed(parts={"statistics": {"corpora": [], "date": 2026}}), "date, found 2026"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_profile_is_left_out_with_one_message_and_the_shipped_one_is_found(shipped, user_folder, case):
+    content, reason = DAMAGED[case]
+    path = put(user_folder, content)
+    put(shipped)
+    found, warnings = find()
+    assert found.shipped
+    (message,) = warnings
+    assert message.startswith(f"{path} is damaged: ")
+    assert re.search(reason, message)
+    end = "; this stored profile was left out: make it again with attnviz profile, or delete it."
+    assert message.endswith(end)
+    if "another model" not in reason:
+        with pytest.raises(OutputError) as named:  # it is the same for a file that is named
+            read_profile(path)
+        assert str(named.value).partition(";")[0] == message.partition(";")[0]
+
+
+def test_a_damaged_profile_that_a_new_one_takes_the_place_of_is_told(user_folder):
+    put(user_folder, role_with(score=55.0))
+    told = []
+    _, merged = store_profile(ON_REPEATS, "2026-11-22", warn=told.append)
+    assert [message.partition(": ")[0] for message in told] == [f"{user_folder / SHAPE}-{WEIGHTS}.json is damaged"]
+    assert merged.kept == ()
+
+
+def test_a_pipe_in_place_of_a_profile_is_left_out(shipped, user_folder):
+    put(shipped)
+    user_folder.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(user_folder / f"{SHAPE}-{WEIGHTS}.json")
+    found, warnings = find()
+    assert found.shipped
+    assert "found: something that is no file" in warnings[0]
+
+
+def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):
+    put(shipped, "{")
+    found, warnings = find()
+    assert found is None
+    assert [message.rpartition(": ")[2] for message in warnings] == ["reinstall attnviz."]
+
+
+def test_a_profile_that_cannot_be_read_is_left_out_with_the_reason(user_folder):
+    (user_folder / f"{SHAPE}-{WEIGHTS}.json").mkdir(parents=True)
+    found, warnings = find()
+    assert found is None
+    assert warnings[0].startswith("expected a profile.json at ")
+    assert ", found: Is a directory; this stored profile was left out: " in warnings[0]
+
+
+# --- not stored
+
+
+def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still_found(monkeypatch, shipped):
+    put(shipped)
+    monkeypatch.setattr("attnviz.profiles.store.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(
+        OutputError, match=r"not stored, and attnviz heads will not show it, .* type: pip install 'attnviz\[profile\]'"
+    ):
+        store_profile(DOCUMENT, "2026-11-22")
+    found, warnings = find()
+    assert (found.shipped, warnings) == (True, [])
+
+
+def test_a_full_disk_leaves_the_older_profile_and_no_half_of_a_new_one(user_folder, monkeypatch):
+    store_profile(DOCUMENT, "2026-11-22")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match=r"cannot write to .*: No space left on device"):
+        store_profile(changed(seed=5), "2026-11-22")
+    monkeypatch.undo()
+    (kept,) = user_folder.iterdir()
+    assert kept.name == f"{SHAPE}-{WEIGHTS}.json"
+    assert json.loads(kept.read_text())["seed"] == 4

@@ -1,0 +1,153 @@
+"""Heads that papers name: cited, counted from 0, and shown for the paper's model only."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from attnviz.models.head_ids import HeadId
+from attnviz.profiles.published import published_entries, published_heads
+
+BERT = ("bert", 12, 12)
+GPT2 = ("gpt2", 12, 12)
+COMMIT = "0" * 40
+FILE = Path(__file__).resolve().parents[2] / "attnviz" / "data" / "published_heads.json"
+
+
+def of_role(heads, role):
+    return [str(head.id) for head in heads if head.role == role]
+
+
+# --- whose heads they are
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "count", "paper"),
+    [
+        *((name, BERT, 15, "Clark et al. 2019") for name in ("bert-base-uncased", "google-bert/bert-base-uncased")),
+        ("BERT-base-uncased", BERT, 15, "Clark et al. 2019"),
+        *((name, GPT2, 26, "Wang et al. 2022") for name in ("gpt2", "openai-community/gpt2", "GPT2")),
+    ],
+)
+@pytest.mark.parametrize("revision", [COMMIT, None])
+def test_models_are_known_by_their_hub_ids(name, shape, count, paper, revision):
+    found = published_heads(name, *shape, revision)
+    assert len(found) == count
+    assert {(head.paper, head.by_name) for head in found} == {(paper, revision is None)}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("bert-base-uncased", GPT2),
+        ("bert-base-uncased", ("bert", 6, 12)),
+        ("bert-base-uncased", ("bert", 12, 16)),
+        ("bert-base-cased", BERT),
+        ("gpt2", BERT),
+        ("gpt2-medium", ("gpt2", 24, 16)),
+        ("minilm", ("bert", 6, 12)),
+        ("someone/gpt2", GPT2),
+        ("someone/bert-base-uncased", BERT),
+        ("bert-base-uncased-finetuned", BERT),
+        ("", BERT),
+        ("gpt2\0", GPT2),
+        ("x" * 5000, GPT2),
+    ],
+)
+@pytest.mark.parametrize("revision", [COMMIT, None])
+def test_other_models_have_none(name, shape, revision):
+    assert published_heads(name, *shape, revision) == ()
+
+
+def test_a_folder_of_the_models_name_is_it_by_name_only(tmp_path, monkeypatch):
+    for name in ("gpt2", "gpt2-tuned"):
+        (tmp_path / name).mkdir()
+    found = published_heads(str(tmp_path / "gpt2"), *GPT2)
+    assert len(found) == 26
+    assert all(head.by_name for head in found)
+    assert published_heads(str(tmp_path / "gpt2-tuned"), *GPT2) == ()
+    assert published_heads(str(tmp_path / "not-there" / "gpt2"), *GPT2) == ()
+    monkeypatch.chdir(tmp_path / "gpt2")
+    assert published_heads(".", *GPT2) == found
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "someone").mkdir()
+    (tmp_path / "someone" / "gpt2").mkdir()
+    assert published_heads("someone/gpt2", *GPT2, COMMIT) == ()  # a hub id, whatever folder is there
+
+
+# --- what they are: the numbers of the papers, written here a second time
+
+TABLE_1 = """
+prep 7-4 66.7 61.8 -1
+pobj 9-6 76.3 34.6 -2
+det 8-11 94.3 51.7 1
+nn 4-10 70.4 70.2 1
+nsubj 8-2 58.5 45.5 1
+amod 4-10 75.6 68.3 1
+dobj 8-10 86.8 40.0 -2
+advmod 7-6 48.8 40.2 1
+aux 4-10 81.1 71.5 1
+poss 7-6 80.5 47.7 1
+auxpass 4-10 82.5 40.5 1
+ccomp 8-1 48.8 12.4 -2
+mark 8-2 50.7 14.5 2
+prt 6-7 99.1 91.4 -1
+"""
+
+
+def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
+    found = {head.role: head for head in published_heads("bert-base-uncased", *BERT, COMMIT)}
+    auxpass = found["syntactic:auxpass"]
+    rows = [line.split() for line in TABLE_1.split("\n") if line]
+    assert len(rows) == 14
+    for relation, place, accuracy, baseline, offset in rows:
+        head = found.pop(f"syntactic:{relation}")
+        layer, number = map(int, place.split("-"))
+        assert head.id == HeadId(layer - 1, number - 1)
+        assert head.score == pytest.approx(float(accuracy) / 100)
+        assert head.baseline == pytest.approx(float(baseline) / 100)
+        assert head.offset == int(offset)
+        assert head.direction == ("head_to_dependent" if relation == "pobj" else "dependent_to_head")
+    assert list(found) == ["coreference"]
+    coreference = found["coreference"]
+    assert (str(coreference.id), coreference.score, coreference.baseline) == ("L4H3", 0.65, 0.52)
+    assert "head-word match" in coreference.note
+    assert all(number in auxpass.note for number in ("0.825", "0.405", "0.941"))  # the paper's and the notebook's
+
+
+def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():
+    found = published_heads("gpt2", *GPT2, COMMIT)
+    assert of_role(found, "previous-token") == ["L2H2", "L4H11"]
+    assert of_role(found, "duplicate-token") == ["L0H1", "L3H0", "L0H10"]
+    assert of_role(found, "induction") == ["L5H5", "L6H9", "L5H8", "L5H9"]
+    assert of_role(found, "S-inhibition") == ["L7H3", "L7H9", "L8H6", "L8H10"]
+    assert of_role(found, "name mover") == ["L9H9", "L10H0", "L9H6"]
+    backup = ["L9H0", "L9H7", "L10H1", "L10H2", "L10H6", "L10H10", "L11H2", "L11H9"]
+    assert of_role(found, "backup name mover") == backup
+    assert of_role(found, "negative name mover") == ["L10H7", "L11H10"]
+    assert [str(head.id) for head in found if head.weaker] == ["L0H10", "L5H8", "L5H9"]
+    assert {(head.score, head.baseline, head.direction) for head in found} == {(None, None, None)}
+
+
+def test_every_model_of_the_file_cites_a_paper_that_can_be_found():
+    for model in json.loads(FILE.read_text(encoding="utf-8"))["models"]:
+        paper = model["paper"]
+        assert re.fullmatch(r"\w+ et al\. \d{4}", paper["cited"])
+        assert str(paper["year"]) in paper["cited"]
+        assert re.search(r"W19-4828|2211\.00593", paper["venue"])
+        for head in published_heads(model["name"], model["architecture"], model["n_layers"], model["n_heads"]):
+            assert head.id.layer < model["n_layers"]
+            assert head.id.head < model["n_heads"]
+            assert head.title == paper["title"]
+
+
+def test_entries_are_plain_values_for_json():
+    heads = published_heads("bert-base-uncased", *BERT, COMMIT)
+    entries = json.loads(json.dumps(published_entries(heads)))
+    assert len(entries) == 15
+    universal = ["syntactic:case", "dependent_to_head"]  # of pobj, head_to_dependent
+    assert entries[0] == {**vars(heads[0]), "id": "L8H5", "universal": universal}
+    assert list(entries[0]) == [
+        "id", "role", "paper", "year", "title", "score", "baseline", "direction", "offset", "weaker", "note",
+        "measured", "by_name", "universal"]  # fmt: skip

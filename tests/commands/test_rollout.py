@@ -1,0 +1,382 @@
+"""Attention rollout and flow: worked by hand, against other ways to compute them, and on models known by design."""
+
+import itertools
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnviz
+from attnviz.commands.rollout import measure, rollout_and_flow
+from attnviz.commands.rollout.measure import MOST_FLOWS
+from attnviz.commands.rollout.rollout_and_flow import (
+    maximum_flows,
+    mixed_with_identity,
+    norm_patterns,
+    rolled_out,
+    rows_apart,
+    summed_norms,
+)
+from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
+from attnviz.models.tokens import merge_pattern
+from tests.commands.test_outputs import of_head, own_numbers
+from tests.support.hand_made import uniform_pattern
+from tests.support.models import (
+    CAUSAL_LOOKS_AT,
+    LOOKS_AT,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+    sharp_bert,
+    sharp_gpt2,
+)
+from tests.support.verified import random_patterns
+
+TEXT = "the cat that i saw ran away"
+
+# Two layers over three tokens, worked by hand: Â = (A + I) / 2, R = Â_1 Â_0.
+FREE = [[[0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]]
+FREE_MIXED_0 = [[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]]
+FREE_ROLLED = [[0.375, 0.375, 0.25], [0.25, 0.5, 0.25], [0.125, 0.375, 0.5]]
+CAUSAL = [[[1, 0, 0], [0.5, 0.5, 0], [0.2, 0.4, 0.4]], [[1, 0, 0], [1, 0, 0], [0.4, 0.6, 0]]]
+CAUSAL_MIXED_0 = [[1, 0, 0], [0.25, 0.75, 0], [0.1, 0.2, 0.7]]
+CAUSAL_ROLLED = [[1, 0, 0], [0.625, 0.375, 0], [0.325, 0.325, 0.35]]
+
+
+def doubles(values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def roll(patterns: Any, residual: float = 0.5) -> list[torch.Tensor]:
+    return list(rolled_out(mixed_with_identity(doubles(patterns), residual)))
+
+
+# --- the maths
+
+
+@pytest.mark.parametrize(
+    ("patterns", "first", "last"),
+    [(FREE, FREE_MIXED_0, FREE_ROLLED), (CAUSAL, CAUSAL_MIXED_0, CAUSAL_ROLLED)],
+    ids=["bidirectional", "causal"],
+)
+def test_three_tokens_and_two_layers_worked_by_hand(patterns: Any, first: Any, last: Any):
+    rolled = roll(patterns)
+    torch.testing.assert_close(rolled[0], doubles(first))
+    torch.testing.assert_close(rolled[1], doubles(last))
+
+
+@pytest.mark.parametrize("residual", [0.5, 0.2])
+def test_uniform_patterns_have_a_closed_form(residual: float):
+    n, n_layers = 7, 4
+    rolled = roll(uniform_pattern(n).repeat(n_layers, 1, 1).tolist(), residual)
+    kept = residual**n_layers  # of the identity: each layer replaces the rest by the mean over all tokens
+    expected = kept * torch.eye(n, dtype=torch.float64) + (1 - kept) / n
+    torch.testing.assert_close(rolled[-1], expected)
+    assert rows_apart(rolled[-1]) == pytest.approx(kept)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.booleans(), st.floats(0, 1), st.integers(0, 99))
+def test_rows_sum_to_one_and_the_causal_triangle_stays_empty(
+    n: int, n_layers: int, causal: bool, residual: float, seed: int
+):
+    patterns = random_patterns(n, n_layers, causal, seed)
+    for rolled in rolled_out(mixed_with_identity(patterns, residual)):
+        torch.testing.assert_close(rolled.sum(-1), torch.ones(n, dtype=torch.float64))
+        assert (rolled >= 0).all()
+        if causal:
+            assert not rolled.triu(1).any()
+
+
+def test_rounding_of_low_precision_patterns_does_not_pile_up():
+    patterns = random_patterns(9, 24).to(torch.bfloat16).float()
+    assert (patterns.sum(-1) - 1).abs().max() > 1e-3
+    torch.testing.assert_close(list(rolled_out(mixed_with_identity(patterns)))[-1].sum(-1), torch.ones(9).double())
+
+
+def test_norms_become_patterns_and_nothing_added_keeps_the_token():
+    given_norms = doubles([[3, 1, 0], [0, 0, 0], [2, 2, 4]])
+    torch.testing.assert_close(norm_patterns(given_norms), doubles([[0.75, 0.25, 0], [0, 1, 0], [0.25, 0.25, 0.5]]))
+
+
+def test_distance_between_rows():
+    assert rows_apart(torch.eye(4)) == pytest.approx(1)
+    assert rows_apart(torch.full((4, 4), 0.25)) == 0
+    assert rows_apart(torch.ones(1, 1)) is None
+    matrix = random_patterns(6, 1, seed=3)[0]
+    pairs = [(matrix[a] - matrix[b]).abs().sum() / 2 for a, b in itertools.combinations(range(6), 2)]
+    assert rows_apart(matrix) == pytest.approx(float(sum(pairs) / len(pairs)))
+
+
+# --- the flow
+
+
+def test_flow_worked_by_hand():
+    mixed = mixed_with_identity(doubles(CAUSAL)).numpy()  # from the last: 0.2, 0.3 and 0.5 go down from the top
+    np.testing.assert_allclose(maximum_flows(mixed, 2), [0.2 + 0.25 + 0.1, 0.3 + 0.2, 0.5], atol=1e-8)
+    np.testing.assert_allclose(maximum_flows(mixed, 0), [1, 0, 0], atol=1e-8)
+
+
+def test_the_flow_through_one_layer_is_its_weight():
+    mixed = mixed_with_identity(doubles(FREE[:1])).numpy()
+    for query in range(3):
+        np.testing.assert_allclose(maximum_flows(mixed, query), FREE_MIXED_0[query], atol=1e-8)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n_layers", [2, 3, 4])
+def test_the_flow_agrees_with_another_library(n_layers: int, causal: bool):
+    networkx = pytest.importorskip("networkx")  # which torch depends on
+    mixed = mixed_with_identity(random_patterns(9, n_layers, causal, seed=1)).numpy()
+    graph = networkx.DiGraph()
+    for layer, above, below in itertools.product(range(n_layers), range(9), range(9)):
+        graph.add_edge((layer + 1, above), (layer, below), capacity=float(mixed[layer, above, below]))
+    for query in (2, 5, 8):
+        expected = [networkx.maximum_flow_value(graph, (n_layers, query), (0, key)) for key in range(9)]
+        np.testing.assert_allclose(maximum_flows(mixed, query), expected, atol=1e-6)
+
+
+def test_a_missing_library_is_one_message(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rollout_and_flow.importlib.util, "find_spec", lambda _: None)
+    for options in ({"flow": True}, {"all_flows": True}):
+        with pytest.raises(AttnvizError, match=r"SciPy, which is not installed; type: pip install 'attnviz\[flow\]'"):
+            measured("bert", **options)
+
+
+# --- from models
+
+
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+
+
+def measured(kind: str, text: str = TEXT, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    model, tokenizer = MODELS[kind]
+    return attnviz.rollout(text, model().to(dtype), tokenizer=tokenizer(), **options)
+
+
+of_model = cache(measured)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_norms_match_an_independent_float64_computation(kind: str):
+    found = of_model(kind, dtype=torch.float64)
+    own = own_numbers(kind, found.checkpoint.model, TEXT)
+    for layer, heads in enumerate(own["patterns"]):
+        added = sum(A[:, :, None] * of_head(own, layer, head)[0] for head, A in enumerate(heads))
+        norms = np.linalg.norm(added, axis=-1)
+        np.testing.assert_allclose(found.norm_means[layer], norms / norms.sum(-1, keepdims=True))
+        np.testing.assert_allclose(found.means[layer], heads.mean(0))
+    identity = torch.eye(len(found.units), dtype=torch.float64)
+    rolled = identity
+    for pattern in found.norm_means:
+        rolled = (pattern + identity) / 2 @ rolled
+    torch.testing.assert_close(found.norms[-1], rolled)
+
+
+def test_blocks_of_queries_change_nothing():
+    pattern, vectors = random_patterns(7, 3), torch.randn(3, 7, 5, dtype=torch.float64)
+    whole = summed_norms(pattern, vectors)
+    for at_once in (1, 35, 80):
+        for one, other in zip(whole, summed_norms(pattern, vectors, at_once), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda pattern, vectors: (pattern, 1.01 * vectors), id="longer vectors"),
+        pytest.param(lambda pattern, vectors: (pattern, vectors.roll(1, 0)), id="heads swapped"),
+        pytest.param(lambda pattern, vectors: (pattern.mT, vectors), id="queries for keys"),
+        pytest.param(lambda pattern, vectors: (pattern[:-1], vectors[:-1]), id="a head left out"),
+        pytest.param(lambda pattern, vectors: (pattern, vectors.roll(1, 1)), id="other tokens"),
+        pytest.param(lambda pattern, vectors: (pattern, vectors * float("nan")), id="not a number"),
+    ],
+)
+def test_parts_that_do_not_add_up_to_the_models_output_are_refused(
+    kind: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(measure, "summed_norms", lambda pattern, vectors: summed_norms(*wrong(pattern, vectors)))
+    message = r"what attention adds from each token in layer 0 does not sum .* at query \d+ \('.*'\), dimension \d+:"
+    with pytest.raises(VerificationError, match=message):
+        measured(kind)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("part", ["output_bias", "output_weight", "value"])
+def test_wrong_parameters_are_noticed(kind: str, part: str, monkeypatch: pytest.MonkeyPatch):
+    right = measure.layer_contributions
+
+    def wrong(*given: Any) -> Any:
+        writing = right(*given)
+        return replace(writing, **{part: 0.9 * getattr(writing, part)})
+
+    monkeypatch.setattr(measure, "layer_contributions", wrong)
+    with pytest.raises(VerificationError, match="does not sum to the model's own attention output"):
+        measured(kind)
+
+
+def test_attention_that_adds_nothing_keeps_every_token():
+    model = sharp_bert()
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.output.dense.weight.zero_()
+            layer.attention.output.dense.bias.zero_()
+    found = attnviz.rollout(TEXT, model, tokenizer=bert_tokenizer())
+    torch.testing.assert_close(found.norms[-1], torch.eye(9))
+    assert not torch.allclose(found.weights[-1], torch.eye(9), atol=0.1)
+
+
+def test_a_bert_known_by_design_gives_the_rollout_worked_by_hand():
+    """Head 0 of layer 0 looks at itself, all others at [CLS]; of three tokens."""
+    looks = [[LOOKS_AT["current-token"], LOOKS_AT["sink"]], [LOOKS_AT["sink"], LOOKS_AT["sink"]]]
+    found = attnviz.rollout("cat", hand_built_bert(looks), tokenizer=bert_tokenizer())
+    assert found.units.labels == ("[CLS]", "cat", "[SEP]")
+    first = torch.tensor([[1, 0, 0], [0.25, 0.75, 0], [0.25, 0, 0.75]])
+    last = torch.tensor([[1, 0, 0], [0.625, 0.375, 0], [0.625, 0, 0.375]])
+    torch.testing.assert_close(found.weights, torch.stack([first, last]), atol=1e-4, rtol=0)
+    assert found.layers[1].sink["rollout"] == pytest.approx(0.625, abs=1e-4)  # of "cat", the one token of the text
+
+
+def test_a_gpt2_known_by_design_gives_the_rollout_worked_by_hand():
+    """Of layer 0 one head looks at itself and one at the token before, in layer 1 both at the first."""
+    looks = CAUSAL_LOOKS_AT
+    model = hand_built_gpt2([[looks["current-token"], looks["previous-token"]], [looks["sink"], looks["sink"]]])
+    found = attnviz.rollout(" one two three", model, tokenizer=gpt2_tokenizer())
+    assert len(found.units) == 3
+    assert found.positions == (2,)
+    first = torch.tensor([[1, 0, 0], [0.25, 0.75, 0], [0, 0.25, 0.75]])
+    last = torch.tensor([[1, 0, 0], [0.625, 0.375, 0], [0.5, 0.125, 0.375]])
+    torch.testing.assert_close(found.weights, torch.stack([first, last]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.inputs.rollout, last[2], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_rows_sum_to_one_in_every_number_format(kind: str, dtype: torch.dtype):
+    found = of_model(kind, dtype=dtype)
+    for matrices in (found.weights, found.norms):
+        assert matrices.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(matrices.sum(-1), torch.ones_like(matrices.sum(-1)))
+        assert bool(matrices.triu(1).any()) == (kind == "bert")
+
+
+def test_a_layer_ends_the_rollout_there():
+    whole, part = of_model("bert"), of_model("bert", layer=1)
+    assert (whole.layer, part.layer) == (2, 1)
+    torch.testing.assert_close(part.weights, whole.weights[:2])
+    torch.testing.assert_close(part.norms, whole.norms[:2])
+    torch.testing.assert_close(part.inputs.attention, whole.means[1][0])
+    assert part.layers == whole.layers[:2]
+    assert "layer 1" in part.report()
+    assert "layer 2" not in part.report()
+
+
+def test_the_residual_is_the_share_of_the_identity():
+    none, all_of_it = of_model("gpt2", residual=0), of_model("gpt2", residual=1)
+    torch.testing.assert_close(none.weights[1], none.means[1] @ none.means[0])
+    torch.testing.assert_close(all_of_it.weights[-1], torch.eye(len(all_of_it.units)))
+
+
+def test_the_baseline_is_the_rollout_of_uniform_attention():
+    found = of_model("gpt2")
+    n = len(found.units)
+    uniform = torch.ones(n, n).tril()
+    mixed = (uniform / uniform.sum(-1, keepdim=True) + torch.eye(n)).double() / 2
+    torch.testing.assert_close(found.uniform_rollout, mixed @ mixed @ mixed, check_dtype=False)
+    torch.testing.assert_close(found.inputs.uniform, torch.full((n,), 1 / n, dtype=torch.float64))
+
+
+def test_shares_on_sinks_are_means_over_content():
+    found = of_model("bert")
+    expected = found.weights[1][1:-1][:, [0, -1]].sum(1).mean()
+    assert found.layers[1].sink["rollout"] == pytest.approx(float(expected))
+    assert of_model("gpt2", text="the").layers[0].sink["rollout"] is None
+
+
+def test_words_are_merged_after_rolling_out():
+    text = "the unbelievableness ran"
+    tokens = of_model("bert", text, all_flows=True)
+    words = of_model("bert", text, words=True, flow=True, token="unbelievableness")
+    assert words.units.labels == ("[CLS]", "the", "unbelievableness", "ran", "[SEP]")
+    for name in ("means", "norm_means", "weights", "norms"):
+        merged = merge_pattern(getattr(tokens, name), words.units.members)
+        torch.testing.assert_close(getattr(words, name), merged)
+    torch.testing.assert_close(words.weights.sum(-1), torch.ones(3, 5))
+    torch.testing.assert_close(words.flow, merge_pattern(tokens.flows, words.units.members)[2])
+    assert words.max_flow is None
+
+
+def test_the_token_looked_from():
+    assert of_model("bert").positions == (0,)
+    found = of_model("gpt2")
+    assert found.positions == (len(found.units) - 1,)
+    text = "the unable cat"
+    several, one, other = (of_model("bert", text, token=token, flow=True) for token in ("unable", "#2", 3))
+    assert (several.positions, one.positions, other.positions) == ((2, 3), (2,), (3,))
+    torch.testing.assert_close(several.inputs.rollout, several.weights[-1][[2, 3]].mean(0))
+    torch.testing.assert_close(several.flow, (one.flow + other.flow) / 2)
+    torch.testing.assert_close(several.max_flow, (one.max_flow + other.max_flow) / 2)
+
+
+def test_flows_from_models():
+    found, every = of_model("gpt2", flow=True), of_model("gpt2", all_flows=True)
+    assert found.flows is None
+    torch.testing.assert_close(found.flow, found.max_flow / found.max_flow.sum())
+    assert 0 < found.max_flow.min() <= found.max_flow.max() <= 1 + 1e-6
+    torch.testing.assert_close(every.flows[-1], found.flow)
+    torch.testing.assert_close(every.flows.sum(-1), torch.ones(len(every.units), dtype=torch.float64))
+    assert not every.flows.triu(1).any()
+    assert of_model("gpt2").flow is None
+
+
+def test_the_capacities_of_a_flow_are_the_weights_mixed_with_the_identity():
+    """Of two layers the flow is, over all positions between, the sum of the smaller of both weights."""
+    found = of_model("bert", flow=True, residual=0.3, token="cat", layer=1)
+    below, above = 0.7 * found.means + 0.3 * torch.eye(9)
+    expected = torch.minimum(above[2][:, None], below).sum(0)
+    torch.testing.assert_close(found.max_flow, expected.double(), atol=1e-6, rtol=0)
+
+
+def test_progress_is_told():
+    told: list[tuple[str, int, int]] = []
+    of_model("bert", flow=True, progress=lambda *of: told.append(of))
+    assert told[0] == ("verifying", 0, 3)
+    assert [of for of in told if of[1] == of[2]] == [("verifying", 3, 3), ("rolling out", 3, 3), ("flow", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 3}, r"the model has no layer 3: expected 0 to 2\."),
+        ({"layer": -1}, r"layer as a whole number from 0 on, found -1"),
+        ({"layer": "2"}, r"layer as a whole number, found '2'\."),
+        ({"layer": True}, r"layer as a whole number, found True\."),
+        ({"residual": "x"}, r"residual \(residual=\.\.\.\) as a number from 0 to 1, found 'x'\."),
+        ({"residual": 1.01}, r"residual \(residual=\.\.\.\) as a number from 0 to 1, found 1\.01"),
+        ({"residual": float("nan")}, r"from 0 to 1, found nan"),
+        ({"token": "dog"}, r"no token “dog” in the text: expected one of \[CLS\], the, .* #0 to #8"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
+        measured("bert", **options)
+
+
+def test_all_flows_are_for_short_texts():
+    model = sharp_bert(max_position_embeddings=512)
+    text = " ".join(["the"] * (MOST_FLOWS - 1))
+    message = r"flow between all pairs of 129 tokens is 16,641 problems; expected at most 128 tokens: shorten the text"
+    with pytest.raises(UsageError, match=message):
+        attnviz.rollout(text, model, tokenizer=bert_tokenizer(), all_flows=True)
+
+
+def test_a_text_must_be_a_string_and_is_cut_where_asked():
+    with pytest.raises(TextError, match=r"expected text .* as a string, found int"):
+        of_model("bert", text=3)  # type: ignore[arg-type]
+    assert len(of_model("bert", text=" ".join(["the"] * 60), truncate=True).units) == 40

@@ -1,0 +1,546 @@
+"""``heads`` with an encoder-decoder: three kinds of attention in ids, statistics, documents, tables and figures."""
+
+import csv
+import json
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz import analyze
+from attnviz.cli.program import app
+from attnviz.commands.heads.views import DRAWINGS
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
+from attnviz.figures.style import Style
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.measures.statistics import TextContext, measure
+from attnviz.models import encoding
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
+from attnviz.models.tokens import merge_pattern, merge_subwords, shifted_right
+from attnviz.models.words import pieces_of
+from tests.support.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.recorded import whole_pattern
+from tests.support.verified import context_of, verified
+
+STACKS = (Stack("E", "encoder", 0, 3, 4), Stack("D", "decoder", 3, 2, 2), Stack("X", "cross-attention", 5, 2, 2))
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Any:
+    tokenizer = unigram_tokenizer()
+    return from_loaded(sharp("t5", len(tokenizer)), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def found(checkpoint) -> Any:
+    return analyze(SOURCE, checkpoint, target=TARGET, syntax=False)
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("X0H1", "X0H1"),
+        ("x0.1", "X0H1"),
+        ("X", "X0H0 X0H1 X1H0 X1H1"),
+        ("D1", "D1H0 D1H1"),
+        ("E1-2H3", "E1H3 E2H3"),
+        ("E1-E2H3", "E1H3 E2H3"),
+        ("X*H1", "X0H1 X1H1"),
+        ("X1,E0H0", "E0H0 X1H0 X1H1"),
+        ("E0H1-2", "E0H1 E0H2"),
+    ],
+)
+def test_a_selection_names_the_kind(selection, expected):
+    assert [str(head) for head in select_heads(selection, 7, 4, STACKS)] == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ("L0H1", "attention of several kinds; expected one of E0H0, D0H0, X0H0, X"),
+        ("0.1", "attention of several kinds"),
+        ("Y", r"E \(encoder\), D \(decoder\), X \(cross-attention\)"),
+        ("X2", r"names layer 2, but the model has layers 0 to 1"),
+        ("X0H2", r"names head 2, but the model has heads 0 to 1"),
+        ("D1-0", "runs backwards"),
+    ],
+)
+def test_a_selection_that_names_no_head_is_refused(selection, message):
+    with pytest.raises(UsageError, match=message):
+        select_heads(selection, 7, 4, STACKS)
+
+
+def test_no_selection_is_every_head_stack_after_stack():
+    heads = select_heads([], 7, 4, STACKS)
+    assert len(heads) == 3 * 4 + 2 * 2 + 2 * 2
+    assert (str(heads[0]), str(heads[-1]), heads == sorted(heads)) == ("E0H0", "X1H1", True)
+
+
+def test_a_head_of_a_stack_has_the_place_of_its_layer_and_its_own_name():
+    head = head_named("X1H0", 7, 4, stacks=STACKS)
+    assert (head.layer, str(head), head.file_stem, str(HeadId(6, 0))) == (6, "X1H0", "X01H00", "L6H0")
+    assert head_named(head, 7, 4, stacks=STACKS) == head
+    for given in ("L0H1", "X", (0, 1), "E0"):
+        with pytest.raises(UsageError, match="expected a head such as E0H0, D0H0, X0H0"):
+            head_named(given, 7, 4, stacks=STACKS)
+
+
+def test_a_layer_of_a_stack_survives_pickling():
+    import pickle
+
+    layer = pickle.loads(pickle.dumps(STACKS[2].layer(1)))
+    assert isinstance(layer, LayerId)
+    assert (layer, str(layer)) == (6, "X1")
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def test_the_decoder_reads_the_target_one_later(checkpoint):
+    whole = checkpoint.tokenize(TARGET, target=True)
+    read = shifted_right(whole, 0, "<pad>")
+    assert (read.labels[0], read.labels[1:]) == ("<pad>", whole.labels[:-1])
+    assert (whole.labels[-1], len(read)) == ("</s>", len(whole))
+    assert read.sinks == {0}
+    assert merge_subwords(read, words=True).labels == ("<pad>", *TARGET.split())
+
+
+def test_pieces_alone_tell_words_and_places():
+    pieces = pieces_of([7, 8, 2, 9, 1], ["▁a", "b", "<unk>", "▁c", "</s>"], {1}, lambda parts: "".join(parts)[1:])
+    assert pieces.text == "ab<unk>▁c"
+    assert pieces.word_ids == [0, 0, 0, 1, None]
+    assert pieces.offsets == [(0, 1), (1, 2), (2, 7), (7, 9), (9, 9)]
+    assert pieces.sequence_ids == [0, 0, 0, 0, None]
+
+
+def test_words_are_merged_on_both_sides():
+    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]])
+    merged = merge_pattern(pattern, [(0, 1)], [(0,), (1, 2)])
+    torch.testing.assert_close(merged, torch.tensor([[0.2, 0.8]]))
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def between(queries: Any, keys: Any) -> TextContext:
+    return TextContext(context_of(queries).units, False, None, context_of(keys).units)
+
+
+def rows(*places: int, n: int) -> torch.Tensor:
+    return torch.eye(n)[list(places)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (rows(0, 2, 4, n=5), 1.0),
+        (rows(4, 2, 0, n=5), 1 - (1 + 0 + 1) / 3),
+        (rows(0, 0, 0, n=5), 0.5),
+        (torch.full((3, 5), 0.2), 1 - (0.5 + 0 + 0.5) / 3),
+    ],
+)
+def test_diagonality_is_one_minus_the_mean_distance_from_the_diagonal(pattern, expected):
+    context = between([False] * 3, [False] * 5)
+    assert measure(verified(pattern), context)["diagonality"] == [pytest.approx(expected)]
+    assert context.uniform["diagonality"] == pytest.approx(2 / 3)
+
+
+def test_special_tokens_of_both_texts_are_left_out_of_diagonality():
+    context = between([True, False, False], [False, False, True])
+    pattern = torch.tensor([[0.0, 0.0, 1.0], [0.5, 0.0, 0.5], [0.0, 0.1, 0.9]])
+    statistics = measure(verified(pattern), context)
+    assert statistics["diagonality"] == [pytest.approx(1.0)]
+    assert statistics["sink"] == [pytest.approx(0.7)]
+    assert context.uniform["sink"] == pytest.approx(1 / 3)
+    assert statistics["confidence_non_sink"] == [pytest.approx(1.0)]
+    assert statistics["entropy"] == [pytest.approx((np.log(2) - 0.1 * np.log(0.1) - 0.9 * np.log(0.9)) / 3)]
+    assert context.uniform["entropy"] == pytest.approx(np.log(3))
+    for name in ("distance", "distance_non_sink", "previous", "next", "local", "long_range", "induction"):
+        assert statistics[name] == [None]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [([True, False], [False, False]), ([False, False], [False, True])])
+def test_one_content_position_has_no_diagonal(queries, keys):
+    context = between(queries, keys)
+    assert measure(verified(torch.full((2, 2), 0.5)), context)["diagonality"] == [None]
+    assert context.uniform["diagonality"] is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "label"),
+    [(torch.eye(12), "diagonal"), (torch.eye(12).flip(0), "heterogeneous"), (torch.full((12, 12), 1 / 12), "broad")],
+)
+def test_a_head_along_the_diagonal_is_labelled_so(pattern, label):
+    context = between([False] * 12, [False] * 12)
+    statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
+    verdicts = judge(statistics, context, [], HeadId(0, 0))
+    assert [verdict.name for verdict in verdicts] == ["diagonal", "sink", "broad"]
+    assert label_of(verdicts, context.n_non_sink).name == label
+
+
+# --- the analysis ---------------------------------------------------------------------------------
+
+
+def test_every_part_has_its_own_texts_and_patterns(found):
+    encoder, decoder, cross = found.parts
+    n, m = len(found.tokens), len(found.target.tokens)
+    assert [len(part.heads) for part in found.parts] == [8, 12, 12]
+    assert [part.pattern(part.heads[0].id).shape for part in found.parts] == [(n, n), (m, m), (m, n)]
+    assert (decoder.units.labels[0], cross.keys.labels[-1]) == ("<pad>", "</s>")
+    assert (encoder.facts.texts, cross.facts.sizes) == ((SOURCE,), (n, m))
+    assert f"({n} tokens) → “{TARGET}” ({m} tokens)" in cross.facts.text_line
+    own = whole_pattern(found.attention, found.head("X1H2").id.layer)[0, 2]
+    torch.testing.assert_close(found.pattern("X1H2"), own)
+    assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())
+
+
+def test_heads_are_in_the_order_of_the_stacks_though_they_run_in_turns(found):
+    names = [str(head.id) for head in found.heads]
+    assert names == [str(head) for stack in found.checkpoint.stacks for head in stack.heads]
+
+
+def test_the_document_tells_kinds_targets_and_alignments(found):
+    document = json.loads(json.dumps(found.document()))
+    assert (document["target"], document["target_generated"]) == (TARGET, False)
+    assert [token["text"] for token in document["target_tokens"]] == list(found.target.tokens.labels)
+    assert document["model"]["stacks"][2] == {"name": "cross-attention", "letter": "X", "n_layers": 3, "n_heads": 4}
+    assert [layer["stack"][0] + str(layer["layer"]) for layer in document["verification"]["layers"]] == [
+        "e0", "e1", "d0", "d1", "d2", "c0", "c1", "c2"
+    ]  # fmt: skip
+    by_id = {head["id"]: head for head in document["heads"]}
+    assert (by_id["X2H1"]["stack"], by_id["X2H1"]["layer"], by_id["X2H1"]["head"]) == ("cross-attention", 2, 1)
+    assert by_id["X2H1"]["diagonality"] == pytest.approx(found.head("X2H1").statistics["diagonality"])
+    assert len(by_id["X2H1"]["alignment"]) == len(found.target.tokens)
+    assert by_id["X2H1"]["previous"] is by_id["D2H1"]["diagonality"] is by_id["D2H1"]["alignment"] is None
+    assert by_id["D2H1"]["previous"] is not None
+    assert set(document["summary"]) == {"encoder", "decoder", "cross-attention"}
+    assert document["summary"]["decoder"]["heads"] == 12
+    assert [layer["layer"] for layer in document["summary"]["cross-attention"]["layers"]] == [0, 1, 2]
+
+
+def test_documents_of_models_of_one_kind_have_none_of_this():
+    document = analyze("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).document()
+    assert not {"target", "target_generated", "target_tokens"} & set(document)
+    assert not {"stack", "diagonality", "alignment"} & set(document["heads"][0])
+    assert "stacks" not in document["model"]
+    assert document["heads"][0]["id"] == "L0H0"
+
+
+def test_tables_stand_by_kind(found):
+    report = found.report(110)
+    for heading in ("Encoder (E): ", "Decoder (D): ", "Cross-attention (X): ", "Target (given): “die Katzen"):
+        assert heading in report
+    assert "Diagonal" in report.partition("Cross-attention")[2]
+    assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
+
+
+def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
+    tokenizer = unigram_tokenizer()
+    short = from_loaded(sharp("bart", len(tokenizer), max_position_embeddings=10), tokenizer)
+    n = len(short.tokenize("the cat"))
+    with pytest.raises(TextError, match=r"the target has \d+ tokens, but the model has 10 positions"):
+        analyze("the cat", short, target=TARGET)
+    cut = analyze("the cat", short, target=TARGET, truncate=True)
+    left_out = cut.document()["target_tokens_cut_off"]
+    assert n <= 10
+    assert left_out == len(tokenizer(TARGET).input_ids) - 10
+    report = " ".join(cut.report().split())
+    assert f"The target was cut: its last {left_out} tokens were left out (--truncate)." in report
+    assert "The text was cut" not in report
+
+
+def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoint):
+    with pytest.raises(TextError, match=r"'bert' reads one text; leave out --target"):
+        analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), target="the dog")
+    unparted = from_loaded(checkpoint.model, unigram_tokenizer(pairs=False))
+    with pytest.raises(TextError, match=r"no sentence segments, and its tokenizer puts nothing between two texts"):
+        analyze(SOURCE, unparted, pair="the dog")
+    with pytest.raises(TextError, match=r"the target is empty"):
+        analyze(SOURCE, checkpoint, target="")
+    with pytest.raises(UsageError, match=r"max_new_tokens as a whole number from 1 on, found 0"):
+        analyze(SOURCE, checkpoint, max_new_tokens=0)
+
+
+def test_explain_refuses_encoder_decoders_in_one_line(checkpoint):
+    with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder, which this command does not take; .*\.$"):
+        attnviz.explain(SOURCE, checkpoint)
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def plans(found: Any, name: str, **choices: Any) -> list[Any]:
+    view = DRAWINGS[name]
+    return list(view.plans(found, found._choices(choices.pop("style", None), choices)))
+
+
+def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
+    (plan,) = plans(found, "overview")
+    n, m = len(found.tokens), len(found.target.tokens)
+    shapes = {str(cell.id): (cell.values.shape, cell.sinks) for cell in plan.cells}
+    assert len(shapes) == 32
+    assert shapes["E0H0"] == ((n, n), {n - 1})
+    assert shapes["D0H0"] == ((m, m), {0})
+    assert shapes["X0H0"] == ((m, n), {n - 1})
+    figure = found.figure("overview")
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == [f"layer {kind}" for kind in ("E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2")]
+    plt.close(figure)
+
+
+def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(found):
+    (plan,) = plans(found, "heads", select=["X0H1"])
+    assert plan.stem == "heads/X00H01"
+    assert plan.values.shape == (len(found.target.tokens), len(found.tokens))
+    figure = found.figure("heads", select=["X0H1"])
+    ax = figure.axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("source (attended to)", "target (attends from)")
+    assert [label.get_text() for label in ax.get_xticklabels()] == list(found.tokens.labels)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(found.target.tokens.labels)
+    box = ax.get_window_extent()
+    assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens))
+    np.testing.assert_array_equal(ax.images[0].get_array(), plan.values)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg"])
+def test_fast_files_are_rectangular_too(found, tmp_path, file_format):
+    from PIL import Image
+
+    found.save(tmp_path, figures=["heads"], formats=[file_format], select=["X0H1", "E0H0"], style=Style(width=3.3))
+    content = (tmp_path / f"heads/X00H01.{file_format}").read_bytes()
+    if file_format == "png":
+        picture = np.asarray(Image.open(tmp_path / "heads/X00H01.png").convert("RGB")).astype(int)
+        figure = found.figure("heads", Style(width=3.3), select=["X0H1"])
+        assert abs(picture.shape[1] / picture.shape[0] - figure.get_figwidth() / figure.get_figheight()) < 0.02
+        plt.close(figure)
+        assert (np.ptp(picture, axis=2) > 60).sum() > 500  # coloured cells
+    else:
+        assert content.count(b"<path") > 20
+
+
+def test_lines_run_from_the_target_to_the_source(found):
+    (plan,) = plans(found, "lines", select=["X0H1"])
+    assert (plan.labels, plan.keys) == (found.target.tokens.labels, found.tokens.labels)
+    pattern = found.pattern("X0H1").numpy()
+    np.testing.assert_allclose(plan.weights, pattern[plan.query, plan.key])
+    left, right = plan.sides
+    assert (left[0], right[0], left[-1], right[-1]) == (0, 0, plan.extent - 1, plan.extent - 1)
+    figure = found.figure("lines", select=["X0H1"])
+    assert {"attends from (target)", "attended to (source)"} <= {text.get_text() for text in figure.axes[0].texts}
+    plt.close(figure)
+
+
+def test_a_token_that_no_text_has_is_missed_in_each_by_name(found):
+    source, target = (f"the token is looked for in the {text}, whose tokens attend" for text in ("source", "target"))
+    with pytest.raises(UsageError) as refused:
+        plans(found, "lines", token="zzz")
+    message = str(refused.value)
+    assert (message.count(source), message.count(target), message.count("no token “zzz”")) == (1, 1, 2)
+    with pytest.raises(UsageError, match=f"^{target} there: no token “the” in the text") as refused:
+        plans(found, "lines", token="the", select=["X"])
+    assert source not in str(refused.value)
+
+
+def test_lines_of_several_kinds_are_pictures_of_their_own(found):
+    stems = [plan.stem for plan in plans(found, "lines", select=["E0H0", "X0"])]
+    assert stems == ["lines-encoder", "lines-cross-attention"]
+    (plan,) = plans(found, "lines", select=["D0H0", "X0H0"], token="#1")[:1]
+    assert set(plan.query) == {1}
+
+
+def test_special_tokens_are_dropped_from_both_texts(found):
+    (plan,) = plans(found, "heads", select=["X0H1"], drop_special=True)
+    assert plan.values.shape == (len(found.target.tokens) - 1, len(found.tokens) - 1)
+    np.testing.assert_allclose(plan.values.sum(1), 1, atol=1e-5)
+
+
+def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
+    (entropy,), (diagonality,), (previous,) = (
+        plans(found, "map", maps=[name]) for name in ("entropy", "diagonality", "previous")
+    )
+    assert [(each.name[0], each.values.shape) for each in entropy.maps] == [("E", (2, 4)), ("D", (3, 4)), ("X", (3, 4))]
+    assert [each.name[0] for each in diagonality.maps] == ["X"]
+    assert [each.name[0] for each in previous.maps] == ["E", "D"]
+    (distance,) = plans(found, "map", maps=["distance"])
+    assert [each.name[0] for each in distance.maps] == ["E", "D"]
+    assert diagonality.maps[0].reference.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
+
+
+def test_every_kind_has_means_of_its_own(found):
+    drawn = {plan.stem: plan for plan in plans(found, "mean")}
+    assert list(drawn) == [
+        f"{stem}-{kind}" for kind in ("encoder", "decoder", "cross-attention") for stem in ("mean", "mean-all")
+    ]
+    cross = drawn["mean-cross-attention"]
+    assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
+    of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
+    np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
+    assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
+    assert "each cross-attention layer’s 4 heads" in cross.title
+    assert [plan.stem for plan in plans(found, "mean", select="D0")] == ["mean-decoder", "mean-all-decoder"]
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found, width):
+    figure = found.figure("panel", Style(width=width), select="X0H0,X1H2")
+    axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
+    assert len(axes) == 2
+    for ax in axes:
+        box = ax.get_window_extent()
+        assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens), rel=0.02)
+    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (axes[0].yaxis, axes[0].xaxis)]
+    assert named[0][0] == found.target.tokens.labels[0]
+    assert set(named[1]) <= set(found.tokens.labels)
+    plt.close(figure)
+
+
+def test_a_panel_holds_heads_of_one_kind(found):
+    stems = {
+        plan.stem: [tile.shorter[0] for tile in plan.groups[0][1]] for plan in plans(found, "panel", select="E0H1,X0")
+    }
+    assert stems == {"panel-encoder": ["E0H1"], "panel-cross-attention": ["X0H0", "X0H1", "X0H2", "X0H3"]}
+
+
+@pytest.fixture(scope="module")
+def two(checkpoint) -> Any:
+    return analyze(SOURCE, checkpoint, pair="a dog ran away", target=TARGET, syntax=False)
+
+
+def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
+    assert two.document()["pair_note"] == (
+        "This model has no token types: the pair is joined as its tokenizer does, TEXT </s> PAIR </s>."
+    )
+    assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
+    encoder, decoder, cross = two.parts
+    n, m = len(two.tokens), len(two.target.tokens)
+    assert encoder.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens)"
+    assert decoder.facts.text_line == f"“{TARGET}” ({m} tokens)"
+    assert cross.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens) → “{TARGET}” ({m} tokens)"
+    assert cross.facts.subject.endswith(f"on “{SOURCE}” and “a dog ran away” → “{TARGET}”")
+
+
+def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):
+    encoder, cross = plans(two, "pair")
+    assert (encoder.stem, cross.stem) == ("pair-encoder", "pair-cross-attention")
+    assert [each.name for each in cross.maps] == ["T → A", "T → B", "T → special"]
+    segments = np.array([2 if segment is None else segment for segment in two.tokens.segments])
+    rows_of = two.pattern("X2H1").numpy()[1:]
+    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
+    assert [each.values[2, 1] for each in cross.maps] == pytest.approx(expected, abs=1e-3)
+    rows_of = two.pattern("E1H3").numpy()[segments == 1]
+    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
+    assert [each.values[1, 3] for each in encoder.maps[3:]] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
+    _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
+    assert of_cross.rules == of_encoder.rules
+    assert of_cross.keys.texts == two.tokens.labels
+    figure = two.figure("pair", select="X0H0")
+    plt.close(figure)
+    with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
+        plans(two, "pair", select="D0")
+
+
+def test_a_pair_without_a_second_text_says_so(found):
+    with pytest.raises(UsageError, match="give the second one with --pair"):
+        found.figure("pair")
+
+
+def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path):
+    found = analyze(SOURCE, checkpoint, max_new_tokens=1, syntax=False)
+    assert len(found.target.tokens) == 1
+    assert [plan.stem for plan in plans(found, "text")] == ["text-encoder", "text-cross-attention"]
+    assert found.page()
+    with pytest.raises(UsageError, match="nothing of this text to draw"):
+        plans(found, "mean", select="X", drop_special=True)
+
+
+def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
+    from attnviz.commands.heads import measure as heads_measure
+    from attnviz.language.syntax import Arc, Parse, Word
+
+    def parsed(texts: Any, tokens: Any, *_: Any) -> tuple[Parse, str]:
+        units = merge_subwords(tokens, words=True)
+        words = [Word(label, members) for label, members in zip(units.labels, units.members, strict=True)][:-1]
+        return Parse(tuple(words), (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "a parser"), ""
+
+    monkeypatch.setattr(heads_measure, "_parse", parsed)
+    found = analyze(SOURCE, checkpoint, target=TARGET)
+    kinds = {str(head.id)[0]: {verdict.name for verdict in head.patterns} for head in found.heads}
+    assert {"det", "nsubj"} <= kinds["E"]
+    assert not {"det", "nsubj"} & (kinds["D"] | kinds["X"])
+    assert [part.parse is not None for part in found.parts] == [True, False, False]
+    assert found.document()["parse"]["parser"] == "a parser"
+
+
+# --- files and the command line -------------------------------------------------------------------
+
+
+def test_the_command_writes_every_kind(tmp_path):
+    folder, out = saved("bart", tmp_path), tmp_path / "out"
+    arguments = ["heads", SOURCE, "-m", str(folder), "-d", "cpu", "-o", str(out), "--max-new-tokens", "5", "--words"]
+    more = ["--select", "X0H1,E0", "--figures", "heads", "--save-attention"]
+    ran = CliRunner().invoke(app, [*arguments, *more])
+    assert ran.exit_code == 0, ran.output
+    assert "the model generated the target, greedily: “" in ran.stderr
+    document = json.loads((out / "heads.json").read_text())
+    assert document["target_generated"]
+    assert sorted(path.name for path in (out / "heads").iterdir()) == [
+        "E00H00.png", "E00H01.png", "E00H02.png", "X00H01.png"
+    ]  # fmt: skip
+    rows_of = list(csv.DictReader((out / "heads.csv").read_text().splitlines()))
+    assert [(row["id"], row["stack"]) for row in rows_of][-1] == ("X0H1", "cross-attention")
+    assert (rows_of[0]["diagonality"], bool(rows_of[-1]["entropy"])) == ("", True)
+    tensors = load_file(out / "attention.safetensors")
+    assert tensors["cross-attention.2"].shape == (4, len(document["target_words"]), len(document["words"]))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--pair", " "], "the pair is blank"),
+        (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
+        (["--select", "L0"], "attention of several kinds"),
+        (["--figures", "pair"], "give the second one with --pair"),
+    ],
+)
+def test_bad_input_ends_in_one_line(tmp_path, more, message):
+    folder = saved("t5", tmp_path)
+    ran = CliRunner().invoke(
+        app, ["heads", SOURCE, "--target", TARGET, "-m", str(folder), "-o", str(tmp_path / "o"), *more]
+    )
+    assert ran.exit_code in (1, 2)
+    assert message in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
+# --- Marian's tokenizer, two SentencePiece models -------------------------------------------------
+
+
+def test_marians_two_models_tell_words_and_labels(tmp_path):
+    pytest.importorskip("sentencepiece")
+    result = analyze(f"{SOURCE} ☃.", str(saved_marian(tmp_path / "marian")), target=TARGET, words=True)
+    assert result.units.labels[:3] == ("the", "cats", "saw")
+    assert result.target.context.units.labels == ("<pad>", *TARGET.split())
+    assert "<unk>" in "".join(result.tokens.labels)
+    assert result.verification.heads_compared == 30
+
+
+def test_a_tokenizer_that_lacks_its_library_says_so(tmp_path, monkeypatch):
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "source.spm").write_bytes(b"")
+    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+    with pytest.raises(CheckpointError, match=r"pair of SentencePiece models.*: pip install sentencepiece$"):
+        encoding.load_tokenizer(tmp_path)

@@ -1,0 +1,160 @@
+"""What commands make of a text does not depend on the blocks in which its rows come, and holds no layer's patterns."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+import attnviz
+from attnviz.commands.explain import position_share, reference
+from attnviz.present.report import views_of
+from attnviz.present.result import Result
+from attnviz.present.view import ViewOptions
+from tests.figures.test_pooling import TEXT
+from tests.figures.test_pooling import numbers as drawn
+from tests.reference.test_blocks import SIZES, in_blocks
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+DTYPES = [torch.float32, torch.float64]
+
+
+def models() -> dict[str, Callable[[], tuple[dict[str, Any], str]]]:
+    return {
+        "bert": lambda: ({"model": sharp_bert(max_position_embeddings=99), "tokenizer": bert_tokenizer()}, TEXT),
+        "gpt2": lambda: (
+            {"model": sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=200), "tokenizer": gpt2_tokenizer()},
+            TEXT,
+        ),
+        "gemma2": lambda: (
+            {"model": sharp_llama("gemma2"), "tokenizer": sentencepiece_tokenizer()},
+            "the cat that i saw ran away",
+        ),
+        "t5": lambda: ({"model": sharp("t5", len(tokenizer := unigram_tokenizer())), "tokenizer": tokenizer}, SOURCE),
+    }
+
+
+def target(model: dict[str, Any]) -> dict[str, Any]:
+    return {"target": TARGET} if hasattr(model["model"], "decoder") else {}
+
+
+def outputs(model: dict[str, Any], text: str) -> Result:
+    return attnviz.head_outputs(text, **model, **target(model))
+
+
+def rollout(model: dict[str, Any], text: str) -> Result:
+    return attnviz.rollout(text, words=True, **model)
+
+
+def compare(model: dict[str, Any], text: str) -> Result:
+    """As many words, but not as many tokens, so that the blocks of the sides are others."""
+    texts = text, text.replace("cat", "unbelievableness", 3)
+    return attnviz.compare(
+        *(attnviz.analyze(each, words=True, syntax=False, **model, **target(model)) for each in texts)
+    )
+
+
+def explain(model: dict[str, Any], text: str) -> Result:
+    if hasattr(model["model"], "decoder"):
+        pytest.skip("explain takes no encoder-decoders")
+    return attnviz.explain(text, every_layer=True, **model)
+
+
+def ablate(model: dict[str, Any], text: str) -> Result:
+    heads = "X" if hasattr(model["model"], "decoder") else "L0"
+    return attnviz.ablate(text, **model, **target(model), method="uniform", select=[heads])
+
+
+COMMANDS = {"ablate": ablate, "outputs": outputs, "rollout": rollout, "compare": compare, "explain": explain}
+PATTERNS_HELD = {"outputs": 2, "rollout": 3, "compare": 2}
+"""The largest tensor of a command has fewer numbers than so many patterns of one head."""
+
+
+def found_in(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a document, but errors and ranks, which differ by rounding, as does the sign of equal numbers."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in entries:
+        yield from found_in(each, f"{path}.{name}")
+    if isinstance(value, float) and "error" not in path and "spearman" not in path:
+        yield path, abs(value) if path.endswith("largest.difference") else value
+
+
+def everything(result: Result) -> tuple[dict[str, float], list[np.ndarray]]:
+    """All numbers of a result: of its document, of its pictures, and its tensors."""
+    arrays = [
+        np.asarray(values)
+        for view in views_of(result.command)
+        if view.name != "page" and not view.drawing.missing(result)
+        for plan in view.drawing.plans(result, ViewOptions())
+        for values in drawn(plan)
+    ]
+    if isinstance(result, attnviz.HeadOutputs):
+        for head in result.heads:
+            of_head = (result.output, result.norms, result.value_norms, result.pattern)
+            arrays += [method(head.id).numpy() for method in of_head]
+    if isinstance(result, attnviz.Explanation):
+        arrays += [stage.wide.numpy() for stage in result.stages.values()]
+    return dict(found_in(result.document())), arrays
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", models())
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_number_of_a_command_depends_on_the_blocks(
+    command: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, text = models()[kind]()
+    model["model"].to(dtype)
+    whole, arrays = everything(COMMANDS[command](model, text))
+    assert len(whole) > 20
+    assert arrays
+    rounding = 1e-2 if command == "ablate" else 1e-4  # losses of a model as sharp as these say more of it
+    relative, absolute = (rounding, rounding) if dtype == torch.float32 else (1e-11, 1e-13)
+    for size in SIZES:
+        in_blocks(monkeypatch, size)
+        for module in (position_share, reference):
+            monkeypatch.setattr(module, "_ROWS", size)
+        again, others = everything(COMMANDS[command](model, text))
+        assert again == pytest.approx(whole, rel=relative, abs=absolute)
+        for one, other in zip(arrays, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=relative, atol=absolute * max(1.0, np.abs(one).max()))
+
+
+class Largest(torch.overrides.TorchFunctionMode):
+    """The most numbers of any tensor that was made while it was entered."""
+
+    found = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple) else (result,):
+            if isinstance(each, torch.Tensor) and each.untyped_storage().nbytes():
+                self.found = max(self.found, each.untyped_storage().nbytes() // each.element_size())
+        return result
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("command", PATTERNS_HELD)
+def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 16 heads of few dimensions they would be by far the largest tensor."""
+    small = {"n_embd": 32, "n_head": 16, "n_positions": 300, "n_layer": 1, "vocab_size": 400}
+    if kind == "bert":
+        model = {
+            "model": sharp_bert(max_position_embeddings=300, num_attention_heads=16, num_hidden_layers=1),
+            "tokenizer": bert_tokenizer(),
+        }
+    else:
+        model = {"model": sharp_gpt2(model_class=GPT2LMHeadModel, **small), "tokenizer": gpt2_tokenizer()}
+    in_blocks(monkeypatch, 4)
+    with Largest() as largest:
+        result = COMMANDS[command](model, "the cat saw a dog " * 40)
+        n = len(getattr(result, "first", result).tokens)
+        list(result.document())
+        for view in views_of(result.command):
+            if view.name != "page" and not view.drawing.missing(result):
+                list(view.drawing.plans(result, ViewOptions()))
+    assert n * 4 * 16 <= largest.found < PATTERNS_HELD[command] * n**2

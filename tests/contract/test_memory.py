@@ -1,0 +1,290 @@
+"""Running out of memory, which a request for a petabyte does on every machine: one line, and nothing is lost."""
+
+import errno
+import json
+import mmap
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.compare.corpus.measure import compare_corpus
+from attnviz.errors import AttnvizError, CheckpointError, OutOfMemoryError, ParserError
+from attnviz.language import parsers
+from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory, out_of_memory_named
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.libraries import calling_transformers
+from attnviz.options import checked
+from attnviz.texts.long_runs import Process as OneOfMany
+from attnviz.texts.long_runs import Unfinished, gathered
+from tests.conftest import SENTENCE
+from tests.support.corpora import sentences
+from tests.support.models import bert_tokenizer, sharp_bert
+
+PETABYTE = 1 << 50
+FAST = ("--no-syntax", "--no-profile", "--no-figures")
+
+
+def short_of(n_bytes: int = PETABYTE) -> torch.Tensor:
+    return torch.empty(n_bytes, dtype=torch.uint8)
+
+
+# --- it is recognised
+
+
+@pytest.mark.parametrize(
+    ("take", "asked"),
+    [
+        (short_of, "out of memory: 1.13 PB more could not be had"),
+        (lambda: np.empty(PETABYTE // 8), "out of memory: 1.13 PB more could not be had"),
+        (lambda: bytearray(PETABYTE), "out of memory;"),
+        (lambda: mmap.mmap(-1, PETABYTE), "out of memory;"),
+    ],
+    ids=["torch", "numpy", "python", "system"],
+)
+def test_whatever_asks_for_too_much_is_named_with_how_much(take: Callable[[], Any], asked: str):
+    with pytest.raises(OutOfMemoryError) as raised, out_of_memory_named():
+        take()
+    assert str(raised.value).startswith(asked)
+    assert LESS_MEMORY in str(raised.value)
+    assert raised.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total"), "21.5 GB"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8.89 GB). Tried to allocate 256.00 MB on"), "256 MB"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), ""),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), ""),
+        (RuntimeError("std::bad_alloc"), ""),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), ""),
+        (Exception("Cannot allocate memory (os error 12)"), ""),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ""),
+    ],
+    ids=str,
+)
+def test_errors_of_other_machines_are_recognised_by_their_words(error: Exception, asked: str):
+    found = out_of_memory(error)
+    assert found is not None
+    assert (": " + asked in str(found)) == bool(asked)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"),
+        ImportError("libgomp.so.1: cannot allocate memory in static TLS block"),
+        ValueError("the label 'out of memory' is unknown"),
+        KeyError("out of memory"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        CheckpointError("expected a folder with a checkpoint at ./out of memory, found nothing."),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=repr,
+)
+def test_other_errors_are_what_they_are(error: Exception):
+    assert out_of_memory(error) is None
+    with pytest.raises(type(error)) as raised, out_of_memory_named():
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "size"),
+    [(0, "0 bytes"), (999, "999 bytes"), (5.4e8, "540 MB"), (6.44e9, "6.44 GB"), (2e13, "20 TB")],
+)
+def test_sizes_are_as_people_read_them(n_bytes: float, size: str):
+    assert memory_size(n_bytes) == size
+
+
+# --- nobody takes it for something else
+
+
+def test_a_file_is_not_blamed():
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"), calling_transformers("cannot read x"):
+        short_of()
+
+
+def test_a_parser_is_not_blamed():
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        parsers.parsed_words(lambda _: short_of(), "the cat")
+
+
+def test_an_unfinished_run_is_not_called_damaged(tmp_path: Path):
+    with pytest.raises(OutOfMemoryError), out_of_memory_named(), Unfinished(tmp_path / "u", {}).believed():
+        short_of()
+
+
+def test_another_process_is_not_blamed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.distributed.gather_object", lambda *_: short_of())
+    with pytest.raises(OutOfMemoryError), out_of_memory_named():
+        gathered(OneOfMany(0, 2), {})
+
+
+def test_a_spacy_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "spacy.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "spacy", raising=False)
+    with pytest.raises(ParserError, match=r"cannot be imported: numpy\.dtype size changed; .*--no-syntax"):
+        parsers.load_parser("en_core_web_sm")
+    (tmp_path / "spacy.py").write_text("bytearray(1 << 50)")
+    with pytest.raises(MemoryError):
+        parsers.load_parser("en_core_web_sm")
+
+
+# --- commands and functions
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every forward pass of a BERT needs a petabyte."""
+    from transformers import BertModel
+
+    monkeypatch.setattr(BertModel, "forward", lambda *_, **__: short_of())
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("command", ["heads", "outputs", "explain", "rollout", "ablate", "compare", "profile"])
+def test_a_command_that_runs_out_of_memory_says_so_in_a_line_and_leaves_its_folder(
+    command: str, bert_folder: Path, tmp_path: Path
+):
+    out, texts = tmp_path / "out", sentences(tmp_path / "t.txt", 5)
+    text = [str(texts)] if command == "profile" else [SENTENCE, *([SENTENCE[:20]] if command == "compare" else [])]
+    options = {"explain": ["--layer", "1"], "heads": FAST, "compare": ["--no-syntax"], "profile": ["--no-syntax"]}
+    more = [*options.get(command, []), "--batch-size", "2"] if command == "profile" else options.get(command, [])
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    result = CliRunner().invoke(app, [command, *text, "-m", str(bert_folder), "-o", str(out), *more])
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    assert line == f"attnviz: out of memory: 1.13 PB more could not be had; {LESS_MEMORY}."
+    assert [path.name for path in out.rglob("*")] == ["mine.txt"]
+
+
+@pytest.mark.usefixtures("short")
+def test_functions_raise_an_error_of_ours(tmp_path: Path):
+    model, texts = from_loaded(sharp_bert(), bert_tokenizer()), sentences(tmp_path / "t.txt", 5)
+    calls: list[Callable[[], Any]] = [
+        lambda: attnviz.analyze(SENTENCE, model, syntax=False),
+        lambda: list(attnviz.analyze_each(texts, model, syntax=False) or []),
+        lambda: attnviz.head_outputs(SENTENCE, model),
+        lambda: attnviz.explain(SENTENCE, model, layer=1),
+        lambda: attnviz.rollout(SENTENCE, model),
+        lambda: attnviz.ablate(SENTENCE, model),
+        lambda: attnviz.profile_heads(model, [texts], syntax=False),
+        lambda: compare_corpus(model, model, texts, syntax=False),
+    ]
+    for call in calls:
+        with pytest.raises(attnviz.OutOfMemoryError, match="out of memory: "):
+            call()
+
+
+class Held:
+    """Something large."""
+
+
+def test_what_was_measured_is_let_go_of():
+    seen: list[weakref.ref[Held]] = []
+
+    @checked
+    def measure() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        short_of()
+
+    with pytest.raises(OutOfMemoryError):
+        measure()
+    assert seen[0]() is None
+
+
+@pytest.mark.parametrize(("command", "last"), [("profile", 4), ("compare", 14)])
+def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
+    command: str, last: int, bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from transformers import BertModel
+
+    of = {"profile": "profile {} --no-control --no-syntax -m {}", "compare": "compare --corpus {} -m {} -m {}"}
+    files = sentences(tmp_path / "t.txt", 60), bert_folder, bert_folder
+    arguments = [*of[command].format(*files).split(), "--batch-size", "8", "--figures", "none"]
+    stem, entry = {"profile": ("profile", "statistics"), "compare": ("compare-corpus", "heads")}[command]
+
+    def run(out: str) -> Any:
+        return CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / out)])
+
+    whole = run("whole")
+    assert whole.exit_code == 0, whole.output
+    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
+    passes, forward = list[int](), BertModel.forward
+
+    def short(model: nn.Module, *of: Any, **inputs: Any) -> Any:
+        passes.append(1)
+        return short_of() if len(passes) == last else forward(model, *of, **inputs)
+
+    with monkeypatch.context() as limited:
+        limited.setattr(BertModel, "forward", short)
+        failed = run("out")
+    kept = tmp_path / "out" / f"{stem}.unfinished"
+    assert failed.exit_code == 1
+    assert f"takes less memory. What was measured is kept in {kept}: the same command goes on" in failed.stderr
+    resumed = run("out")
+    assert "continuing after" in resumed.stderr
+    assert resumed.exit_code == 0, resumed.output
+    expected, found = (json.loads((tmp_path / out / f"{stem}.json").read_text())[entry] for out in ("whole", "out"))
+    np.testing.assert_allclose(numbers(found), numbers(expected), atol=1e-5)
+
+
+def numbers(content: Any) -> list[float]:
+    if isinstance(content, dict):
+        return [each for key in sorted(content) for each in numbers(content[key])]
+    if isinstance(content, list):
+        return [each for part in content for each in numbers(part)]
+    return [float(content)] if isinstance(content, int | float) else []
+
+
+# --- limits that the libraries themselves do not survive
+
+
+def limited(kilobytes: int, *command: str) -> subprocess.CompletedProcess[str]:
+    line = f'ulimit -v {kilobytes} && exec "$@"'
+    return subprocess.run(["bash", "-c", line, "bash", sys.executable, *command], capture_output=True, text=True)  # noqa: PLW1510
+
+
+def test_less_than_the_libraries_take_is_refused_before_they_are_loaded(tmp_path: Path):
+    done = limited(850_000, "-m", "attnviz", "heads", "the cat", "-m", "tiny-gpt2", "-o", str(tmp_path / "out"))
+    message = "torch and transformers alone need 1 GB of memory (ulimit -v allows 870 MB); allow more."
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"attnviz: {message}\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("kilobytes", "threads"), [(4_000_000, "1"), (20_000_000, "many")])
+def test_a_process_with_little_memory_has_one_thread(kilobytes: int, threads: str):
+    code = (
+        "import os; os.environ.pop('OMP_NUM_THREADS', None)\n"
+        "from attnviz.cli.start import main; import sys; sys.argv = ['attnviz', '--version']\n"
+        "try: main()\n"
+        "except SystemExit: print(os.environ.get('OMP_NUM_THREADS', 'many'))\n"
+    )
+    done = limited(kilobytes, "-c", code)
+    assert done.stdout.splitlines()[-1:] == [threads], done.stderr
+
+
+def test_memory_that_ends_while_the_program_is_imported_is_a_line(tmp_path: Path):
+    (tmp_path / "typer.py").write_text("bytearray(1 << 50)")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from attnviz.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"attnviz: out of memory; {LESS_MEMORY}.\n")
+
+
+def test_the_error_is_one_of_ours():
+    assert issubclass(attnviz.OutOfMemoryError, AttnvizError)

@@ -1,0 +1,254 @@
+"""What every command's result can do: figures, tables, documents and files, from one place for all of them."""
+
+import base64
+import html
+import inspect
+import io
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from transformers import GPT2LMHeadModel
+
+import attnviz
+from attnviz.commands.heads.measure import analyze
+from attnviz.errors import OutputError, UsageError
+from attnviz.figures.style import FORMATS, Style, figure_bytes
+from attnviz.models.checkpoint import from_loaded
+from attnviz.present.documents import read_captions
+from attnviz.present.report import layout_of, report_of, views_of
+from attnviz.present.result import Result
+from attnviz.present.view import ViewOptions
+from tests.support.corpora import sentences, treebank
+from tests.support.drawn import ODD_SETTINGS
+from tests.support.hand_made import hand_made
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+TEXT = "the cat that i saw ran away"
+TEXTS = (TEXT, "the dog that i saw ran away")
+COLUMN = Style("dark", width=3.3)
+
+MEASURES: dict[str, Callable[[], Any]] = {
+    "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
+    "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
+    "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
+    "heads.texts": lambda: attnviz.analyze_each(
+        [TEXT, f"{TEXT} {TEXT}"], sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
+    ),
+    "compare.corpus": lambda: attnviz.compare_corpus(
+        *(from_loaded(sharp_bert(seed), bert_tokenizer()) for seed in (0, 1)),
+        sentences(Path(mkdtemp()) / "texts.txt", 40),
+        syntax=False,
+    ),
+    "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
+    "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
+    "profile": lambda: attnviz.profile_heads(
+        "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
+    ),
+    "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
+}
+"""Of each command a result of a small model, on which every default figure can be drawn."""
+
+PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
+
+_FUNCTIONS = {(command, view.name): view.drawing.figure for command in MEASURES for view in views_of(command)}
+DIFFERENT = list({_FUNCTIONS[picture]: picture for picture in reversed(PICTURES)}.values())
+"""The first picture of each function that draws some; the others are drawn by the same code."""
+
+
+@cache
+def result_of(command: str) -> Any:
+    result = MEASURES[command]()
+    assert isinstance(result, Result)
+    return result
+
+
+def drawable(command: str) -> list[str]:
+    return [view.name for view in views_of(command) if not view.drawing.missing(result_of(command))]
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_command_is_registered_whole(command: str):
+    views, layout = views_of(command), layout_of(command)
+    names = [view.name for view in views]
+    assert len(set(names)) == len(names)
+    assert not {"all", "none"} & set(names)
+    assert all(view.shows for view in views)
+    assert layout.manifest == f"{command.replace('.', '-')}.json"
+    assert result_of(command).command == command
+    assert len(inspect.getdoc(type(result_of(command))) or "") > 40
+    assert len(repr(result_of(command))) < 300
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, name: str):
+    result = result_of(command)
+    (view,) = [view for view in views_of(command) if view.name == name]
+    if view.drawing.missing(result):
+        with pytest.raises(UsageError, match=f"there is no figure '{name}': "):
+            result.figure(name)
+        return
+    plans = list(view.drawing.plans(result, ViewOptions(top=3)))
+    assert plans
+    for plan in plans:
+        assert layout_of(command).owns(f"{plan.stem}.png"), plan.stem
+        assert plan.caption.endswith(".")
+        assert len(plan.caption) > 40
+        assert "\n" not in plan.caption
+
+
+@cache
+def column(command: str, name: str) -> bytes:
+    """The picture as a PNG, dark and as wide as a column; tests of its command draw it in other themes and widths."""
+    return figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_pictures_fit_their_page(command: str, name: str):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    with Image.open(io.BytesIO(column(command, name))) as picture:
+        assert picture.width == 990
+        assert picture.height <= 10 * 300
+        pixels = np.asarray(picture.convert("RGB"))
+    for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
+        assert (edge == pixels[0, 0]).all()
+    assert pixels[0, 0].max() < 60
+
+
+@pytest.mark.parametrize(("command", "name"), DIFFERENT)
+def test_files_do_not_depend_on_the_users_settings_nor_on_the_run(command: str, name: str):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    with matplotlib.rc_context(ODD_SETTINGS):
+        before = dict(matplotlib.rcParams)
+        odd = figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
+        assert dict(matplotlib.rcParams) == before
+    assert odd == column(command, name)
+
+
+def test_an_svg_depends_on_them_neither():
+    result = result_of("compare")
+    with matplotlib.rc_context(ODD_SETTINGS):
+        odd = figure_bytes(result.figure(), "svg")
+    assert odd == figure_bytes(result.figure(), "svg")
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    result, figure = result_of(command), Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    (view,) = [view for view in views_of(command) if view.name == name]
+    if view.drawing.draw is None:
+        with pytest.raises(UsageError, match=f"the figure '{name}' has several panels: expected one of"):
+            result.draw(name, left)
+        return
+    before = dict(matplotlib.rcParams)
+    result.draw(name, left)
+    assert dict(matplotlib.rcParams) == before
+    assert not right.patches and not right.collections and not right.images  # noqa: PT018
+    assert left.has_data()
+    assert figure.axes == [left, right]
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_path: Path):
+    result = result_of(command)
+    content = result.save(tmp_path / "new", formats=["svg"], top=2)
+    files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert files == set(content["files"])
+    name = command.replace(".", "-")
+    assert {f"{name}.json", f"{name}.csv", "captions.md", "captions.tex", *content["figures"]} == files
+    assert all("</text>" in (tmp_path / "new" / figure).read_text(encoding="utf-8") for figure in content["figures"])
+    assert content == json.loads((tmp_path / "new" / f"{name}.json").read_text(encoding="utf-8"))
+    assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
+    captions = dict(read_captions((tmp_path / "new" / "captions.md").read_text(encoding="utf-8")))
+    assert set(captions) == set(content["figures"])
+    in_latex = (tmp_path / "new" / "captions.tex").read_text(encoding="utf-8")
+    assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
+    assert ", ".join(re.findall(r"^% (.*\.svg.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
+    rows = (tmp_path / "new" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == ",".join(report_of(command).columns)
+    assert len(rows) > 1
+    assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay
+    assert result.save(tmp_path / "bare", figures=[])["figures"] == []
+
+
+@pytest.mark.parametrize("command", ["heads", "compare", "ablate", "profile"])
+def test_a_notebook_shows_the_main_picture_above_the_tables(command: str):
+    result = result_of(command)
+    shown = r'<img alt="(&lt;[^"]+)"[^>]+base64,([^"]+)"><pre>(.+)</pre>(</details>)?$'
+    found = re.search(shown, result._repr_html_(), re.DOTALL)
+    assert found is not None
+    assert base64.b64decode(found[2]).startswith(b"\x89PNG")
+    assert html.unescape(found[1]) == repr(result)
+    assert html.unescape(found[3]) == result.report()
+
+
+@pytest.mark.parametrize("command", MEASURES)
+@pytest.mark.parametrize("width", [60, 100, 170])
+def test_reports_fit_their_width(command: str, width: int):
+    text = result_of(command).report(width)
+    assert len(text.splitlines()) > 5
+    assert max(map(len, text.splitlines())) <= max(width, 80)
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path: Path):
+    result = result_of(command)
+    known = ", ".join(view.name for view in views_of(command))
+    with pytest.raises(UsageError, match=re.escape(f"unknown figure 'maps': expected any of {known}")):
+        result.figure("maps")
+    with pytest.raises(UsageError, match=f"unknown format 'gif': expected any of {', '.join(FORMATS)}"):
+        result.save(tmp_path / "other", formats=["gif"])
+    with pytest.raises(UsageError, match=r"expected a list of formats, found 'png': write \['png'\]"):
+        result.save(tmp_path / "other", formats="png")
+    with pytest.raises(UsageError, match=r"expected a list of figures, found True"):
+        result.save(tmp_path / "other", figures=True)
+    with pytest.raises(UsageError, match="unknown option 'colour': expected any of select, top"):
+        result.figure(colour="red")
+    with pytest.raises(UsageError, match=r"expected style as attnviz\.figures\.Style"):
+        result.figure(style="dark")
+    with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
+        result.report(top="3")
+    with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):
+        result.report(1)
+    with pytest.raises(UsageError, match=r"expected a folder as a text or a Path .* found 3"):
+        result.save(3)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="it is a file"):
+        result.save(tmp_path / "file")
+    assert not (tmp_path / "other").exists()
+
+
+METHODS = [
+    ("heads", "context_of"), ("heads", "layer_patterns"), ("heads", "drawn"), ("heads", "has_role"),
+    ("compare", "layer_differences"), ("compare", "part_of"), ("explain", "tensor"), ("outputs", "table"),
+    ("outputs", "part_of"), ("profile", "source"),
+]  # fmt: skip
+WRONG = [-1, 99, 1.5, b"L0", [], {}, object(), np.ones(3), np.ones((2, 2)), [None], (1, 2), "\0"]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:12])
+@pytest.mark.parametrize(("command", "method"), METHODS)
+def test_the_methods_of_results_refuse_what_they_cannot_take(command: str, method: str, wrong: Any):
+    if (method, wrong if isinstance(wrong, str) else "") == ("source", "\0"):
+        return  # a role without a corpus of its own
+    with pytest.raises(UsageError):
+        getattr(result_of(command), method)(wrong)
+
+
+def test_figures_that_are_no_names_are_refused():
+    with pytest.raises(UsageError, match="unknown figure"):
+        hand_made().save("never-made", figures=np.ones((2, 2)))  # type: ignore[arg-type]

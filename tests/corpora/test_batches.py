@@ -1,0 +1,164 @@
+"""Texts to padded batches: words tied to tokens, padding that changes nothing, texts that do not fit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnviz.errors import CheckpointError, TextError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.texts.batches import batches, collate, encode, pieces
+from attnviz.texts.reading import Place, Text
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.recorded import own_patterns
+
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+WORDS = ["the", "unbelievable", "cat", "saw", "the", "dog", "antidisestablishmentarian", "."]
+
+
+@pytest.fixture(params=MODELS)
+def checkpoint(request):
+    make, tokenizer = MODELS[request.param]
+    return from_loaded(make(), tokenizer())
+
+
+def sentence(words, line=1, arcs=()):
+    spans, at = [], 0
+    for word in words:
+        spans.append((at, at + len(word)))
+        at += len(word) + 1
+    return Text(" ".join(words), tuple(spans), tuple(arcs), Place(Path("corpus.txt"), line))
+
+
+def test_words_are_tied_to_the_tokens_of_pre_split_words(checkpoint):
+    words = WORDS[:-1]  # a space before a full stop is a token of its own in this GPT-2, and of no word
+    (item,) = encode(checkpoint, [sentence(words)])
+    tokenizer = checkpoint.tokenizer
+    expected, before = [], "" if checkpoint.architecture.causal else None
+    for word in words:
+        text = word if before is None else before + word
+        expected.append(len(tokenizer(text, add_special_tokens=False)["input_ids"]))
+        before = None if before is None else " "
+    assert [len(positions) for positions in item.members] == expected
+    assert [p for positions in item.members for p in positions] == [
+        i for i, sink in enumerate(_special(item, checkpoint)) if not sink
+    ]
+
+
+def test_pieces_are_the_characters_that_tokens_stand_for(checkpoint):
+    (item,) = encode(checkpoint, [sentence(WORDS)])
+    special = _special(item, checkpoint)
+    assert not any(piece for piece, is_special in zip(item.pieces, special, strict=True) if is_special)
+    assert len(set(item.pieces)) > 7
+    assert "".join(item.pieces).replace(" ", "") == "".join(WORDS)
+
+
+def _special(item, checkpoint):
+    mask = checkpoint.tokenizer(item.source.text, return_special_tokens_mask=True)["special_tokens_mask"]
+    return [bool(flag) for flag in mask]
+
+
+def test_spans_may_come_in_any_order_and_overlap(checkpoint):
+    text = Text("the cat saw the dog", ((12, 19), (0, 7), (4, 7), (3, 4), (30, 40)))
+    ((dog, cat, part, _, none),) = [item.members for item in encode(checkpoint, [text])]
+    assert set(part) < set(cat)
+    assert min(dog) > max(cat)
+    assert none == ()
+
+
+@given(st.lists(st.sampled_from(["the", "cat", "unbelievable", "ran", "."]), min_size=1, max_size=12))
+@settings(deadline=None, max_examples=30)
+def test_every_token_of_a_sentence_is_in_exactly_one_word(words):
+    checkpoint = BERT
+    (item,) = encode(checkpoint, [sentence(words)])
+    positions = [position for word in item.members for position in word]
+    assert positions == list(range(1, len(item) - 1))
+
+
+BERT = from_loaded(sharp_bert(), bert_tokenizer())
+
+
+def test_padding_changes_no_attention(checkpoint):
+    texts = [sentence(WORDS), sentence(["the", "cat"]), sentence(["the", "dog", "ran", "away"])]
+    together = patterns_of(checkpoint, texts)
+    for place, text in enumerate(texts):
+        for layer, pattern in patterns_of(checkpoint, [text]).items():
+            n = pattern.shape[-1]
+            torch.testing.assert_close(together[layer][place, :, :n, :n], pattern[0], atol=1e-5, rtol=1e-4)
+            assert (together[layer][place, :, :n, n:] == 0).all()
+
+
+def patterns_of(checkpoint, texts):
+    return own_patterns(checkpoint, collate(checkpoint, encode(checkpoint, texts)).inputs)
+
+
+def test_a_batch_says_what_is_token_and_what_is_content(checkpoint):
+    batch = collate(checkpoint, encode(checkpoint, [sentence(WORDS), sentence(["the", "cat"])]))
+    assert batch.valid.sum(1).tolist() == [len(item) for item in batch.items]
+    assert batch.n_tokens == sum(len(item) for item in batch.items)
+    assert not (batch.non_sink & ~batch.valid).any()
+    for row, item in zip(batch.non_sink, batch.items, strict=True):
+        assert row[: len(item)].tolist() == [not sink for sink in item.sink]
+
+
+def test_every_text_is_in_one_batch_of_texts_of_like_length(checkpoint):
+    texts = [sentence(["cat"] * (2 + i * 7 % 13), line=i) for i in range(50)]
+    found = list(batches(checkpoint, iter(texts), 8))
+    assert sorted(item.source.place.line for batch in found for item in batch.items) == list(range(50))
+    assert max(len(batch.items) for batch in found) == 8
+    lengths = [[len(item) for item in batch.items] for batch in found]
+    assert all(of_batch == sorted(of_batch) for of_batch in lengths)
+    assert sum(max(of_batch) - min(of_batch) for of_batch in lengths) < 2 * len(lengths)
+    assert lengths != sorted(lengths)  # a sample of the batches has texts of all lengths
+
+
+def test_a_batch_of_long_texts_is_cut_so_that_a_layer_has_few_weights(checkpoint):
+    texts = [sentence(["cat"] * (4 + i % 3), line=i) for i in range(9)]
+    whole = collate(checkpoint, encode(checkpoint, texts))
+    n = whole.valid.shape[1]
+    for size in (1, 4, 9):
+        parts = list(pieces(checkpoint, whole, checkpoint.n_heads * n**2 * size))
+        assert [len(part.items) for part in parts] == [size] * (9 // size) + [9 % size] * bool(9 % size)
+        assert [item for part in parts for item in part.items] == list(whole.items)
+    assert [len(part.items) for part in pieces(checkpoint, whole, 1)] == [1] * 9
+
+
+def test_a_name_without_a_token_is_told_and_left_out(checkpoint):
+    told = []
+    place = Path("gap.tsv")
+    row = Text("the \u200b saw a dog and he ran", ((23, 25), (4, 5), (12, 15)), (), Place(place, 7), answer=0)
+    encode(checkpoint, [row], lambda text, why: told.append(f"{text.place}: {why}"))
+    without = "" if checkpoint.architecture.causal else "the model has no token for its pronoun or one of its names"
+    assert told == ([f"gap.tsv:7: {without}"] if without else [])
+
+
+def test_texts_are_read_as_they_are_needed(checkpoint):
+    read = []
+
+    def texts():
+        for i in range(10**9):
+            read.append(i)
+            yield sentence(["the", "cat"], line=i)
+
+    next(batches(checkpoint, texts(), 2))
+    assert len(read) == 2 * 32
+
+
+def test_a_text_that_does_not_fit_is_told_and_left_out(checkpoint):
+    limit = checkpoint.config.max_position_embeddings
+    told = []
+    texts = [sentence(["cat"] * (limit + 1), line=7), sentence(["the", "cat"], line=8)]
+    (item,) = encode(checkpoint, texts, lambda text, why: told.append((str(text.place), why)))
+    assert item.source.place.line == 8
+    extra = 0 if checkpoint.architecture.causal else 2
+    assert told == [("corpus.txt:7", f"it has {limit + 1 + extra} tokens, but the model has {limit} positions")]
+    with pytest.raises(TextError, match=rf"corpus.txt:7: it has {limit + 1 + extra} tokens, but the model has {limit}"):
+        encode(checkpoint, texts)
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    small = from_loaded(sharp_bert(vocab_size=20), bert_tokenizer())
+    with pytest.raises(CheckpointError, match="this tokenizer does not belong to this model"):
+        encode(small, [sentence(WORDS)])

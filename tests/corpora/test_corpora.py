@@ -1,0 +1,493 @@
+"""Corpora read as a stream: what is kept, every rule of the three formats, every message."""
+
+import hashlib
+import os
+import re
+import sys
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from attnviz.errors import CorpusError, ParserError
+from attnviz.language.syntax import Arc
+from attnviz.texts.parsing import Parser, find_parser, ready
+from attnviz.texts.reading import Text, open_corpus, read_texts
+from tests.conftest import SHARED, needs_parser
+from tests.corpora.test_syntax import FakeParser
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
+GAP = SHARED / "gap" / "gap-development.tsv"
+HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
+TEXT = 'Ann "met" Zoë; she smiled.'
+
+
+def word(number="1", form="w", head="0", relation="root"):
+    return f"{number}\t{form}\t_\t_\t_\t_\t{head}\t{relation}\t_\t_\n"
+
+
+def row(text=TEXT, pronoun="she", at="15", a="Ann", a_at="0", a_right="TRUE", b="Zoë", b_at="10", b_right="FALSE"):
+    return "\t".join(["development-1", text, pronoun, at, a, a_at, a_right, b, b_at, b_right, "http://x"]) + "\n"
+
+
+CAT = word("1", "The", "2", "det") + word("2", "cat", "3", "nsubj") + word("3", "ran")
+DOG = word("1", "Dogs", "2", "nsubj") + word("2", "bark") + word("3", "!", "2", "punct")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A function that writes a corpus, from text or bytes, and opens it."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return open_corpus(path)
+
+    return write
+
+
+@pytest.fixture
+def sentences(corpus):
+    return lambda content, name="t.conllu": list(read_texts(corpus(name, content)))
+
+
+@pytest.fixture
+def examples(corpus):
+    return lambda *rows, header=HEADER: list(read_texts(corpus("t.tsv", "\n".join([header, ""]) + "".join(rows))))
+
+
+def words_of(sentence):
+    return [sentence.text[start:end] for start, end in sentence.spans]
+
+
+def read_until_error(items):
+    """What was handed over before the error, and the error's message, which is one line."""
+    before = []
+    with pytest.raises(CorpusError) as caught:
+        before.extend(items)
+    assert len(str(caught.value).splitlines()) == 1
+    return before, str(caught.value)
+
+
+# --- which file, and of which kind
+
+
+def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
+    for name, kind in (("a.conllu", "conllu"), ("a.txt", "txt"), ("a.tsv", "gap"), ("A.b.TXT", "txt")):
+        found = corpus(name, "content\n")
+        assert (found.path.name, found.kind) == (name, kind)
+        assert found.sha256 == hashlib.sha256(b"content\n").hexdigest()
+
+
+def test_no_more_are_read_than_the_limit(corpus):
+    opened = corpus("a.txt", "One.\nTwo.\nThree.\n")
+    assert [text.text for text in read_texts(opened, 2)] == ["One.", "Two."]
+    assert list(read_texts(opened, 0)) == []
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a", "conllu", "a.conllu.gz", ".txt"])
+def test_another_suffix_is_an_error_that_names_the_three(corpus, name):
+    with pytest.raises(CorpusError, match=r"ends in \.conllu .*, \.txt .* or \.tsv .*, found .*; give, or rename"):
+        corpus(name, "content")
+
+
+def test_what_is_no_file_is_an_error_that_says_what_it_is(tmp_path):
+    (tmp_path / "folder.txt").mkdir()
+    os.mkfifo(tmp_path / "pipe.txt")
+    for name, found in (("folder.txt", "a folder"), ("none.txt", "nothing"), ("pipe.txt", "something else")):
+        message = re.escape(f"expected a corpus at {tmp_path / name}, found {found}; give a file that ends in .conllu")
+        with pytest.raises(CorpusError, match=message):
+            open_corpus(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_its_reason(corpus, monkeypatch):
+    text, table = corpus("a.txt", "A sentence.\n"), corpus("a.tsv", HEADER)
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    message = r"a file that can be read at .*a\.t.., found: Permission denied; check its name and permissions\."
+    for read in (lambda: open_corpus(text.path), lambda: next(read_texts(text)), lambda: next(read_texts(table))):
+        with pytest.raises(CorpusError, match=message):
+            read()
+
+
+def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, "conllu", None)
+    message = r"a\.conllu needs the package conllu.*type: pip install 'attnviz\[profile\]'$"
+    with pytest.raises(CorpusError, match=message):
+        next(read_texts(corpus("a.conllu", CAT)))
+    assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
+    assert len(list(read_texts(corpus("a.tsv", HEADER + "\n" + row())))) == 1
+
+
+# --- every kind
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.txt", "One.\n", "Three.\n"),
+        ("a.conllu", CAT + "\n# text = ", CAT),
+        ("a.tsv", HEADER + "\n" + row() + "development-2\t", row()),
+    ],
+)
+@pytest.mark.parametrize(
+    ("bad", "byte", "character"),
+    [(b"caf\xe9 noir", "0xe9", 4), (b"\xff\xfeO", "0xff", 1), ("Zoë ".encode() + b"\xe2\x82 ", "0xe2", 5)],
+)
+def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, before, after, bad, byte, character):
+    opened = corpus(name, before.encode() + bad + b"\n" + after.encode())
+    found, message = read_until_error(read_texts(opened))
+    start = len(before.rpartition("\n")[2])
+    line = before.count("\n") + 1
+    assert message == (
+        f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} as character {start + character} "
+        "of the line; save the file as UTF-8."
+    )
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", "", "a sentence"),
+        ("a.txt", "\ufeff \n\r\n\t\n", "a sentence"),
+        ("a.conllu", "", "a sentence in CoNLL-U"),
+        ("a.conllu", "# text = nothing\n\n \n# more\n", "a sentence in CoNLL-U"),
+        ("a.conllu", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n", "a sentence in CoNLL-U"),
+        ("a.tsv", "", "a row of GAP with exactly one right name"),
+        ("a.tsv", HEADER + "\n", "a row of GAP with exactly one right name"),
+        ("a.tsv", HEADER + "\n" + row(a_right="FALSE"), "a row of GAP with exactly one right name"),
+    ],
+)
+def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, content, expected):
+    opened = corpus(name, content)
+    found, message = read_until_error(read_texts(opened))
+    assert message == f"{opened.path} is empty: expected at least {expected}, found none; give another file."
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "one"),
+    [("a.txt", "", "A sentence. " * 10 + "\n"), ("a.conllu", "", CAT + "\n"), ("a.tsv", HEADER + "\n", row())],
+    ids=["txt", "conllu", "gap"],
+)
+@pytest.mark.draws
+def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
+    count = 200_000 // len(one)
+    opened = corpus(name, start + one * count)
+    next(read_texts(opened))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_texts(opened)) == count
+        assert tracemalloc.get_traced_memory()[1] < 150_000
+    finally:
+        tracemalloc.stop()
+
+
+# --- text
+
+
+def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
+    opened = corpus("a.txt", "\ufeff  The cat ran. \r\n\r\n \t \nIt\u2028fled\x0cfar.\n\nNo line end")
+    found = list(read_texts(opened))
+    lines = [("The cat ran.", 1), ("It\u2028fled\x0cfar.", 4), ("No line end", 6)]
+    assert [(sentence.text, sentence.place.line) for sentence in found] == lines
+    assert [(sentence.spans, sentence.arcs, sentence.number) for sentence in found] == [((), (), n) for n in range(3)]
+    assert str(found[0].place) == f"{opened.path}:1"
+
+
+# --- treebanks
+
+
+def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
+    cat, dog = sentences("# text = The cat ran\n" + CAT + "\n\n# sent_id = 2\n" + DOG)
+    assert cat.text == "The cat ran"
+    assert cat.spans == ((0, 3), (4, 7), (8, 11))
+    assert cat.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
+    assert cat.place.line == 2
+    assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
+
+
+def test_multiword_tokens_empty_nodes_and_comments_are_skipped(sentences):
+    blank = "\t_" * 8 + "\n"
+    lines = [f"0.1\tso{blank}", word("1", "I", "3", "nsubj"), f"2-3\tcannot{blank}", word("2", "can", "3", "aux")]
+    lines += ["# a comment within\n", word("3", "not"), f"3.1\tgo{blank}", f"3.10\tgo{blank}"]
+    (found,) = sentences("".join(lines))
+    assert words_of(found) == ["I", "can", "not"]
+    assert found.arcs == (Arc(0, 2, "nsubj"), Arc(1, 2, "aux"))
+    assert found.place.line == 2
+
+
+def test_subtypes_are_kept_and_punctuation_and_root_left_out_with_theirs(sentences):
+    relations = ["root", "acl:relcl", "punct", "punct:x", "root:y", "PUNCT", "nsubj:pass", "punctual"]
+    heads = ["0", *["1"] * 7]
+    lines = [word(str(i), f"w{i}", *pair) for i, pair in enumerate(zip(heads, relations, strict=True), 1)]
+    (found,) = sentences("".join(lines))
+    assert found.arcs == (Arc(1, 0, "acl:relcl"), Arc(6, 0, "nsubj:pass"), Arc(7, 0, "punctual"))
+
+
+def test_a_form_with_spaces_is_one_word_and_empty_other_columns_are_fine(sentences):
+    lines = "1\t10 000  km\ta  b\t\t\t\t2\tobj\t\t\n" + word("2", "# x", "0")
+    (found,) = sentences(lines)
+    assert found.text == "10 000  km # x"
+    assert found.spans == ((0, 10), (11, 14))
+    assert found.arcs == (Arc(0, 1, "obj"),)
+
+
+def test_line_ends_a_byte_order_mark_and_a_missing_last_line_are_fine(sentences):
+    plain = sentences(CAT + "\n" + DOG + "\n")
+    assert sentences(("\ufeff" + CAT + "\n" + DOG).replace("\n", "\r\n")) == plain
+    assert sentences((CAT + " \t\n" + DOG).removesuffix("\n")) == plain
+
+
+COLUMNS = "expected 10 columns with tabs between, found {} in {}; give a treebank in CoNLL-U."
+ID = "expected the id {}, found {}; number the words of a sentence from 1, in order, and leave a blank line after it."
+HEAD = (
+    "expected a head from 0 (root) to {} (words of the sentence) in column 7, found {}; "
+    "give the id of a word of the same sentence."
+)
+FORM = "expected a word form in column 2, found none; fill it in, if need be with _."
+RELATION = (
+    "expected a relation such as nsubj in column 8, found {}; give a treebank in which every word has a relation."
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        ("1\tcat\n", 1, COLUMNS.format(2, r"'1\tcat'")),
+        ("Plain text, and rather a lot of it, on what is not a line of a treebank.\n", 1,
+         COLUMNS.format(1, "'Plain text, and rather a lot of it, on what is not a line of'…")),
+        (word().strip() + "\t_\n", 1, COLUMNS.format(11, r"'1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'")),
+        *((word(number), 1, ID.format(1, f"'{number}'")) for number in ("2", "01", "١", " #", "4-3")),
+        (word("9" * 5000), 1, ID.format(1, f"'{'9' * 60}'…")),
+        (word() + word("3"), 2, ID.format(2, "'3'")),
+        (word() + "#\n" + word(), 3, ID.format(2, "'1'")),
+        (word(form=""), 1, FORM),
+        *((word(head=head), 1, HEAD.format(1, f"'{head}'")) for head in ("2", "1.0", "٠")),
+        (word(head="1"), 1,
+         "expected another word as the head in column 7, found the word itself; give 0 to the root."),
+        (word(head="\x1b[2J"), 1, HEAD.format(1, r"'\x1b[2J'")),
+        (word(head="9" * 5000), 1, HEAD.format(1, f"'{'9' * 60}'…")),
+        ("# text\n" + word() + word("2", head="3"), 3, HEAD.format(2, "'3'")),
+        (word(relation="_"), 1, RELATION.format("'_'")),
+    ],
+)  # fmt: skip
+def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, message):
+    for before in ("", CAT + "\n"):
+        opened = corpus("a.conllu", before + lines + "\n" + DOG)
+        found, said = read_until_error(read_texts(opened))
+        assert said == f"{opened.path}:{before.count(chr(10)) + line}: {message}"
+        assert [sentence.text for sentence in found] == ["The cat ran"][: bool(before)]
+
+
+FORMS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=8).filter(str.strip)
+RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "punct:x", "root", "obl:tmod", "det"])
+COMMENTS = st.sampled_from(["", "# text = x\n", "#\n", "# global.columns = ID FORM\n"])
+
+
+@st.composite
+def trees(draw):
+    forms = draw(st.lists(FORMS, min_size=1, max_size=6))
+    heads = [draw(st.sampled_from([h for h in range(len(forms) + 1) if h != i])) for i in range(1, len(forms) + 1)]
+    return forms, heads, [draw(RELATIONS) for _ in forms]
+
+
+def written(tree, comment, others):
+    """A tree in CoNLL-U, with a comment and, where asked for, multiword tokens and empty nodes between."""
+    lines = [comment]
+    for i, (form, head, relation) in enumerate(zip(*tree, strict=True), 1):
+        between = [f"{i}-{i + 1}\t{form}" + "\t_" * 8 + "\n"] if others else []
+        after = [f"{i}.1\t{form}" + "\t_" * 8 + "\n"] if others else []
+        lines += [*between, word(str(i), form, str(head), relation), *after]
+    return "".join(lines) + "\n"
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
+@example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\n")
+def test_what_is_written_is_read(tmp_path_factory, made_up, line_end):
+    path = tmp_path_factory.getbasetemp() / "round-trip.conllu"
+    content = "".join(written(*each) for each in made_up)
+    path.write_bytes(content.replace("\n", line_end).encode())
+    found = list(read_texts(open_corpus(path)))
+    assert [words_of(sentence) for sentence in found] == [[form.strip() for form in tree[0]] for tree, _, _ in made_up]
+    for sentence, ((forms, heads, relations), _, _) in zip(found, made_up, strict=True):
+        assert sentence.text == " ".join(form.strip() for form in forms)
+        arcs = [Arc(i, head - 1, relations[i]) for i, head in enumerate(heads) if head]
+        assert sentence.arcs == tuple(arc for arc in arcs if arc.relation.split(":")[0] not in ("punct", "root"))
+        assert content.split("\n")[sentence.place.line - 1].startswith("1\t")
+
+
+# --- GAP
+
+
+def test_an_example_is_a_pronoun_and_two_names_by_their_characters(examples):
+    (found,) = examples(row())
+    assert found.text == TEXT
+    assert words_of(found) == ["she", "Ann", "Zoë"]
+    assert (found.answer, found.place.line, found.number) == (0, 2, 0)
+
+
+def test_rows_with_no_or_two_right_names_are_skipped(examples):
+    rows = [row(a_right=a, b_right=b) for a in ("TRUE", "false") for b in ("True", "FALSE")]
+    assert [(found.answer, found.place.line) for found in examples(*rows)] == [(0, 3), (1, 4)]
+
+
+CORRECT = "correct {0} or {0}-offset, which counts characters of Text from 0."
+WHOLE = "expected a whole number in {0}-offset, found {1}; " + CORRECT
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'; " + CORRECT.format("Pronoun")),
+        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '; " + CORRECT.format("A")),
+        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'; " + CORRECT.format("B")),
+        (row(pronoun=""), "expected a word in column Pronoun, found none; fill it in."),
+        (row(at="x"), WHOLE.format("Pronoun", "'x'")),
+        (row(a_at="-3"), WHOLE.format("A", "'-3'")),
+        (row(b_at="1" * 5000), WHOLE.format("B", f"'{'1' * 60}'…")),
+        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'; write one of the two."),
+        (row(text="a\tb"), "expected 11 columns with tabs between, found 12; put each example on one line, "
+         "without tabs in its text."),
+        ("cut off\n", "expected 11 columns with tabs between, found 1; put each example on one line, "
+         "without tabs in its text."),
+    ],
+)  # fmt: skip
+def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, message):
+    opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
+    found, said = read_until_error(read_texts(opened))
+    assert said == f"{opened.path}:3: {message}"
+    assert [each.place.line for each in found] == [2]
+
+
+@pytest.mark.parametrize("header", ["ID\tText", HEADER.lower(), HEADER + "\tMore", row().strip(), HEADER + " "])
+def test_another_header_is_an_error(corpus, header):
+    opened = corpus("a.tsv", header + "\n" + row())
+    found, said = read_until_error(read_texts(opened))
+    shown = header.replace("\t", " ")
+    cut = repr(shown) if len(shown) <= 60 else f"{shown[:60]!r}…"
+    assert said == (
+        f"{opened.path}:1: expected GAP's header {' '.join(HEADER.split())} with tabs between, found {cut}; "
+        "give the file as GAP has it, header included."
+    )
+    assert found == []
+
+
+# --- trees and subjects by a parser
+
+
+class Pipeline(FakeParser):
+    """A spaCy pipeline with a version, and the texts that it was asked to parse."""
+
+    meta = {**FakeParser.meta, "version": "1.2"}  # noqa: RUF012
+
+
+MET = "Old Ann met Zoë Day, who saw that she was ill ."
+MET_TREE = [
+    ("Old", 1, "amod"), ("Ann", 2, "nsubj"), ("met", 2, "ROOT"), ("Zoë", 2, "obj"), ("Day", 3, "nsubj"),
+    (",", 6, "punct"), ("who", 7, "nsubj"), ("saw", 3, "acl:relcl"), ("that", 10, "mark"), ("she", 10, "nsubj:pass"),
+    ("was", 7, "ccomp"), ("ill", 10, "xcomp"), (".", 2, "punct"),
+]  # fmt: skip
+
+
+def name_at(*words):
+    """A text with the spans of these words of MET, the pronoun first."""
+    starts = [MET.index(word) for word in words]
+    spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+    return Text(MET, spans, number=7, answer=1)
+
+
+def test_a_parser_gives_words_and_relations_without_root_and_punctuation():
+    parser = Parser(Pipeline({MET: MET_TREE}, ("nsubj", "obj", "acl:relcl")))
+    assert parser.name == "xx_fake 1.2"
+    found = parser(Text(MET, number=7))
+    assert words_of(found) == [word for word, _, _ in MET_TREE]
+    scored = [(place, *word[1:]) for place, word in enumerate(MET_TREE) if word[2] not in ("ROOT", "punct")]
+    assert found.arcs == tuple(Arc(*arc) for arc in scored)
+    assert (found.number, found.answer, found.subjects) == (7, None, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "subjects"),
+    [
+        (("Ann", "Zoë"), (True, False)),
+        (("Zoë", "Old Ann"), (False, True)),  # one word of a name is enough
+        (("Zoë Day", "she"), (False, True)),  # a subject within the name itself is none; nsubj:pass is one
+        (("Old", "ill"), (False, False)),
+    ],
+)
+def test_subjects_of_examples_are_names_with_a_word_that_is_the_subject_of_another_word(names, subjects):
+    text = name_at("who", *names)
+    found = Parser(Pipeline({MET: MET_TREE})).with_subjects(text)
+    assert found.subjects == subjects
+    assert (found.spans, found.arcs, found.answer, found.number) == (text.spans, (), 1, 7)
+
+
+def test_sentences_without_trees_are_parsed_and_trees_of_another_size_left_out():
+    parser = Parser(Pipeline({MET: MET_TREE}))
+    plain = Text(MET)
+    assert (ready(plain, None), ready(plain, parser)) == (plain, parser(plain))
+    sizes = {n: Text("a " * n, tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (2, 3, 60, 61)}
+    assert [n for n, text in sizes.items() if ready(text, parser) is text] == [3, 60]
+    assert [n for n, text in sizes.items() if ready(text, None) is None] == [2, 61]
+
+
+def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkeypatch):
+    asked = []
+    monkeypatch.setattr("attnviz.texts.parsing.load_parser", lambda name: asked.append(name) or Pipeline({}))
+    assert find_parser([corpus("t.conllu", CAT)], "xx_fake") is None
+    assert asked == []
+    for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
+        assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
+    assert asked == ["xx_fake"] * 2
+    monkeypatch.setattr("attnviz.texts.parsing.load_parser", lambda name: None)
+    assert find_parser([corpus("t.txt", "a cat")], None) is None
+
+
+@needs_parser
+def test_the_subjects_of_an_english_passage_and_a_pipeline_that_is_missing(corpus):
+    lines = corpus("t.txt", "a cat")
+    text = Text("Ann met Zoë when she was ill.", ((17, 20), (0, 3), (8, 11)), answer=0)
+    assert find_parser([lines], None).with_subjects(text).subjects == (True, False)
+    with pytest.raises(ParserError, match="xx_none"):
+        find_parser([lines], "xx_none")
+
+
+# --- the published data
+
+
+@pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")
+@pytest.mark.draws
+def test_the_development_treebank_is_read_as_others_count_it():
+    found = list(read_texts(open_corpus(TREEBANK)))
+    assert len(found) == 2001
+    plain = [line.split("\t") for line in TREEBANK.read_text(encoding="utf-8").splitlines()]
+    forms = [columns[1] for columns in plain if columns[0].isdigit()]
+    assert [form for sentence in found for form in words_of(sentence)] == forms
+    offsets = {}
+    for sentence in found:
+        if 3 <= len(sentence.spans) <= 60:
+            for arc in sentence.arcs:
+                offsets.setdefault(arc.relation.split(":")[0], Counter())[arc.head - arc.dependent] += 1
+    for relation, offset, share in (("det", 1, 0.591), ("obj", -2, 0.361), ("case", 1, 0.379), ("nsubj", 1, 0.337)):
+        ((best, count),) = offsets[relation].most_common(1)
+        assert best == offset
+        assert count / offsets[relation].total() == pytest.approx(share, abs=5e-4)
+
+
+@pytest.mark.skipif(not GAP.is_file(), reason="needs GAP in ../shared/data/gap")
+def test_the_published_examples_are_read_as_others_count_them():
+    found = list(read_texts(open_corpus(GAP)))
+    assert len(found) == 1799
+    assert sum(each.place.line <= 1001 for each in found) == 899
+    assert Counter(each.answer for each in found) == {0: 874, 1: 925}

@@ -1,0 +1,229 @@
+"""Which spaCy pipeline is taken, for which texts, and what its relations are called."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnviz.errors import ParserError
+from attnviz.language import parsers
+from attnviz.language.parsers import Vocabulary, load_parser, parser_for
+from attnviz.language.syntax import Arc, parse_texts
+from tests.conftest import needs_parser
+from tests.corpora.test_syntax import read
+
+needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="needs the extra syntax")
+
+
+# --- one that is named, or the first that works ----------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _loaded_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests load a pipeline once."""
+    monkeypatch.setattr(parsers, "_load_pipeline", parsers._load_pipeline.__wrapped__)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def without_spacy(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "spacy" else find(name, *rest))
+
+
+def test_without_spacy_there_is_no_parser(without_spacy: None):
+    assert load_parser() is None
+
+
+def test_a_parser_asked_for_without_spacy_is_an_error_that_says_what_to_type(without_spacy: None):
+    with pytest.raises(ParserError, match=r"'en_core_web_sm' was asked for.*pip install 'attnviz\[syntax\]'"):
+        load_parser("en_core_web_sm")
+
+
+@needs_spacy
+def test_a_named_parser_that_is_missing_is_an_error():
+    with pytest.raises(ParserError, match="cannot load the pipeline 'en_core_web_gigantic'"):
+        load_parser("en_core_web_gigantic")
+
+
+@needs_spacy
+def test_a_pipeline_without_a_parser_is_an_error_that_names_what_it_has(tmp_path: Path):
+    import spacy
+
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("sentencizer")
+    pipeline.to_disk(tmp_path / "blank")
+    with pytest.raises(ParserError, match="has no dependency parser; it has: sentencizer"):
+        load_parser(str(tmp_path / "blank"))
+
+
+@needs_spacy
+def test_a_pipeline_of_nothing_has_nothing(tmp_path: Path):
+    import spacy
+
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(ParserError, match="it has: nothing"):
+        load_parser(str(tmp_path / "blank"))
+
+
+@needs_spacy
+@pytest.mark.parametrize("content", ["", "not a config", '[nlp]\nlang = "en"\npipeline = ["parser"]\n'])
+def test_a_folder_that_is_no_pipeline_is_an_error(tmp_path: Path, content: str):
+    (tmp_path / "config.cfg").write_text(content)
+    (tmp_path / "meta.json").write_text('{"lang": "en", "name": "broken", "version": "0"}')
+    with pytest.raises(ParserError, match="cannot load the pipeline"):
+        load_parser(str(tmp_path))
+
+
+@needs_spacy
+def test_no_pipeline_installed_is_no_parser(monkeypatch: pytest.MonkeyPatch):
+    import spacy
+
+    monkeypatch.setattr(spacy.util, "get_installed_models", list)
+    assert load_parser() is None
+
+
+@needs_spacy
+def test_an_english_pipeline_is_preferred_and_a_broken_one_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import spacy
+
+    tried = []
+
+    def load(name: str, **_: Any) -> Any:
+        tried.append(name)
+        if name != "de_small":
+            raise OSError(f"{name} is broken")
+        return SimpleNamespace(pipe_names=["parser"])
+
+    monkeypatch.setattr(spacy.util, "get_installed_models", lambda: ["de_small", "en_other", "en_core_web_sm"])
+    monkeypatch.setattr(spacy, "load", load)
+    with pytest.warns(UserWarning, match="skipped a parser: .*en_.* is broken"):
+        assert load_parser().pipe_names == ["parser"]
+    assert tried == ["en_core_web_sm", "en_other", "de_small"]
+
+
+@needs_parser
+def test_the_installed_english_pipeline_is_found_and_follows_a_sentence():
+    text = "The cat saw the dog."
+    parse = parse_texts(load_parser(), [text], read(text))
+    assert [word.text for word in parse.words] == ["The", "cat", "saw", "the", "dog", "."]
+    assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "obj"))
+    assert parse.own_arcs == (*parse.arcs[:3], Arc(4, 2, "dobj"))
+    assert parse.parser.startswith("en_")
+
+
+@needs_parser
+def test_the_users_own_pipeline_is_read_from_a_folder(tmp_path: Path):
+    own = load_parser()
+    own.meta["name"] = "my_own"
+    own.to_disk(tmp_path / "pipeline")
+    text = "The cat saw the dog"
+    parse = parse_texts(load_parser(str(tmp_path / "pipeline")), [text], read(text))
+    assert parse.parser == "en_my_own"
+    assert parse.arcs[:2] == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
+
+
+# --- the one of the text's language --------------------------------------------------------------
+
+ENGLISH = "The cat that I saw in the garden ran away from the dog."
+GERMAN = "Die Katze, die ich gestern gesehen habe, ist weggelaufen, weil der Hund bellte."
+RUSSIAN = "Кошка убежала."
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that says which pipelines are there, and which of them cannot be loaded."""
+    import spacy
+
+    def are(*names: str, broken: tuple[str, ...] = ()) -> None:
+        def load(name: str, **_: Any) -> Any:
+            if name in broken:
+                raise OSError(f"{name} is broken")
+            return SimpleNamespace(pipe_names=["parser"], name=name)
+
+        monkeypatch.setattr(spacy.util, "get_installed_models", lambda: list(names))
+        monkeypatch.setattr(spacy, "load", load)
+
+    return are
+
+
+@needs_spacy
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ENGLISH, "en_core_web_sm"),
+        (GERMAN, "de_core_news_sm"),
+        ("Die Katze, die ich sah, lief weg", "de_core_news_sm"),
+        (RUSSIAN, "ru_core_news_sm"),
+        ("Tom was in Berlin", "en_core_web_sm"),
+        ("1 2 3", "en_core_web_sm"),
+    ],
+)
+def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any, text: str, expected: str):
+    installed("de_core_news_sm", "en_core_web_sm", "ru_core_news_sm")
+    found, note = parser_for([text])
+    assert (found.name, note) == (expected, "")
+
+
+@needs_spacy
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (
+            [GERMAN],
+            r"like one that en_core_web_sm can parse: 0 of its 10 lower-case words are common in the pipeline's",
+        ),
+        ([RUSSIAN], "that en_core_web_sm can parse: most of its letters are of another script. A pipeline"),
+        ([ENGLISH, "def add(a, b):\n    return a + b"], "can parse: it looks like program code. A pipeline"),
+    ],
+)
+def test_a_text_of_another_language_has_no_parser_and_one_line_that_says_why(
+    installed: Any, texts: list[str], reason: str
+):
+    installed("en_core_web_sm")
+    found, note = parser_for(texts)
+    assert found is None
+    assert re.search(reason, note)
+    assert "\n" not in note
+    assert "--parser" in note
+
+
+@needs_spacy
+def test_a_pipeline_that_is_named_is_used_for_any_text(installed: Any):
+    installed("en_core_web_sm")
+    found, note = parser_for([RUSSIAN], "en_core_web_sm")
+    assert (found.name, note) == ("en_core_web_sm", "")
+
+
+@needs_spacy
+def test_a_broken_pipeline_of_the_language_is_skipped_for_the_next_that_fits(installed: Any):
+    installed("de_core_news_sm", "en_core_web_sm", "en_other", broken=("en_core_web_sm",))
+    with pytest.warns(UserWarning, match="skipped a parser: .*en_core_web_sm is broken"):
+        assert parser_for([ENGLISH])[0].name == "en_other"
+    installed("de_core_news_sm", "en_core_web_sm", broken=("en_core_web_sm",))
+    with pytest.warns(UserWarning, match="skipped a parser"):
+        found, note = parser_for([ENGLISH])
+    assert found is None
+    assert "does not look like one that de_core_news_sm can parse" in note
+
+
+@needs_spacy
+def test_a_pipeline_of_a_language_without_stop_words_parses_anything(installed: Any):
+    installed("xx_sent_ud_sm")
+    assert parser_for([RUSSIAN])[0].name == "xx_sent_ud_sm"
+
+
+@needs_spacy
+def test_without_any_pipeline_the_line_says_what_to_type(installed: Any):
+    installed()
+    assert parser_for([ENGLISH]) == (
+        None,
+        "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]').",
+    )
+
+
+@needs_parser
+def test_the_installed_english_pipeline_speaks_clearnlp():
+    assert Vocabulary.of(load_parser()) == Vocabulary("Universal Dependencies", "ClearNLP")

@@ -1,0 +1,348 @@
+"""Accuracy by relation and what it has to beat, worked by hand; parses tied to tokens."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
+from attnviz.measures.guesses import BASELINES
+from attnviz.measures.relations import RelationCount
+from attnviz.models.encoding import tokenize
+from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import Tokens
+from tests.support.models import bert_tokenizer, gpt2_tokenizer
+from tests.support.verified import counted_relations, verified
+
+
+def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
+    tokenizer = gpt2_tokenizer() if gpt2 else bert_tokenizer()
+    return tokenize(
+        tokenizer, text, pair, max_positions=max_positions, vocabulary_size=len(tokenizer), segments=not gpt2,
+        sink_first=gpt2, truncate=True,
+    )  # fmt: skip
+
+
+def parse_of(n_words: int, arcs: list[tuple[int, int, str]], positions: list[tuple[int, ...]] | None = None) -> Parse:
+    """A parse whose words stand at positions 1, 2, … (after [CLS]) unless told otherwise."""
+    places = positions or [(i + 1,) for i in range(n_words)]
+    return Parse(
+        tuple(Word(f"w{i}", place) for i, place in enumerate(places)), tuple(Arc(*arc) for arc in arcs), "test"
+    )
+
+
+def attending(targets: list[int], n: int | None = None, others: float = 0.0) -> list[list[float]]:
+    """A pattern in which query q puts what is left by ``others`` (spread evenly) on targets[q]."""
+    n = n or len(targets)
+    rows = torch.full((len(targets), n), others / n)
+    rows[range(len(targets)), targets] += 1 - others
+    return rows.tolist()
+
+
+def accuracies(
+    patterns: Any, parse: Parse, sinks: tuple[int, ...] = (), causal: bool = False
+) -> dict[str, RelationCount]:
+    return {found.relation: found for found in counted_relations(verified(patterns), parse, sinks, causal)}
+
+
+def both_ways(found: RelationCount) -> tuple[float, ...]:
+    """From the dependent to its head, and from the head to its dependent."""
+    return tuple(found.accuracy.scores[:, 0, 0].tolist())
+
+
+def to_heads(found: RelationCount) -> list[float]:
+    """The accuracy of every head from the dependent to its head."""
+    return found.accuracy.scores[0, 0].tolist()
+
+
+def baselines_of(found: RelationCount) -> list[dict[str, float]]:
+    """What the first head has to beat, in both directions."""
+    return [found.accuracy.at(direction, HeadId(0, 0))[2] for direction in (0, 1)]
+
+
+# --- worked by hand -----------------------------------------------------------------------------
+
+# [CLS] the cat saw the dog [SEP]: det(cat, the), nsubj(saw, cat), det(dog, the), dobj(saw, dog)
+SENTENCE = parse_of(5, [(0, 1, "det"), (1, 2, "nsubj"), (3, 4, "det"), (4, 2, "dobj")])
+
+
+def test_words_that_attend_more_to_sinks_than_to_the_other_end_are_noticed():
+    """Head 0 gives the other end 0.4 and [CLS] 0.6, head 1 the other way round."""
+    parse = parse_of(2, [(0, 1, "det")])
+    heads = [[[1.0, 0.0, 0.0], [rest, 0.0, 1 - rest], [rest, 1 - rest, 0.0]] for rest in (0.6, 0.4)]
+    assert accuracies(heads, parse, sinks=(0,))["det"].on_sinks.tolist() == [[[True, False]]] * 2
+    assert accuracies(heads, parse)["det"].on_sinks is None
+
+
+def test_both_directions_by_hand():
+    # the -> cat right, cat -> the, saw -> cat, the -> cat wrong (4 is dog at position 5), dog -> saw right
+    found = accuracies([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], SENTENCE)
+    assert [(name, relation.n) for name, relation in found.items()] == [("det", 2), ("dobj", 1), ("nsubj", 1)]
+    assert [both_ways(relation) for relation in found.values()] == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]
+
+
+def test_every_head_has_its_own_accuracy():
+    right, wrong = attending([0, 2, 0, 0, 5, 0, 0]), attending([0, 3, 0, 0, 1, 0, 0])
+    found = accuracies([wrong, right, wrong], SENTENCE)
+    assert to_heads(found["det"]) == [0.0, 1.0, 0.0]
+
+
+def test_the_best_offset_is_the_most_frequent_one_from_the_dependent_to_the_head():
+    found = accuracies(torch.eye(7), SENTENCE)
+    assert (found["det"].offset, found["det"].offset_accuracy) == (1, 1.0)
+    assert (found["dobj"].offset, found["dobj"].offset_accuracy) == (-2, 1.0)
+    several = accuracies(torch.eye(8), parse_of(6, [(0, 2, "x"), (1, 3, "x"), (4, 3, "x"), (5, 0, "x")]))["x"]
+    assert (several.n, several.offset, several.offset_accuracy) == (4, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arcs", "offset"),
+    [([(0, 3, "x"), (2, 3, "x")], 1), ([(3, 0, "x"), (3, 2, "x")], -1), ([(0, 1, "x"), (3, 2, "x")], 1)],
+)
+def test_of_tied_offsets_the_nearest_is_taken_then_the_one_ahead(arcs: list[tuple[int, int, str]], offset: int):
+    for order in (arcs, arcs[::-1]):
+        found = accuracies(torch.eye(6), parse_of(4, order))["x"]
+        assert (found.offset, found.offset_accuracy) == (offset, 0.5)
+
+
+def test_a_word_itself_and_special_tokens_are_no_guess():
+    # word 0 attends most to [CLS], then to itself, and least of these to word 1
+    pattern = torch.full((4, 4), 0.25)
+    pattern[1] = torch.tensor([0.6, 0.25, 0.1, 0.05])
+    found = accuracies(pattern, parse_of(3, [(0, 1, "x")], [(1,), (2,), (3,)]))["x"]
+    assert to_heads(found) == [1.0]
+
+
+def test_a_causal_head_with_nothing_before_the_word_scores_nothing():
+    """The first word sees no other word; word 1 finds it."""
+    pattern = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
+    found = accuracies(pattern, parse_of(3, [(0, 1, "x"), (2, 1, "y")], [(0,), (1,), (2,)]))
+    assert (both_ways(found["x"]), both_ways(found["y"])) == ((0.0, 1.0), (1.0, 0.0))
+
+
+def test_a_head_that_attends_to_special_tokens_alone_finds_nothing():
+    """Otherwise the first word would be the guess of every query, and right wherever it is the head."""
+    found = accuracies([attending([0, 0, 0, 0])], parse_of(3, [(1, 0, "x"), (2, 0, "x"), (0, 1, "y")]))
+    assert (both_ways(found["x"]), both_ways(found["y"])) == ((0.0, 0.0), (0.0, 0.0))
+
+
+def test_pieces_are_summed_as_keys_and_averaged_as_queries():
+    """Word 0 is one token, word 1 two, word 2 one; no single piece of word 1 wins, their sum does."""
+    pattern = torch.tensor([[0.0, 0.3, 0.3, 0.4], [0.1, 0.0, 0.0, 0.9], [0.9, 0.0, 0.0, 0.1], [0.9, 0.05, 0.05, 0]])
+    parse = parse_of(3, [(0, 1, "sum"), (1, 2, "mean"), (1, 0, "tie")], [(0,), (1, 2), (3,)])
+    assert to_heads(accuracies(pattern, parse)["sum"]) == [1.0]
+    pattern[2] = torch.tensor([0.8, 0.0, 0.0, 0.2])  # means: 0.45 to word 0, 0.55 to word 2
+    found = accuracies(pattern, parse)
+    assert to_heads(found["mean"]) == [1.0]
+    assert to_heads(found["tie"]) == [0.0]
+
+
+def test_a_parse_without_relations_has_no_accuracies():
+    assert counted_relations(verified(torch.eye(3)), parse_of(1, []), (), False) == []
+
+
+def test_layers_of_low_precision_are_read():
+    pattern = verified([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], torch.bfloat16)
+    assert [found.n for found in counted_relations(pattern, SENTENCE, (), False)] == [2, 1, 1]
+
+
+# --- what a head has to beat, worked by hand ----------------------------------------------------
+
+# five words of 1, 3, 1, 1 and 2 pieces
+UNEVEN = parse_of(5, [(0, 1, "det"), (2, 1, "x"), (4, 0, "x"), (3, 4, "x")], [(1,), (2, 3, 4), (5,), (6,), (7, 8)])
+
+
+def test_the_baselines_of_a_relation_by_hand():
+    found = accuracies(torch.full((10, 10), 0.1), UNEVEN)
+    assert found.keys() == {"x", "det"}
+    assert found["x"].accuracy.directions == DIRECTIONS
+    forward, backward = baselines_of(found["x"])
+    assert tuple(forward) == tuple(backward) == BASELINES
+    assert forward["fixed offset"] == backward["fixed offset"] == pytest.approx(1 / 3)  # -1, -4 and +1 once each
+    assert forward["chance"] == backward["chance"] == pytest.approx(1 / 4)
+    # word 4's head is the first word; word 3's the last; word 2's head, word 1, the longest
+    assert [forward[name] for name in ("first word", "last word", "longest word")] == pytest.approx([1 / 3] * 3)
+    # seen from heads: word 1 looks for 2, word 0 for 4 (its last word), word 4 for 3 (its last other word)
+    assert [backward[name] for name in ("first word", "last word", "longest word")] == pytest.approx([0, 2 / 3, 0])
+    # a uniform head guesses word 1, which has most pieces, from everywhere, and from there word 4
+    assert to_heads(found["x"]) == pytest.approx([1 / 3])
+    assert forward["other words"] == pytest.approx(1 / 3 * (3 / 3) + 1 / 3 * (1 / 3))  # word 1 by all, word 4 by word 1
+
+
+def test_a_causal_word_guesses_among_the_words_before_it():
+    parse = parse_of(4, [(2, 1, "x"), (3, 0, "x")], [(0,), (1, 2), (3,), (4,)])
+    pattern = torch.ones(5, 5).tril()
+    found = accuracies(pattern / pattern.sum(1, keepdim=True), parse, causal=True)["x"]
+    forward, backward = baselines_of(found)
+    assert forward["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert (forward["first word"], forward["last word"], forward["longest word"]) == (0.5, 0.5, 0.5)
+    assert [backward[name] for name in ("chance", "first word", "last word", "longest word", "other words")] == [0] * 5
+    # of the words after word 1 that are not word 2, word 3 guesses it, too; word 0 is guessed by word 1 alone
+    assert forward["other words"] == pytest.approx((1 + 1 / 2) / 2)
+
+
+def test_sinks_are_no_words():
+    """Every word attends to the first most, which counts where it is a word, and not where it is a sink."""
+    parse = parse_of(4, [(1, 0, "x"), (2, 1, "x"), (3, 2, "y")], [(0,), (1,), (2,), (3,)])
+    pattern = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.6, 0.3, 0.1, 0], [0.6, 0.1, 0.2, 0.1]])
+    with_first, without = (accuracies(pattern, parse, sinks, causal=True) for sinks in ((), (0,)))
+    assert (with_first["x"].n, to_heads(with_first["x"])) == (2, [0.5])
+    assert (without["x"].n, to_heads(without["x"])) == (1, [1.0])
+    assert to_heads(with_first["y"]) == [0.0]
+    assert to_heads(without["y"]) == [1.0]
+    assert baselines_of(without["y"])[0]["chance"] == 0.5
+    assert without["y"].offset == -1
+
+
+def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
+    parse = parse_of(3, [(1, 0, "x"), (2, 1, "x")], [(0, 1), (2,), (3,)])
+    pattern = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.9, 0.1, 0, 0], [0.8, 0.05, 0.15, 0]])
+    assert to_heads(accuracies(pattern, parse, (0,), causal=True)["x"]) == [1.0]
+
+
+def test_a_text_whose_relations_are_all_with_sinks_has_no_accuracies():
+    assert accuracies(torch.eye(2), parse_of(2, [(1, 0, "x")], [(0,), (1,)]), (0,), causal=True) == {}
+
+
+def test_a_subtype_counts_as_its_base_relation_too():
+    found = accuracies(torch.eye(6), parse_of(4, [(0, 1, "nsubj:pass"), (2, 1, "nsubj"), (3, 1, "obl:agent")]))
+    assert {name: accuracy.n for name, accuracy in found.items()} == {
+        "nsubj": 2,
+        "nsubj:pass": 1,
+        "obl": 1,
+        "obl:agent": 1,
+    }
+
+
+# --- words and tokens ---------------------------------------------------------------------------
+
+
+class FakeParser:
+    """Words with offsets, heads and relations as written: ``{text: [(word, head, relation), …]}``."""
+
+    meta = {"lang": "xx", "name": "fake"}  # noqa: RUF012
+
+    def __init__(self, sentences: dict[str, list[tuple[str, int, str]]], labels: tuple[str, ...] = ("det",)) -> None:
+        self.sentences, self.labels = sentences, labels
+
+    def get_pipe(self, name: str) -> SimpleNamespace:
+        assert name == "parser"
+        return SimpleNamespace(labels=self.labels)
+
+    def __call__(self, text: str) -> list[SimpleNamespace]:
+        words, start = [], 0
+        for i, (word, _, relation) in enumerate(self.sentences[text]):
+            start = text.index(word, start)
+            words.append(SimpleNamespace(text=word, idx=start, i=i, dep_=relation, pos_="", is_space=word.isspace()))
+            start += len(word)
+        for word, (_, head, _) in zip(words, self.sentences[text], strict=True):
+            word.head = words[head]
+        return words
+
+
+Tags = list[tuple[str, int, str]]
+CAT_RAN: Tags = [("the", 1, "det"), ("cat", 2, "nsubj"), ("ran", 2, "ROOT")]
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "words"),
+    [
+        ("the unable cat", [("the", 2, "x"), ("unable", 2, "x"), ("cat", 2, "ROOT")], [(1,), (2, 3), (4,)]),
+        # a token that overlaps two words ("theca" is one [UNK]) belongs to both
+        ("theca saw", [("the", 1, "x"), ("ca", 2, "y"), ("saw", 2, "ROOT")], [(1,), (1,), (2,)]),
+        # a word of several words of the tokenizer has all of them
+        ("cat-dog ran", [("cat-dog", 1, "nsubj"), ("ran", 1, "ROOT")], [(1, 2, 3), (4,)]),
+    ],
+)
+def test_tokens_belong_to_the_words_whose_characters_they_overlap(text: str, tags: Tags, words: list[tuple[int, ...]]):
+    parse = parse_texts(FakeParser({text: tags}), [text], read(text))
+    assert parse.words == tuple(Word(word, positions) for (word, _, _), positions in zip(tags, words, strict=True))
+    assert parse.arcs == tuple(Arc(i, head, kind) for i, (_, head, kind) in enumerate(tags) if kind != "ROOT")
+    assert parse.parser == "xx_fake"
+
+
+def test_leading_spaces_of_byte_level_tokens_do_not_tie_them_to_the_word_before():
+    parse = parse_texts(FakeParser({"the cat ran": CAT_RAN}), ["the cat ran"], read("the cat ran", gpt2=True))
+    assert parse.words == (Word("the", (0,)), Word("cat", (1,)), Word("ran", (2,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "options", "words", "arcs"),
+    [
+        # white space is no word even where the model has a token for it
+        (
+            "cat\n\nran",
+            [("cat", 2, "nsubj"), ("\n\n", 0, "dep"), ("ran", 2, "ROOT")],
+            {"gpt2": True},
+            ["cat", "ran"],
+            (Arc(0, 1, "nsubj"),),
+        ),
+        # what was cut off
+        (
+            "the cat saw the dog",
+            [("the", 1, "det"), ("cat", 2, "nsubj"), ("saw", 2, "ROOT"), ("the", 4, "det"), ("dog", 2, "dobj")],
+            {"max_positions": 6},
+            ["the", "cat", "saw", "the"],
+            (Arc(0, 1, "det"), Arc(1, 2, "nsubj")),
+        ),
+        # what the tokenizer drops
+        (
+            "the \u200b cat ran",
+            [("the", 2, "det"), ("\u200b", 2, "dep"), ("cat", 3, "nsubj"), ("ran", 3, "ROOT")],
+            {},
+            ["the", "cat", "ran"],
+            (Arc(0, 1, "det"), Arc(1, 2, "nsubj")),
+        ),
+    ],
+)
+def test_words_without_tokens_and_their_relations_are_left_out(
+    text: str, tags: Tags, options: dict[str, Any], words: list[str], arcs: tuple[Arc, ...]
+):
+    parse = parse_texts(FakeParser({text: tags}), [text], read(text, **options))
+    assert [word.text for word in parse.words] == words
+    assert parse.arcs == arcs
+
+
+def test_the_words_of_a_pair_stand_one_segment_after_the_other():
+    pair = [("a", 1, "det"), ("dog", 2, "nsubj"), ("saw", 2, "ROOT"), ("it", 2, "dobj")]
+    parser = FakeParser({"the cat ran": CAT_RAN, "a dog saw it": pair})
+    parse = parse_texts(parser, ["the cat ran", "a dog saw it"], read("the cat ran", "a dog saw it"))
+    assert [word.positions for word in parse.words] == [(1,), (2,), (3,), (5,), (6,), (7,), (8,)]
+    assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 5, "nsubj"), Arc(6, 5, "dobj"))
+
+
+@pytest.mark.parametrize("relation", ["punct", "root", "ROOT", "PUNCT", ""])
+def test_punctuation_and_the_root_are_not_scored(relation: str):
+    text = "the cat"
+    parser = FakeParser({text: [("the", 1, relation), ("cat", 1, "ROOT")]})
+    parse = parse_texts(parser, [text], read(text))
+    assert parse.arcs == ()
+    assert len(parse.words) == 2
+
+
+CLEAR = ("det", "dobj", "nsubj", "pobj", "prep")
+
+
+def test_a_clearnlp_tree_is_mapped_before_words_are_left_out():
+    """The preposition is cut off, and its object still hangs on the verb."""
+    text = "the \u200b cat ran"
+    tags = [("the", 3, "dobj"), ("\u200b", 3, "prep"), ("cat", 1, "pobj"), ("ran", 3, "ROOT")]
+    parse = parse_texts(FakeParser({text: tags}, CLEAR), [text], read(text))
+    assert [word.text for word in parse.words] == ["the", "cat", "ran"]
+    assert parse.arcs == (Arc(0, 2, "obj"), Arc(1, 2, "obl"))
+    assert parse.own_arcs == (Arc(0, 2, "dobj"),)
+    assert (parse.vocabulary.name, parse.vocabulary.mapped_from) == ("Universal Dependencies", "ClearNLP")
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [(("nsubj", "obl:agent", "ROOT", "dep", ""), "Universal Dependencies"), (("sb", "oa"), "the parser's own")],
+)
+def test_other_labels_are_left_as_they_are(labels: tuple[str, ...], name: str):
+    text = "the cat ran"
+    tags = [("the", 1, "prep"), ("cat", 2, "pobj"), ("ran", 2, "ROOT")]
+    parse = parse_texts(FakeParser({text: tags}, labels), [text], read(text))
+    assert parse.arcs == (Arc(0, 1, "prep"), Arc(1, 2, "pobj"))
+    assert parse.own_arcs == ()
+    assert (parse.vocabulary.name, parse.vocabulary.mapped_from) == (name, None)

@@ -1,0 +1,192 @@
+"""Figures of an ablation: that numbers reach the artists, and that nothing covers anything, at every width."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from attnviz.commands.ablate.effects import Estimate
+from attnviz.commands.ablate.inputs import NEXT, STATES
+from attnviz.commands.ablate.measure import Ablation
+from attnviz.commands.ablate.views import DRAWINGS, draw_curve
+from attnviz.errors import UsageError
+from attnviz.figures.style import Style
+from attnviz.present.view import ViewOptions
+from tests.support.ablations import TEXTS, measured
+from tests.support.corpora import sentences
+from tests.support.drawn import nothing_over_the_edge
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
+    """GPT-2 on 30 sentences: heads that raise the loss, and heads that lower it, with intervals."""
+    path = sentences(tmp_path_factory.mktemp("corpus") / "s.txt", 30)
+    return measured(NEXT, path, curve=True, gradient=True)
+
+
+@pytest.fixture(scope="module")
+def positive() -> Ablation:
+    """BERT without a head on four texts, four heads left in: no intervals."""
+    return measured(STATES, TEXTS, curve=True, gradient=True, select=["L0-1"])
+
+
+@pytest.fixture(scope="module")
+def figure_of() -> Any:
+    """A function that draws a figure of a result once: many names beside many dots take a second."""
+    figures: dict[Any, Figure] = {}
+
+    def figure(result: Ablation, name: str, style: Style) -> Figure:
+        key = id(result), name, style
+        figures[key] = figures.get(key) or result.figure(name, style, top=0)
+        return figures[key]
+
+    return figure
+
+
+def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
+    view = DRAWINGS[name]
+    return next(view.plans(result, ViewOptions(**choices)))
+
+
+@pytest.mark.parametrize(
+    "style", [Style(), Style("dark", width=3.3), Style(width=2.0)], ids=["default", "column", "least"]
+)
+@pytest.mark.parametrize("name", list(DRAWINGS))
+def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, style: Style) -> None:
+    for result in (signed, positive) if style.width == 3.3 else (signed,):
+        figure = figure_of(result, name, style)
+        assert nothing_over_the_edge(figure)
+        boxes = [ax.get_tightbbox() for ax in figure.axes]
+        assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k] if a and b)
+        for ax in figure.axes:
+            ticks = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
+            drawn = sorted(
+                (box for box in ticks if ax.bbox.x0 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1), key=lambda b: b.x0
+            )
+            assert all(left.x1 < right.x0 for left, right in pairwise(drawn))
+
+
+def test_heads(signed: Ablation, positive: Ablation) -> None:
+    figure = signed.figure("heads", top=5)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [str(h.id) for h in signed.heads[:5]]
+    for ax, metric in zip(figure.axes, signed.metrics, strict=True):
+        effects = [head.damage[metric.name] for head in signed.heads[:5]]
+        (drawn,) = ax.containers
+        assert list(drawn[0].get_xdata()) == [each.value for each in effects]
+        segments = [segment[:, 0].tolist() for segment in drawn[2][0].get_segments()]
+        assert np.array(segments) == pytest.approx(np.array([[each.low, each.high] for each in effects]))
+        assert ax.get_ylim() == (4.5, -0.5)
+    assert plan_of("heads", signed, top=5).title == "GPT2LMHeadModel without one head: 5 of 12 heads"
+    assert "4 texts: too few for intervals" in plan_of("heads", positive, top=0).caption
+    (drawn,) = positive.figure("heads").axes[0].containers
+    assert all(np.ptp(segment[:, 0]) == 0 for segment in drawn[2][0].get_segments())
+    for result, said in ((signed, "Loss of the model as it is "), (positive, "The model predicts no tokens.")):
+        notes = plan_of("heads", result).notes
+        assert notes[1].startswith(said)
+        assert [text.get_text() for text in result.figure("heads").texts[1:]] == list(notes)  # no line breaks
+
+
+def test_the_map(signed: Ablation, positive: Ablation) -> None:
+    (drawn,) = plan_of("map", signed).maps
+    for head in signed.heads:
+        value = head.damage["loss"]
+        assert drawn.values[head.id] == pytest.approx(value.value * 1000)
+        assert (head.id in drawn.bracketed) == ((value.low or 0.0) < 0 < (value.high or 0.0))
+    top = np.abs(drawn.values).max()
+    assert np.asarray(drawn.norm(np.array([-top, 0, top / 4, top]))) == pytest.approx(np.array([0, 0.5, 0.75, 1]))
+    texts = [text.get_text() for text in signed.figure().axes[0].texts]
+    assert len(texts) == 12
+    assert sum(text.startswith("(") for text in texts) == len(drawn.bracketed) > 0
+    (drawn,) = plan_of("map", positive).maps
+    assert np.isnan(drawn.values[2]).all()
+    assert np.isfinite(drawn.values[:2]).all()
+    assert float(drawn.norm(0)) == 0
+    assert "Hatched: not removed (4 heads)." in plan_of("map", positive).notes
+    ax = Figure().add_subplot()
+    positive.draw("map", ax)
+    assert (sum(bool(patch.get_hatch()) for patch in ax.patches), len(ax.texts)) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "factor", "unit"), [(2.0, 1, "nats/token"), (0.02, 1e3, "10⁻³ nats/token"), (2e-5, 1e6, "10⁻⁶ nats/token")]
+)
+def test_units_of_the_map(signed: Ablation, size: float, factor: float, unit: str) -> None:
+    heads = [replace(head, damage={**head.damage, "loss": Estimate(size, None, None)}) for head in signed.heads]
+    (drawn,) = plan_of("map", replace(signed, heads=tuple(heads))).maps
+    assert f"({unit}; root scale)" in drawn.bar
+    assert drawn.values.max() == pytest.approx(size * factor)
+
+
+def test_the_curve(signed: Ablation, positive: Ablation) -> None:
+    assert signed.curve is not None
+    points, ax = signed.curve.points, Figure().add_subplot()
+    draw_curve(ax, plan_of("curve", signed), Style())
+    least, singles, random, _ = ax.lines
+    assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
+    assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]
+    assert np.asarray(singles.get_ydata()).tolist() == [point.least.singles["loss"].value for point in points]
+    assert np.asarray(random.get_ydata()).tolist() == [point.random.damage["loss"].value for point in points]
+    assert len(ax.collections) == 2  # bands
+    assert plan_of("curve", signed).notes[-1].endswith("Above the dashed line: more than the sum, by this method.")
+    ax = Figure().add_subplot()
+    positive.draw("curve", ax)
+    assert not ax.collections
+    assert "too few for intervals" in " ".join(plan_of("curve", positive).notes)
+
+
+@pytest.mark.parametrize("style", [Style(), Style(width=3.3), Style(width=2.0)], ids=["default", "column", "least"])
+def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Ablation, style: Style) -> None:
+    for result in (signed, positive):
+        (ax,) = result.figure("curve", style).axes
+        legend = ax.get_legend()
+        assert legend is not None
+        lowest = legend.get_window_extent().y0
+        for line in ax.lines:
+            assert ax.transData.transform(np.asarray(line.get_xydata()))[:, 1].max() < lowest
+        assert all(band.get_window_extent().y1 < lowest for band in ax.collections)
+
+
+@pytest.mark.parametrize("style", [Style(), Style("dark", width=3.3)], ids=["default", "column"])
+def test_gradients(signed: Ablation, positive: Ablation, figure_of: Any, style: Style) -> None:
+    for result, scales in ((signed, ["linear", "log"]), (positive, ["log", "log"])):
+        figure = figure_of(result, "gradient", style)
+        for ax, metric, scale in zip(figure.axes, result.metrics, scales, strict=True):
+            expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
+            assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)
+            assert (ax.get_xscale(), ax.get_yscale()) == (scale, scale)
+            for axis in (ax.xaxis, ax.yaxis):
+                low, high = sorted(axis.get_view_interval())
+                ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+                assert sum(low <= place <= high and bool(label.get_text()) for place, label in ticks) > 1
+            written = f"{result.rank_correlations[metric.name]:.2f}".replace("-", "−")
+            assert ax.get_title("left") == f"{metric.title}:\nrank correlation {written}"
+            names = [text for text in ax.texts if isinstance(text, Annotation)]
+            dots, boxes = ax.transData.transform(expected), [name.get_window_extent() for name in names]
+            assert len(names) > 2
+            for name, box in zip(names, boxes, strict=True):
+                head = result.head(name.get_text())
+                assert name.xy == pytest.approx((head.gradient, head.damage[metric.name].value))
+                assert box.count_contains(dots) == 0
+                assert not any(box.overlaps(other) for other in boxes if other is not box)
+
+
+def test_figures_that_a_result_does_not_have(positive: Ablation, tmp_path: Path) -> None:
+    one = measured(STATES, "the cat ran", select=["L0H0"])
+    pair = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], together=True)
+    for result, names, why in (
+        (one, ["map", "curve", "gradient"], "one head alone was removed"),
+        (pair, ["curve"], "the selected heads were removed as one set"),
+        (replace(positive, curve=None), ["curve"], "no curve was asked for"),
+        (pair, ["gradient"], "no gradients were asked for"),
+    ):
+        for name in names:
+            with pytest.raises(UsageError, match=f"there is no figure '{name}': {why}"):
+                result.figure(name)
+    assert one.save(tmp_path)["figures"] == ["ablate-heads.png"]
+    few = measured(STATES, "the cat ran", select=["L0H0", "L1H1"], gradient=True)
+    assert few.figure("gradient").axes[0].get_title("left").endswith("rank correlation –")

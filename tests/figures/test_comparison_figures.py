@@ -1,0 +1,260 @@
+"""The figures of a comparison: the numbers reach the artists, the words say what A and B are, nothing is clipped."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
+
+import attnviz
+from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.compare.sides import side_names
+from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
+from attnviz.commands.compare.wording import side_lines
+from attnviz.commands.heads.measure import analyze
+from attnviz.errors import UsageError
+from attnviz.figures.matrix import Labels, Outline, max_pool
+from attnviz.figures.style import Style
+from attnviz.judge.verdicts import Label
+from attnviz.models.wording import signed
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import nothing_over_the_edge
+from tests.support.models import bert_tokenizer, sharp_bert
+
+TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
+SIDES = f"A being “{TEXT}” and B “{OTHER}”, both read by BertModel (1 of 9 tokens differs: cat → dog)"
+STYLES = [Style(), Style("dark", width=3.3), Style(width=2)]
+
+
+@cache
+def model_of(dtype=torch.float32):
+    return sharp_bert(max_position_embeddings=256).to(dtype)
+
+
+@cache
+def side(text, **options):
+    return analyze(text, model_of(), tokenizer=bert_tokenizer(), syntax=False, **options)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return attnviz.compare(side(TEXT), side(OTHER))
+
+
+@pytest.fixture(scope="module")
+def same():
+    return attnviz.compare(side(TEXT), side(TEXT))
+
+
+@pytest.fixture(scope="module")
+def long():
+    words = "the cat that i saw ran away one two three four five dog house tree".split()
+    text = [words[i * 7 % 15] for i in range(200)]
+    return attnviz.compare(side(" ".join(text)), side(" ".join([*text[:-1], "he"])))
+
+
+def plans(result, name, style=STYLES[0], **choices):
+    view = DRAWINGS[name]
+    return list(view.plans(result, ViewOptions(style=style, top=0, **choices)))
+
+
+# --- plans
+
+
+@pytest.mark.parametrize(
+    ("largest", "end"), [(0.37, 0.4), (0.4, 0.4), (0.401, 0.5), (0.95, 1.0), (1.0, 1.0), (0.0123, 0.02), (0, 1.0)]
+)
+def test_a_scale_ends_at_a_round_number(largest, end):
+    assert rounded_up(largest) == end
+
+
+def test_colours_follow_the_square_root_of_a_difference():
+    norm = root_norm(0.4)
+    np.testing.assert_allclose(norm([-0.9, -0.4, -0.1, 0, 0.1, 0.4, 0.9]), [0, 0, 0.25, 0.5, 0.75, 1, 1])
+    np.testing.assert_allclose(norm.inverse(norm(0.3)), 0.3)
+
+
+def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(result):
+    first = result.heads[0]
+    (plan,) = plans(result, "differences", select=(str(first.id),))
+    np.testing.assert_array_equal(plan.values, result.layer_differences(first.id.layer)[first.id.head])
+    assert plan.labels == Labels(result.labels, (True, *[False] * 7, True), result.differing)
+    assert plan.outlines == (Outline((first.largest.query,) * 2, (first.largest.key,) * 2),)
+    assert plan.norm.vmax == rounded_up(result.largest)
+    assert plan.title == f"{first.id}  Jensen-Shannon distance {first.distance:.3f}, rank 1 of 12"
+    said = tuple(filter(None, plan.notes))
+    assert said == (f"A: “{TEXT}”", f"B: “{OTHER}”", "model: BertModel", "1 of 9 tokens differs: cat → dog")
+    assert plan.evidence.endswith(signed(first.largest.difference))
+    for part in (
+        f"Attention of {first.id} in B minus that in A, query by row and key by column, {SIDES}; orange is more in B",
+        f"on a square-root scale to ±{rounded_up(result.largest):g} (the same for every head)",
+        f"Jensen-Shannon distance {first.distance:.3f} (root nats), rank 1 of 12.",
+    ):
+        assert part in plan.caption
+    stems = [plan.stem for plan in plans(result, "differences")]
+    assert stems == [f"differences/L0{layer}H0{head}" for layer in range(3) for head in range(4)]
+
+
+def test_the_overview_is_of_the_selected_heads(result):
+    (grid,) = plans(result, "overview", select=("L1",))
+    assert grid.caption.startswith(f"Attention in B minus that in A of 4 of 12 heads, {SIDES}; ")
+    assert grid.title == "What changed: 4 of 12 heads"
+    assert [cell.id.layer for cell in grid.cells] == [1] * 4
+    np.testing.assert_array_equal(grid.cells[2].values, result.layer_differences(1)[2])
+    assert grid.cells[2].beside == f"{result.head('L1H2').distance:.3f}"
+
+
+def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(result):
+    last = result.heads[-1]
+    shared, own = (
+        plans(result, "differences", Style(scale=scale), select=(str(last.id),))[0] for scale in ("shared", "per-head")
+    )
+    assert own.norm.vmax == rounded_up(abs(last.largest.difference)) < shared.norm.vmax
+    assert "(of this head)" in own.caption
+    (grid,) = plans(result, "overview", Style(scale="per-head"))
+    assert grid.norm.vmax == shared.norm.vmax
+    assert "same for all heads" in grid.bar
+    with pytest.raises(UsageError, match="which a logarithmic scale cannot show: expected shared or per-head"):
+        result.figure("differences", Style(scale="log"))
+
+
+def test_where_nothing_differs_the_figures_say_so(same):
+    for scale in ("shared", "per-head"):
+        plan = plans(same, "differences", Style(scale=scale))[0]
+        assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
+        assert "no weight differs beyond rounding" in plan.evidence
+        assert plan.caption.endswith("; no weight differs beyond rounding.")
+    assert plans(same, "overview")[0].title.endswith("no weight differs beyond rounding")
+    assert plans(same, "map")[0].maps[0].norm.vmax == LARGEST_DISTANCE
+    cells = same.draw("differences", Figure().subplots())
+    assert {to_hex(colour) for colour in cells.cmap(cells.norm(cells.get_array())).reshape(-1, 4)} == {"#fffefe"}
+
+
+def test_the_map_has_every_distance_mean_and_changed_label(result):
+    changed = replace(result.heads[0], before=Label("local", None, 20), after=Label("sink", None, 20))
+    result = replace(result, heads=(changed, *result.heads[1:]))
+    (plan,) = plans(result, "map")
+    (each,) = plan.maps
+    for head in result.heads:
+        assert each.values[head.id] == head.distance
+        assert (tuple(head.id) in each.corners) == head.label_changed
+    np.testing.assert_allclose(each.beside[0][1], [layer.distance for layer in result.layers])
+    assert result.heads[0].distance <= each.norm.vmax <= LARGEST_DISTANCE
+    assert any("Corner marked: another label on B" in note for note in plan.notes)
+    heads, means = result.figure("map").axes[:2]
+    assert {text.get_text() for text in heads.texts} == {f"{head.distance:.2f}" for head in result.heads}
+    assert [text.get_text() for text in means.texts] == [f"{layer.distance:.2f}" for layer in result.layers]
+    assert sum(isinstance(patch, Polygon) for patch in heads.patches) == len(each.corners)
+
+
+def test_long_texts_are_pooled_where_there_is_no_room_and_the_picture_says_so(long):
+    (grid,) = plans(long, "overview")
+    pooled = -(-202 // len(grid.cells[0].values))
+    assert pooled > 1
+    note = f"Each cell is the largest of {pooled} × {pooled} differences, with its sign (pooled for drawing only)."
+    assert note in grid.notes
+    assert note.removesuffix(".")[1:] in grid.caption
+    np.testing.assert_array_equal(grid.cells[1].values, max_pool(long.layer_differences(0)[1], pooled))
+    assert not any("pooled" in note for note in plans(long, "differences")[0].notes)
+    assert "Every 3rd token is named." in plans(long, "differences")[0].notes
+
+
+# --- what A and B are
+
+
+def test_sides_are_named_by_what_tells_them_apart(result, same):
+    assert same.side_names == ("BertModel", "BertModel")
+    assert side_lines(same) == ["A: BertModel", "B: BertModel", f"text: “{TEXT}”"]
+    assert result.side_names == (f"“{TEXT}”", f"“{OTHER}”")
+
+    def renamed(analysis, **changes):
+        return replace(analysis, checkpoint=replace(analysis.checkpoint, **changes))
+
+    def names(second, first=same.first):
+        return replace(same, first=first, second=second).side_names
+
+    assert names(renamed(same.second, name="other\x1b")) == ("BertModel", "other\\x1b")
+    at_two = renamed(same.second, revision="two")
+    assert names(at_two, renamed(same.first, revision="one")) == ("BertModel at one", "BertModel at two")
+    wide = renamed(same.second, model=model_of(torch.float64))
+    assert names(wide) == ("BertModel in float32", "BertModel in float64")
+    pair = attnviz.compare(side(TEXT, pair="he ran"), side(TEXT, pair="it ran"))
+    assert pair.compared == "texts"
+    assert side_lines(pair)[0] == f"A: “{TEXT}” + “he ran”"
+
+
+BEGINNING = "the committee of the old city decided on a very long day in the middle of the winter that the "
+
+
+def sides_of(texts, pairs=(None, None)):
+    """What A and B are called where they are these texts."""
+    a, b = (SimpleNamespace(text=text, pair=pair) for text, pair in zip(texts, pairs, strict=True))
+    return side_names(a, b, "texts")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("cat ran", "dog ran", ("…of the winter that the cat ran", "…of the winter that the dog ran")),
+        ("cat", "cat ran", ("…of the winter that the cat", "…of the winter that the cat ran")),
+        ("b" * 99 + "x", "b" * 99 + "y", ("…" + "b" * 30 + "x", "…" + "b" * 30 + "y")),
+        ("\u200b" * 9 + "x", "\u200b" * 9 + "y", ("…" + r"\u200b" * 5 + "x", "…" + r"\u200b" * 5 + "y")),
+    ],
+)
+def test_texts_that_begin_alike_are_quoted_where_they_differ(first, second, expected):
+    assert sides_of([BEGINNING + first, BEGINNING + second]) == tuple(f"“{text}”" for text in expected)
+    pairs = sides_of(["the cat"] * 2, [BEGINNING + first, BEGINNING + second])
+    assert pairs == tuple(f"“the cat” + “{text}”" for text in expected)
+    assert sides_of(["the cat " + BEGINNING, "the dog " + BEGINNING])[0].startswith("“the cat the committee")
+
+
+# --- artists
+
+
+def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
+    first = result.heads[0]
+    ax = result.figure("differences", select=first.id).axes[0]
+    values = result.layer_differences(first.id.layer)[first.id.head]
+    np.testing.assert_array_equal(ax.images[0].get_array(), values)
+    written = {(round(y), round(x)): text.get_text() for text in ax.texts for x, y in [text.get_position()]}
+    assert written == {cell: signed(float(value)) for cell, value in np.ndenumerate(values) if abs(value) >= 0.005}
+    (outline,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert outline.get_xy() == (first.largest.key - 0.5, first.largest.query - 0.5)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(result.labels)
+    assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
+
+
+def test_the_bar_of_a_root_scale_is_numbered_at_even_places_and_says_what_its_ends_are(result):
+    bar = result.figure("differences").axes[1]
+    end = rounded_up(result.largest)
+    np.testing.assert_allclose(bar.get_xticks(), [-end, -end / 4, 0, end / 4, end])
+    assert [label.get_text()[0] for label in bar.get_xticklabels()] == ["−", "−", "0", "+", "+"]
+    assert "B minus A: + is more in B" in bar.get_xlabel().replace("\n", " ")
+
+
+def test_a_tiny_cell_has_an_outline_around_it(long):
+    ax = Figure(figsize=(3, 3)).subplots()
+    long.draw("differences", ax)
+    (outline,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    head = min(long.heads[:12], key=lambda head: head.id)
+    centre = np.array(outline.get_xy()) + np.array([outline.get_width(), outline.get_height()]) / 2
+    np.testing.assert_allclose(centre, (head.largest.key, head.largest.query))
+    assert outline.get_width() > 2
+
+
+@pytest.mark.parametrize("style", STYLES, ids=["default", "column", "narrow"])
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "page"])
+def test_a_long_text_fits_its_page_and_nothing_is_written_over_another_text(long, name, style):
+    figure = long.figure(name, style)
+    assert nothing_over_the_edge(figure)
+    words = [text.get_window_extent() for text in figure.texts]
+    numbers = [label.get_window_extent() for label in figure.axes[-1].get_xticklabels() if label.get_text()]
+    for boxes in (words, numbers):
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert min(box.y0 for box in words) > max(ax.get_tightbbox().y1 for ax in figure.axes)

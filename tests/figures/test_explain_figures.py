@@ -1,0 +1,230 @@
+"""The figures of an explained layer: what is planned, that it reaches the artists, that nothing overlaps."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.text import Text
+
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.path_drawing import PathPlan
+from attnviz.commands.explain.views import DRAWINGS
+from attnviz.errors import UsageError
+from attnviz.figures.style import Style
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import texts_of
+from tests.support.explained import of_bert, of_gpt2
+
+CORE = ["split", "scores", "mask", "pattern", "weighted", "concatenated", "attention_output"]
+FEED = ["expanded", "activated", "feed_forward_output"]
+
+
+@pytest.fixture(scope="module")
+def bert() -> Explanation:
+    return of_bert(head="2")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Explanation:
+    return of_gpt2(layer=2)
+
+
+@pytest.fixture(scope="module")
+def long() -> Explanation:
+    return of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400})
+
+
+@pytest.fixture(scope="module")
+def path(request: pytest.FixtureRequest) -> Callable[..., Figure]:
+    """The path of one of these by its name, drawn once at each width."""
+
+    @cache
+    def drawn(which: str, width: float | None) -> Figure:
+        return request.getfixturevalue(which).figure("path", Style("dark" if width == 7.0 else "light", width=width))
+
+    return drawn
+
+
+def planned(result: Explanation) -> PathPlan:
+    (plan,) = DRAWINGS["path"].plans(result, ViewOptions())
+    return plan
+
+
+def order(result: Explanation) -> list[str]:
+    return [name for band in planned(result).bands.values() for group in band for name in group]
+
+
+def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanation) -> None:
+    post = ["input", *CORE, "+", "layer norm", "attention_norm", *FEED, "+", "layer norm", "output"]
+    pre = [
+        "input", "layer norm", "attention_norm", *CORE, "+",
+        "attention_residual", "layer norm", "feed_forward_norm", *FEED, "+", "output", "layer norm", "final_norm",
+    ]  # fmt: skip
+    assert order(bert) == post
+    assert order(gpt2) == pre
+    assert order(of_gpt2(layer=1)) == pre[:-2]
+    assert "on “The cat that I saw ran away”, from input to output" in planned(bert).caption
+    assert "post-norm" in planned(bert).notes[0]
+    assert "pre-norm" in planned(gpt2).notes[0]
+
+
+def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanation) -> None:
+    panels = planned(bert).panels
+    assert np.array_equal(panels["scores"].values, bert.tensor("scores")[2].numpy())
+    assert np.array_equal(panels["key"].values, bert.tensor("split")[1, 2].numpy())
+    assert np.array_equal(panels["weighted"].values, bert.tensor("weighted")[2].numpy())
+    assert panels["pattern"].limit == float(bert.tensor("pattern")[2].max())
+    assert panels["concatenated"].marked == (16, 24)
+    assert panels["query"].limit == panels["key"].limit
+    assert panels["scores"].words[0] == "[4, 9, 9]"
+    assert panels["scores"].brief == "Q Kᵀ/√8"
+    assert panels["mask"].words[1] == "all allowed"
+    assert planned(gpt2).panels["mask"].words[1] == "key ≤ query"
+    for name in ("input", "expanded", "attention_output"):
+        assert panels[name].limit == pytest.approx(np.quantile(bert.tensor(name).abs().numpy(), 0.99)), name
+    assert "is drawn" not in planned(bert).caption
+
+
+def test_long_texts_are_pooled_and_the_caption_says_so(long: Explanation) -> None:
+    plan, n = planned(long), len(long.tokens)
+    rows, columns = plan.panels["pattern"].pooling
+    assert rows == columns == plan.pooled > 1
+    assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
+    assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
+    assert f"{rows} tokens share a row" in plan.caption
+
+
+def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
+    wide = of_gpt2(changes={"n_embd": 400, "n_head": 4})
+    panel = planned(wide).panels["input"]
+    assert panel.pooling == (1, 4)
+    assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
+    assert panel.limit == pytest.approx(np.quantile(wide.tensor("input").abs().numpy(), 0.99))
+    assert "Where there are too many dimensions, one in " in planned(wide).caption
+
+
+@pytest.mark.parametrize("name", ["bert", "long"])
+def test_the_row_of_the_token_that_is_followed_is_outlined(
+    request: pytest.FixtureRequest, path: Callable[..., Figure], name: str
+) -> None:
+    result: Explanation = request.getfixturevalue(name)
+    plan = planned(result)
+    figure = path(name, None)
+    panels = [ax for ax in figure.axes if ax.images and ax.get_label() != "<colorbar>"]
+    outlined = [next(patch for patch in ax.patches if patch.get_xy()[0] == -0.5) for ax in panels]
+    assert len(outlined) == len(plan.panels)
+    for patch in outlined:
+        middle = patch.get_y() + patch.get_height() / 2
+        assert middle == pytest.approx(result.token // plan.pooled)
+    assert f"(#{result.token})" in plan.notes[1]
+    assert f"(#{result.token})" in plan.caption
+
+
+def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
+    result = of_bert()
+    result.stages["input"].tensor.data.zero_()
+    assert planned(result).panels["input"].limit == 1.0
+    with torch.inference_mode():
+        result.stages["input"].tensor[0, 0] = 300.0
+    assert planned(result).panels["input"].limit == 300.0
+    assert planned(result).panels["input"].words[1] == "±300 (300)"
+
+
+# --- drawn ------------------------------------------------------------------------------------------------------
+
+
+def assert_legible(figure: Figure, view: str) -> None:
+    """Nothing is clipped by the page, no word stands on another word, and in the path none on a panel."""
+    figure.draw_without_rendering()
+    words = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    places = [(text.get_text(), text.get_window_extent()) for text in words]
+    places += [("panel", ax.get_window_extent()) for ax in figure.axes if ax.images and view == "path"]
+    for name, box in places:
+        assert box.x0 >= -1 <= box.y0, name
+        assert box.x1 <= figure.bbox.width + 1, name
+        assert box.y1 <= figure.bbox.height + 1, name
+    for (name, box), (other, second) in combinations(places, 2):
+        across = min(box.x1, second.x1) - max(box.x0, second.x0)
+        down = min(box.y1, second.y1) - max(box.y0, second.y0)
+        assert across < 2 or down < 2, (name, other)
+
+
+@pytest.mark.parametrize("which", ["bert", "gpt2", "long"])
+@pytest.mark.parametrize("width", [None, 3.3, 7.0])
+def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, path: Callable[..., Figure]) -> None:
+    figure = path(which, width)
+    assert width in (None, figure.get_figwidth())
+    assert_legible(figure, "path")
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_the_shares_of_every_head_can_be_read(bert: Explanation, width: float | None) -> None:
+    assert_legible(bert.figure("positions", Style(width=width)), "positions")
+
+
+def test_every_panel_and_word_is_drawn(bert: Explanation, path: Callable[..., Figure]) -> None:
+    panels, figure = planned(bert).panels, path("bert", None)
+    images = [ax.images[0] for ax in figure.axes if ax.images]
+    assert len(images) == len(panels) == 15
+    for image, panel in zip(images, panels.values(), strict=True):
+        assert np.array_equal(np.asarray(image.get_array()), panel.values)
+        assert image.norm.vmax == panel.limit
+    words = {"input x", "pattern A", "Q", "Q Kᵀ/√8", "[4, 9, 9]\n±", "residual", "layer norm", "[CLS]", "L0H2"}
+    drawn = "\n".join(texts_of(figure))
+    assert {word for word in words if word not in drawn} == set()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(bert.tokens.labels)
+    assert "Every 2nd token is named." in texts_of(path("bert", 3.3))
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_arrows_lead_from_panel_to_panel(bert: Explanation, path: Callable[..., Figure], width: float | None) -> None:
+    figure = path("bert", width)
+    arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
+    assert len(arrows) == len(order(bert)) - 1 + 2 + 1 + 1 + 2  # to three panels, from two, the values, two residuals
+    inner = [ax.get_window_extent().padded(-2) for ax in figure.axes if ax.images]
+    for arrow in arrows:
+        points = figure.dpi_scale_trans.transform(arrow._path_original.vertices)
+        assert points.min() >= 0
+        assert (points <= (figure.bbox.width, figure.bbox.height)).all()
+        for (x, y), (to_x, to_y) in pairwise(points):
+            for along in np.linspace(0, 1, 50):
+                assert not any(box.contains(x + along * (to_x - x), y + along * (to_y - y)) for box in inner)
+
+
+@pytest.mark.parametrize(("which", "view"), [("bert", "path"), ("hostile", "path"), ("bert", "positions")])
+def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(bert: Explanation, which: str, view: str) -> None:
+    result = bert if which == "bert" else of_gpt2("[/b] $\\frac$ " + "believ" * 4)
+    with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
+        result.figure(view, Style(width=2.0))
+    least = float(str(refused.value).partition("at least ")[2].split("in")[0])
+    assert_legible(result.figure(view, Style(width=least)), view)
+    with pytest.raises(UsageError, match="does not fit"):
+        result.figure(view, Style(width=round(least - 0.1, 1)))
+
+
+# --- content and position -----------------------------------------------------------------------------------------
+
+
+def test_positions_show_the_shares_of_every_head() -> None:
+    result = of_bert(pair="the dog")
+    assert result.positions is not None
+    ax = result.figure("positions").axes[0]
+    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
+    assert rows == ["L0H0", "L0H1", "L0H2", "L0H3", "all heads"]
+    assert columns == ["content", "position", "both", "segment", "common", "spread"]
+    written = {text.get_position(): text.get_text() for text in ax.texts}
+    share = result.positions.heads[1].groups["position"]
+    assert written[1, 1] == f"{share:.2f}".replace("-", "−")
+    assert np.asarray(ax.images[0].get_array())[1, 1] == share
+    assert written[5, 4] == f"{result.positions.layer.spread:.2f}"
+
+
+def test_where_there_is_nothing_to_tell_apart_dashes_stand() -> None:
+    ax: Any = of_gpt2("the").figure("positions").axes[0]
+    assert [text.get_text() for text in ax.texts].count("–") == 5 * 4

@@ -1,0 +1,273 @@
+"""The grid of many heads: every square shows its matrix, and every text has room."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from attnviz.errors import UsageError
+from attnviz.figures.families import FAMILIES, family_of_label
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.style import Style
+from attnviz.models.head_ids import HeadId
+from tests.support.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
+
+LABELS = ["previous-token", "heterogeneous", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
+WIDTHS = [None, 3.3, 7.0]
+
+
+def grid(
+    layers: int, heads: int, n: int = 9, style: Style | None = None, *, marked: bool = True, **more: Any
+) -> HeadGridPlan:
+    ids = [HeadId(layer, head) for layer in range(layers) for head in range(heads)]
+    pooled = grid_pooling(n, ids, style or Style(), marked=marked)
+    cells = []
+    for place, (id, values) in enumerate(zip(ids, np.random.default_rng(0).random((len(ids), n, n)), strict=True)):
+        label, family = f"{place / 100:.3f}", None
+        if marked:
+            label = LABELS[place % len(LABELS)]
+            family = family_of_label(label)
+        cells.append(HeadCell(id, max_pool(values, pooled), label, family, (label[:9],)))
+    given: dict[str, Any] = {"title": "model: a title", "notes": ("“a text” (9 tokens)",), "bar": "attention weight"}
+    return HeadGridPlan("grid", "A caption.", cells=tuple(cells), norm=Normalize(0, 1, clip=True), **(given | more))
+
+
+def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
+    """The image, and for each id above a square the left and top pixel of that square."""
+    ax = figure.axes[0]
+    (image,) = ax.images
+    pixels = image.get_array().shape[1] / image.get_extent()[1]
+    places = {text.get_text(): text.get_position() for text in ax.texts}
+    return image.get_array()[..., :3], {
+        name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()
+    }
+
+
+@pytest.mark.parametrize("n", [2, 9, 70, 120])
+def test_every_square_holds_its_matrix_in_equal_cells(n: int):
+    plan, style = grid(2, 3, n, marked=False), Style()
+    image, places = drawn(head_grid_figure(plan, style))
+    for cell in plan.cells:
+        left, top = places[str(cell.id)]
+        side = int((image[top:, left] != 0x9A).any(axis=-1).argmin())  # up to the frame
+        assert side % n == 0
+        assert 60 < side < 134
+        colours = style.colour_map()(plan.norm(cell.values), bytes=True)[..., :3]
+        square = colours.repeat(side // n, axis=0).repeat(side // n, axis=1)
+        np.testing.assert_array_equal(image[top : top + side, left : left + side], square)
+        assert (image[top - 1, left : left + side] == 0x9A).all()  # a frame that covers no cell
+
+
+def test_pixels_of_the_image_are_pixels_of_the_figure():
+    figure = head_grid_figure(grid(2, 3, 120, marked=False), Style())
+    image, places = drawn(figure)
+    left, top = places["L1H2"]
+    square, page = image[top : top + 120, left : left + 120], pixels_of(figure)
+    box = figure.axes[0].get_window_extent()
+    x, y = round(box.x0) + left, round(len(page) - box.y1) + top
+    np.testing.assert_array_equal(page[y : y + 120, x : x + 120], square)
+
+
+def test_what_is_missing_has_the_colour_of_the_paper():
+    plan = grid(1, 1, 3, marked=False)
+    plan.cells[0].values[0, 2] = np.nan
+    image, places = drawn(head_grid_figure(plan, Style(theme="dark")))
+    left, top = places["L0H0"]
+    assert (image[top + 5, left + 115] == 0x14).all()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("shape", [(2, 12), (3, 1)])
+def test_texts_neither_overlap_nor_run_over_the_edge(shape: tuple[int, int], width: float | None, marked: bool):
+    style = Style(width=width)
+    figure = head_grid_figure(grid(*shape, style=style, marked=marked), style)
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure) == []
+    if width is not None:
+        assert figure.get_figwidth() == width
+    assert {text.rstrip("0123456789") for text in texts_of(figure)} & {"L0H", "H"}  # every head, or every column
+
+
+@pytest.mark.parametrize("n", [9, 50, 448])
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+def test_every_pooled_cell_has_a_pixel(n: int, width: float | None):
+    style = Style(width=width)
+    plan = grid(2, 8, n, style, marked=False)
+    figure = head_grid_figure(plan, style)
+    image, m = figure.axes[0].images[0].get_array()[..., :3], len(plan.cells[0].values)
+    painted = style.colour_map()(plan.norm(plan.cells[-1].values), bytes=True)[..., :3]
+    known = {*np.unique(image.reshape(-1, 3).astype(int) @ (1 << 16, 1 << 8, 1)).tolist()}
+    assert set((painted.reshape(-1, 3).astype(int) @ (1 << 16, 1 << 8, 1)).tolist()) <= known
+    assert m == n if n == 9 else 10 < m <= 240
+
+
+def test_where_heads_would_be_small_a_layer_goes_on_in_further_rows():
+    style = Style(width=3.3)
+    _, places = drawn(head_grid_figure(grid(2, 12, style=style, marked=False), style))
+    tops = {name: top for name, (_, top) in places.items()}
+    assert tops["L0H0"] < tops["L0H11"] < tops["L1H0"] < tops["L1H11"]
+    _, wide = drawn(head_grid_figure(grid(2, 12, marked=False), Style()))
+    assert wide["L0H0"][1] == wide["L0H11"][1]
+
+
+def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
+    with pytest.raises(UsageError, match=r"at least 2\.6 inches for a figure with 32 heads in a row, found 2:"):
+        grid(1, 32, style=Style(width=2.0))
+    style = Style(width=2.6)
+    assert nothing_over_the_edge(head_grid_figure(grid(1, 32, style=style), style))
+
+
+def test_heads_bear_the_mark_of_their_family_and_the_legend_names_those_that_occur():
+    plan = grid(2, 4)
+    ax = head_grid_figure(plan, Style()).axes[0]
+    families = [family for family in FAMILIES if family in {cell.family for cell in plan.cells}]
+    assert [line.get_marker() for line in ax.lines] == [family.marker for family in families]
+    assert [len(line.get_xdata()) for line in ax.lines] == [
+        sum(cell.family == family for cell in plan.cells) for family in families
+    ]
+    legend = ax.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [*(family.name for family in families[:-1]), "heterogeneous"]
+    assert head_grid_figure(grid(2, 4, marked=False), Style()).axes[0].get_legend() is None
+
+
+def test_a_text_that_does_not_fit_is_said_shortly_and_never_runs_into_the_next():
+    family, values = family_of_label("syntactic:nsubj"), np.ones((2, 2))
+    cells = tuple(HeadCell(HeadId(0, head), values, "a very long label" * 3, family, ("short",)) for head in range(2))
+    plan = HeadGridPlan("g", "c", "t", (), cells=cells, norm=Normalize(0, 1), bar="bar")
+    figure = head_grid_figure(plan, Style())
+    assert texts_of(figure).count("short") == 2
+
+
+def test_the_note_on_the_texts_stands_where_they_do():
+    for width, there in ((None, True), (3.3, False)):
+        style = Style(width=width)
+        texts = texts_of(head_grid_figure(grid(2, 12, style=style, marked=False, beside="Beside: distances."), style))
+        assert ("Beside: distances." in texts) == there == ("0.010" in texts)
+
+
+def test_the_bar_tells_signs_and_what_is_cut():
+    texts = texts_of(head_grid_figure(grid(1, 2, marked=False, signed=True, cut=True), Style()))
+    assert {"≥ +1", "attention weight"} <= set(texts)
+
+
+def test_a_grid_on_the_callers_axes_leaves_the_others_alone_and_carries_the_scale():
+    figure = Figure(figsize=(8, 4))
+    mine, other = figure.subplots(1, 2)
+    before = [artist.__class__ for artist in other.get_children()]
+    image = draw_head_grid(mine, replace(grid(2, 3), norm=Style(scale="log").norm()), Style(scale="log"))
+    figure.colorbar(image, ax=other)
+    assert (image.norm.vmin, image.norm.vmax) == (1e-4, 1)
+    assert [artist.__class__ for artist in other.get_children()] == before
+    assert {"L0H0", "L1H2"} <= {text.get_text() for text in mine.texts}
+
+
+SOME = [HeadId(0, 2), HeadId(2, 8), HeadId(4, 5), HeadId(5, 11), HeadId(5, 0)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_few_heads_of_many_layers_are_packed_with_their_full_names(width: float | None):
+    style = Style(width=width)
+    whole = grid(6, 12, style=style)
+    some = replace(whole, cells=tuple(cell for cell in whole.cells if cell.id in SOME))
+    figure = head_grid_figure(some, style)
+    ax = figure.axes[0]
+    assert {str(id) for id in SOME} <= set(texts_of(figure))
+    assert not ax.get_yticklabels()  # no name of a layer
+    assert figure.get_figheight() < 0.7 * head_grid_figure(whole, style).get_figheight()
+    assert nothing_over_the_edge(figure)
+    assert not overlapping(figure)
+
+
+def test_a_whole_layer_or_a_column_of_heads_stays_a_grid():
+    whole = grid(3, 4)
+    for kept, layers in (
+        (lambda id: id.layer == 1, ["layer 1"]),
+        (lambda id: id.head == 2, [f"layer {i}" for i in range(3)]),
+    ):
+        part = replace(whole, cells=tuple(cell for cell in whole.cells if kept(cell.id)))
+        names = [label.get_text() for label in head_grid_figure(part, Style()).axes[0].get_yticklabels()]
+        assert names == layers
+
+
+def test_a_tick_marks_the_columns_of_sinks_and_no_others():
+    plain, ticked = (grid(1, 2, marked=False, sinks=sinks) for sinks in (frozenset(), frozenset({0, 8})))
+    (without, places), (image, _) = (drawn(head_grid_figure(plan, Style())) for plan in (plain, ticked))
+    changed = (image != without).any(-1)
+    left, top = places["L0H0"]
+    side = (changed.nonzero()[0].min() - top) // 9 * 9
+    assert changed.any()
+    assert changed.nonzero()[0].min() > top + side  # below the squares
+    columns = {int(x - left) // (side // 9) for x in changed.nonzero()[1] if x < left + side}
+    assert columns == {0, 8}
+
+
+def test_the_legend_names_the_families_that_are_drawn():
+    role = (family_of_label("coreference"), ("coref",), True)
+    whole = grid(6, 12, style=Style(width=3.3))
+    cells = tuple(replace(cell, right=role) for cell in whole.cells)
+    wide, narrow = (head_grid_figure(replace(whole, cells=cells), Style(width=width)) for width in (10, 3.3))
+    named = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (wide, narrow)]
+    assert ("coreference" in named[0], "coreference" in named[1]) == (True, False)
+
+
+@pytest.mark.parametrize(("kept", "packed"), [(36, True), (37, False), (71, False)])
+def test_only_where_half_of_the_grid_would_be_empty_are_heads_packed(kept: int, packed: bool):
+    whole = grid(6, 12)
+    some = np.random.default_rng(1).permutation(72)[:kept]
+    part = replace(whole, cells=tuple(cell for place, cell in enumerate(whole.cells) if place in some))
+    assert bool(head_grid_figure(part, Style()).axes[0].get_yticklabels()) is not packed
+
+
+def test_many_packed_heads_that_do_not_fit_on_a_narrow_page_stay_a_grid():
+    style = Style(width=2.0)
+    whole = grid(24, 6, style=style)
+    part = replace(whole, cells=tuple(cell for cell in whole.cells if (cell.id.layer + cell.id.head) % 3 == 0))
+    figure = head_grid_figure(part, style)
+    assert figure.axes[0].get_yticklabels()
+    assert nothing_over_the_edge(figure)
+    assert not overlapping(figure)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_tokens_of_a_few_heads_are_named_beside_rows_and_below_columns(width: float | None):
+    tokens = ("[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]")
+    plan = grid(1, 5, labels=Labels(tokens, tuple(token[0] == "[" for token in tokens)))
+    figure = head_grid_figure(plan, Style(width=width))
+    beside = figure.axes[0].child_axes
+    assert len(beside) == 5
+    for ax in beside:
+        for named in (ax.get_xticklabels(), ax.get_yticklabels()):
+            assert [label.get_text() for label in named] in ([], list(tokens))
+    rows, columns = (
+        sum(bool(list(axis)) for axis in axes)
+        for axes in zip(*((ax.get_yticklabels(), ax.get_xticklabels()) for ax in beside), strict=True)
+    )
+    assert (rows, columns) == {None: (2, 4), 3.3: (2, 3), 7.0: (1, 5)}[width]
+    assert beside[0].get_yticklabels()[0].get_color() != beside[0].get_yticklabels()[1].get_color()
+    assert overlapping(figure) == []
+    assert nothing_over_the_edge(figure)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_texts_stand_clear_of_marks(width: float | None):
+    plan = grid(1, 5, labels=Labels(tuple("abcdefghi"), (False,) * 9))
+    cells = [replace(cell, right=(FAMILIES[0], ("broad",), True)) for cell in plan.cells]
+    figure = head_grid_figure(replace(plan, cells=tuple(cells)), Style(width=width))
+    figure.draw_without_rendering()
+    texts = [text.get_window_extent() for text in figure.axes[0].texts]
+    marks = [
+        (*line.axes.transData.transform(point), line.get_markersize() / 2 * figure.dpi / 72)
+        for line in figure.axes[0].lines for point in zip(*line.get_data(), strict=True)
+    ]  # fmt: skip
+    assert len(marks) == 10
+    for x, y, radius in marks:
+        for box in texts:
+            if box.y0 <= y <= box.y1:
+                assert max(box.x0 - x, x - box.x1) >= radius + 4

@@ -1,0 +1,187 @@
+"""The heatmap of one head: on a page, on the caller's Axes, and the fast files of many."""
+
+import io
+import re
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
+from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.style import Style, figure_bytes
+from tests.support.drawn import HOSTILE, ODD_SETTINGS, nothing_over_the_edge, overlapping, texts_of
+
+STYLES = [Style(), Style(width=3.3), Style("dark", "log", 4.5)]
+EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
+
+
+def plan(n: int = 9, style: Style | None = None, seed: int = 0, **more: Any) -> HeatmapPlan:
+    style = style or Style()
+    labels = more.pop("labels", ["[CLS]", *(f"token{place}" for place in range(1, n))])
+    pooled, _ = heatmap_pooling(labels, style)
+    weights = np.random.default_rng(seed).dirichlet(np.full(n, 0.2), n).astype(np.float32)
+    given: dict[str, Any] = {
+        "stem": f"heads/{seed}", "caption": f"Head {seed}.", "title": f"L0H{seed}  previous-token",
+        "evidence": EVIDENCE.format(50 + seed), "notes": ("a note",), "values": max_pool(weights, pooled),
+        "labels": Labels(tuple(labels), tuple(label == "[CLS]" for label in labels)), "norm": style.norm(),
+        "bar_norm": style.norm(), "bar": "attention weight", "pooled": pooled,
+    }  # fmt: skip
+    return HeatmapPlan(**(given | more))
+
+
+def files(plans: Any, style: Style | None = None, file_format: str = "png") -> list[bytes]:
+    return [content for _, content, _ in heatmap_files(plans, style or Style(), file_format)]
+
+
+def picture(content: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(np.int16)
+
+
+def cells_of(content: bytes, box: Any, m: int, style: Style) -> Any:
+    """The colour of each of m × m cells near its upper left corner, found by the box of the matplotlib figure."""
+    scale, pixels = 1 if style.width is None else 2, picture(content)
+    x, y, cell = round(box.x0 * scale), round(len(pixels) - box.y1 * scale), round(box.width * scale / m)
+    assert box.width * scale / m == pytest.approx(cell)
+    assert box.height == pytest.approx(box.width)
+    corners = np.arange(m) * cell + min(2, cell // 2)
+    return pixels[y + corners][:, x + corners]
+
+
+@pytest.mark.parametrize(("n", "style"), [(2, STYLES[0]), (9, STYLES[1]), (50, STYLES[2]), (300, STYLES[1])], ids=str)
+def test_both_ways_paint_every_cell_in_the_colour_of_its_weight_and_the_same_letters(n: int, style: Style):
+    of = plan(n, style)
+    figure = heatmap_figure(of, style)
+    box = figure.axes[0].get_window_extent().frozen()  # saving changes it
+    slow, (fast,) = figure_bytes(figure, "png", style), files([of], style)
+    colours = style.colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)
+    for content in (slow, fast):
+        inner = slice(None) if n < 10 else slice(2, -2)  # matplotlib's frame is on the outermost pixels
+        difference = np.abs(cells_of(content, box, len(of.values), style) - colours)[inner, inner]
+        assert difference.max() <= 10  # 176 steps of 256, the first of which is paper
+    assert len(fast) < len(slow)
+    assert np.abs(picture(slow) - picture(fast)).mean() < 2  # letters are a pixel aside at most
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+def test_a_file_is_the_same_whatever_was_written_before_it(file_format: str):
+    heads = [plan(seed=0), plan(seed=1, title="L0H1  x", evidence="much longer: " + EVIDENCE * 3)]
+    names, together, _ = zip(*heatmap_files(heads, Style(), file_format), strict=True)
+    assert names == (f"heads/0.{file_format}", f"heads/1.{file_format}")
+    assert together[0] != together[1]
+    assert files(heads[:1], file_format=file_format) == [together[0]]
+    with matplotlib.rc_context(ODD_SETTINGS):  # of a user, which matter as little
+        assert files(heads[1:], file_format=file_format) == [together[1]]
+
+
+def test_an_svg_holds_texts_as_texts_and_cells_where_they_belong():
+    title = "L0H0  <b>&amp;"
+    of = plan(title=title, values=np.eye(9, dtype=np.float32)[[0, *range(8)]])
+    (content,) = files([of], file_format="svg")
+    root = ET.fromstring(content)
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {title, of.evidence, "a note", "token3", "1"} <= set(texts)
+    assert texts.count("1") == 10  # nine weights, and the end of the colour bar
+    paths = root.iter("{http://www.w3.org/2000/svg}path")
+    (path,) = [path.get("d") for path in paths if path.get("stroke-width") == "0.2"]
+    assert path is not None
+    starts = np.array([[float(x) for x in start] for start in re.findall(r"M([\d.]+) ([\d.]+)h", path)])
+    cell = float(re.findall(r"h([\d.]+)v", path)[0])
+    places = np.round((starts - starts[0]) / cell).astype(int)
+    assert places.tolist() == [[0, 0], *[[row - 1, row] for row in range(1, 9)]]
+    assert b"dc:date" not in content
+
+
+def test_a_large_svg_holds_its_cells_as_an_image_and_a_pdf_has_no_date_and_its_letters():
+    (svg,) = files([plan(70)], file_format="svg")
+    assert b"image-rendering:pixelated" in svg
+    assert len(svg) < 120_000
+    (pdf,) = files([plan()], file_format="pdf")
+    assert b"CreationDate" not in pdf
+    assert b"/FontFile2" in pdf
+
+
+def test_closing_early_and_errors_end_the_threads():
+    before = threading.active_count()
+    some = heatmap_files((plan(seed=seed) for seed in range(9)), Style(), "png")
+    next(some)
+    some.close()  # type: ignore[attr-defined]
+
+    def broken() -> Iterator[HeatmapPlan]:
+        yield plan()
+        raise ValueError("a broken plan")
+
+    with pytest.raises(ValueError, match="a broken plan"):
+        list(heatmap_files(broken(), Style(), "png"))
+    assert threading.active_count() == before
+    assert files([]) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "width"), [(9, None), (50, None), (9, 7.0), *((n, width) for n in (1, 9, 50) for width in (2.0, 3.3))]
+)
+def test_nothing_overlaps_or_runs_over_the_edge(n: int, width: float | None):
+    style = Style(width=width)
+    figure = heatmap_figure(plan(n, style, bar="attention weight (same scale for every head)"), style)
+    assert nothing_over_the_edge(figure)
+    assert [pair for pair in overlapping(figure) if not re.fullmatch(r"\.?\d+", pair[0])] == []
+    assert style.width is None or figure.get_figwidth() == style.width
+
+
+@pytest.mark.parametrize("width", [2.0, 3.3, None])
+def test_score_baseline_and_n_are_never_cut(width: float | None):
+    evidence = "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"
+    figure = heatmap_figure(plan(evidence=evidence, style=Style(width=width)), Style(width=width))
+    assert evidence in " ".join(texts_of(figure))
+
+
+def test_labels_that_do_not_fit_are_left_out_and_special_ones_stand_back():
+    style = Style(width=3.3)
+    of = plan(50, style)
+    _, every = heatmap_pooling(of.labels.texts, style)
+    ax = heatmap_figure(of, style).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(of.labels.texts[::every])
+    assert every > 1
+    assert [label.get_color() == style.greys.muted for label in ax.get_xticklabels()[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg"])
+def test_hostile_texts_are_drawn(file_format: str):
+    of = plan(2 + len(HOSTILE), labels=["[CLS]", *HOSTILE, "end"], title="L0H0  " + "".join(HOSTILE))
+    (content,) = files([of], file_format=file_format)
+    assert file_format == "png" or ET.fromstring(content).tag.endswith("svg")  # well-formed
+
+
+def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_queries():
+    values = np.array([[0.25, 0.75], [1.0, 0.0]], dtype=np.float32)
+    of = plan(2, values=values)
+    figure = Figure(figsize=(6, 3))
+    mine, small = figure.add_axes((0.2, 0.2, 0.3, 0.6)), figure.add_axes((0.7, 0.4, 0.03, 0.06))
+    cells = draw_heatmap(mine, of, Style())
+    assert [(text.get_text(), text.get_position()) for text in mine.texts] == [
+        (".25", (0, 0)), (".75", (1, 0)), ("1", (0, 1)),
+    ]  # fmt: skip
+    np.testing.assert_array_equal(np.asarray(cells.get_array()).reshape(2, 2), values)
+    draw_heatmap(small, of, Style())
+    assert not small.texts
+    assert mine.get_title("left") == f"{of.title}\n{of.evidence}"
+    assert (mine.get_xlabel(), mine.get_ylabel()) == ("key (attended to)", "query (attends from)")
+
+
+def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
+    with matplotlib.rc_context(
+        {"xtick.color": "red", "axes.labelcolor": "red", "axes.titlesize": 20, "axes.grid": True}
+    ):
+        ax = Figure().add_subplot()
+        draw_heatmap(ax, plan(), Style())
+    assert [to_rgb(text.get_color()) for text in (ax.get_xticklabels()[1], ax.xaxis.label)] == [(1, 0, 0)] * 2
+    assert ax._left_title.get_fontsize() == 20
+    assert not any(line.get_visible() for line in ax.get_xgridlines())

@@ -1,0 +1,369 @@
+"""The view of lines: what is planned, what stands on the Axes, and what is left out and said to be."""
+
+import math
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+
+from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, WHOLE_ROWS, lines_left_out
+from attnviz.errors import UsageError
+from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
+from attnviz.figures.style import Style, figure_bytes
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
+from tests.support.hand_made import LABELS, by_design, hand_made
+
+LIGHT, DARK = Style(), Style(theme="dark")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def analysis_of(*patterns, labels=None, segments=None, special=(), **changes):
+    """One layer, a head a pattern."""
+    n = len(patterns[0])
+    given = torch.tensor(np.stack(patterns)[None], dtype=torch.float32)
+    found = hand_made(labels=labels or [f"w{i}" for i in range(n)], special=special, patterns=given, **changes)
+    return found if segments is None else replace(found, tokens=replace(found.tokens, segments=tuple(segments)))
+
+
+def plan_of(*patterns, style=LIGHT, token=None, **changes):
+    return next(LINES.plans(analysis_of(*patterns, **changes), ViewOptions(style=style, token=token)))
+
+
+def plans_of(analysis, *select, **choices):
+    return list(LINES.plans(analysis, ViewOptions(select=select, **choices)))
+
+
+def pattern_of(*weights, n=4):
+    """All zero but for (query, key, weight)."""
+    pattern = np.zeros((n, n), np.float32)
+    for query, key, weight in weights:
+        pattern[query, key] = weight
+    return pattern
+
+
+def random_pattern(n, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.full(n, 0.2), n).astype(np.float32)
+
+
+def lines_of(plan):
+    return list(zip(plan.head.tolist(), plan.query.tolist(), plan.key.tolist(), strict=True))
+
+
+def drawn_on(figure):
+    (lines,) = (child for child in figure.axes[0].collections if isinstance(child, PathCollection))
+    return lines
+
+
+def ends(lines):
+    return [(path.vertices[0, 1], path.vertices[-1, 1]) for path in lines.get_paths()]
+
+
+def columns(figure):
+    """Left and right: the colour of each label by its text, without the names of the columns."""
+    texts = [text for text in figure.axes[0].texts if text.get_color() and text.get_position()[1] > -0.5]
+    return [
+        {text.get_text(): to_hex(text.get_color()) for text in texts if text.get_ha() == side}
+        for side in ("right", "left")
+    ]
+
+
+def legends(figure):
+    return [[text.get_text() for text in legend.get_texts()] for legend in figure.axes[0].findobj(Legend)]
+
+
+def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichever_the_head():
+    plan = plan_of(pattern_of((0, 3, 0.9), (2, 1, 0.3)), pattern_of((3, 3, 0.5)))
+    assert lines_of(plan) == [(0, 2, 1), (1, 3, 3), (0, 0, 3)]
+    np.testing.assert_allclose(plan.weights, [0.3, 0.5, 0.9])
+    figure = lines_figure(plan_of(pattern_of((0, 3, 0.5), (2, 1, 1.0))), LIGHT)
+    ax, lines = figure.axes[0], drawn_on(figure)
+    assert ends(lines) == [(0, 3), (2, 1)]
+    left, right = lines.get_paths()[0].vertices[[0, -1], 0]
+    assert 0 < left < right < ax.get_xlim()[1]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
+
+
+def test_the_planned_lines_are_the_verified_patterns_and_the_caption_is_honest():
+    (plan,) = plans_of(hand_made(pair="and then"), "L0H0", "L1H0")
+    weights = np.zeros((2, 6, 6), np.float32)
+    weights[plan.head, plan.query, plan.key] = plan.weights
+    np.testing.assert_array_equal(weights, by_design(6)[:, 0].numpy())
+    assert (plan.stem, plan.labels, plan.bright) == ("lines", LABELS, ({1, 2, 3, 4},) * 2)
+    assert plan.caption.startswith(
+        "Attention in by-hand on “the cat ran away” and “and then”, heads L0H0 (previous-token?), L1H0 (sink?): lines "
+    )
+    assert plan.caption.endswith("the same for every head; all weights are drawn, none is below 0.02.")
+
+
+@pytest.mark.parametrize(
+    ("scale", "strengths", "key"),
+    [
+        ("shared", [0.02, 0.2, 0.4], ["0.02", "0.1", "0.5", "1"]),
+        ("per-head", [0.05, 0.5, 1.0], ["0.1", "0.2", "0.4"]),
+        ("log", [0, 1 - math.log(0.2, 0.02), 1 - math.log(0.4, 0.02)], ["0.02", "0.1", "0.5", "1"]),
+    ],
+)  # fmt: skip
+def test_the_strength_of_a_line_is_its_weight_under_the_scale_and_the_key_gives_examples(scale, strengths, key):
+    plan = plan_of(pattern_of((0, 0, 0.02), (1, 1, 0.2), (2, 2, 0.4)), style=Style(scale=scale))
+    np.testing.assert_allclose(plan.strengths, strengths, atol=1e-6)
+    assert [text for _, text in plan.samples] == key
+    assert plan.samples[-1][0] == pytest.approx(1)
+
+
+def test_each_head_has_its_own_scale_and_the_legend_tells_its_largest_weight():
+    style = Style(scale="per-head")
+    plan = plan_of(pattern_of((0, 0, 0.4)), pattern_of((0, 0, 0.8), (1, 1, 0.4)), style=style)
+    strengths = dict(zip(lines_of(plan), plan.strengths.tolist(), strict=True))
+    assert strengths == pytest.approx({(0, 0, 0): 1.0, (1, 1, 1): 0.5, (1, 0, 0): 1.0})
+    assert [name.split(" (")[1] for name in plan.heads] == ["up to 0.4)", "up to 0.8)"]
+    assert [text for _, text in plan.samples] == ["¼ of its largest", "½", "largest"]
+    assert plan.scale == "attention weight (scale of each head)"
+    assert plan_of(pattern_of((0, 0, 0.4)), style=style).scale == "attention weight (scale of this head)"
+
+
+def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
+    plan = plan_of(pattern_of((0, 0, 0.96), (0, 1, 0.02), (0, 2, 0.015), (0, 3, 0.005)))
+    assert lines_of(plan) == [(0, 0, 1), (0, 0, 0)]
+    assert plan.notes[-1] == "Weights below 0.02 are not drawn: 2% of the attention."
+    assert plan_of(pattern_of((0, 0, 1.0))).notes[-1] == "All weights are drawn, none is below 0.02."
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.3, 0.3, "30% of the attention of each head"),
+        (0.002, 0.4, "up to 40% of the attention of each head"),
+        (0.002, 0.998, "under 1% to over 99% of the attention of each head"),
+    ],
+)
+def test_the_hidden_share_of_several_heads_is_a_range(low, high, said):
+    def hiding(share, n=200):
+        """Half a unit on one weight, and beside it so much spread out that it is this share of all."""
+        pattern = np.zeros((n, n), np.float32)
+        pattern[1:] = 0.5 * share / (1 - share) / ((n - 1) * n)
+        pattern[0, 0] = 0.5
+        return pattern
+
+    assert plan_of(hiding(low), hiding(high)).notes[-1] == (
+        f"Of each token the strongest key only, weights below 0.02 are not drawn: {said}."
+    )
+
+
+def test_of_many_tokens_or_heads_each_token_keeps_its_strongest_keys():
+    every = np.stack([random_pattern(100, seed) for seed in range(2)])
+    plan = plan_of(*every)
+    assert READABLE_LINES // 200 == 1
+    strongest = [(head, query, int(row.argmax())) for head in range(2) for query, row in enumerate(every[head])]
+    assert sorted(lines_of(plan)) == [line for line in strongest if every[line] >= 0.02]
+    assert plan.notes[-1].startswith("Of each token the strongest key only, weights below 0.02 are not drawn: ")
+    assert "of each token the strongest key only" in plan.caption
+    shared = plan_of(np.full((48, 48), 1 / 48, np.float32))
+    assert len(shared.weights) == 48 * 5
+    assert shared.notes[-1].startswith("Of each token the 5 strongest keys only, ")
+    pixels_of(lines_figure(shared, LIGHT))
+
+
+def test_the_threshold_rises_until_few_enough_lines_remain():
+    every = np.stack([random_pattern(400, seed) for seed in range(8)])
+    plan = plan_of(*every)
+    least, strongest = float(plan.samples[0][1]), every.max(-1)
+    assert least > 0.02
+    assert 0.9 * MOST_LINES < len(plan.weights) == (strongest >= least).sum() <= MOST_LINES
+    assert (strongest >= least - 0.001).sum() > MOST_LINES  # and no higher than it takes
+
+
+def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
+    pattern = pattern_of((20, 4, 0.5), (20, 21, 0.3), (20, 24, 0.1), (7, 8, 1.0), (20, 30, 0.01), n=50)
+    plan = plan_of(pattern, token="#20")
+    assert plan.labels == (
+        "… 4 tokens", "w4", "… 15 tokens", "w20", "w21", "w22", "w23", "w24", "… 25 tokens",
+    )  # fmt: skip
+    named = [(plan.labels[query], plan.labels[key]) for _, query, key in lines_of(plan)]
+    assert named == [("w20", "w24"), ("w20", "w21"), ("w20", "w4")]
+    assert plan.written == {1: "0.50", 4: "0.30", 7: "0.10"}
+    assert plan.bright == ({3}, {1, 4, 7})
+    said = "weights below 0.02 are not drawn: 1% of the attention from the chosen token"
+    assert plan.notes[-2:] == (f"{said.capitalize()}.", "Runs of tokens without a line share a row.")
+    assert plan.caption.endswith(f"; {said}; runs of tokens without a line share a row.")
+    assert lines_figure(plan, LIGHT).get_size_inches()[1] < 3.5
+    lone = pattern_of((0, 1, 1.0), n=WHOLE_ROWS), pattern_of((0, 1, 1.0), n=WHOLE_ROWS + 1)
+    of = plan_of(lone[0], token="#0"), plan_of(lone[1]), plan_of(lone[1], token="#0")
+    assert [len(each.labels) for each in of] == [WHOLE_ROWS, WHOLE_ROWS + 1, 3]
+    assert not any("share a row" in line for each in of[:2] for line in each.notes)
+
+
+def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross():
+    segments = [None, 0, 0, None, 1, None]
+    plan = plan_of(np.eye(6, dtype=np.float32), segments=segments)
+    assert plan.breaks == (4,)
+    np.testing.assert_allclose(plan.rows, [0, 1, 2, 3, 4.9, 5.9])
+    (rule,) = lines_figure(plan, LIGHT).axes[0].lines
+    assert rule.get_ydata() == pytest.approx([3.95, 3.95])
+    long = [None, *[0] * 19, None, *[1] * 19, None]
+    apart = plan_of(pattern_of((0, 0, 0.5), n=41), token="#0", segments=long)
+    assert (apart.labels, apart.breaks) == (("w0", "… 20 tokens", "… 20 tokens"), (2,))
+
+
+def test_colour_tells_the_head_opacity_and_width_the_weight_and_heads_stand_side_by_side():
+    plan = plan_of(pattern_of((0, 0, 0.5), (1, 1, 1.0)), pattern_of((0, 0, 0.3)))
+    figure = lines_figure(plan, LIGHT)
+    colours, widths = drawn_on(figure).get_edgecolors(), drawn_on(figure).get_linewidths()
+    assert [to_hex(colour[:3]) for colour in colours] == [HEAD_COLOURS["light"][i] for i in (1, 0, 0)]
+    assert colours[:, 3].tolist() == [0.48, 0.62, 1.0]
+    assert widths[0] < widths[1] < widths[2]
+    assert ends(drawn_on(figure)) == [(0.15, 0.15), (-0.15, -0.15), (0.85, 0.85)]
+    weights, heads = sorted(legends(figure), key=lambda texts: texts[0].startswith("L"))
+    assert weights == ["0.02", "0.1", "0.5", "1"]
+    assert heads == list(plan.heads)
+
+
+@pytest.mark.parametrize("style", [LIGHT, DARK])
+def test_special_tokens_stand_back_and_so_does_what_the_chosen_token_does_not_attend_to(style):
+    ink, muted = style.greys.ink, style.greys.muted
+    plan = plan_of(np.eye(3, dtype=np.float32), labels=["[CLS]", "cat", "dog"], special=[0], style=style)
+    assert columns(lines_figure(plan, style)) == [{"[CLS]": muted, "cat": ink, "dog": ink}] * 2
+    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), style=style, token="w2")
+    assert columns(lines_figure(chosen, style)) == [
+        {"w0": muted, "w1": muted, "w2": ink, "w3": muted},
+        {"0.50 w0": ink, "0.40 w1": ink, "w2": muted, "w3": muted},
+    ]
+
+
+def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_the_picture_says_so():
+    pattern = np.eye(300, dtype=np.float32) * 0.1
+    pattern[:, 101] = 0.3
+    pattern[202, 7] = 0.9
+    figure = lines_figure(plan_of(pattern), LIGHT)
+    left, right = columns(figure)
+    assert {f"w{i}" for i in range(99, 104)} & right.keys() == {"w101"}
+    assert "w202" in left
+    assert 60 < len(left) < 110
+    assert any(text.startswith("Not every token is named") for text in texts_of(figure))
+    assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "scale", "width"),
+    [
+        (["a"] * 9, 1, "shared", 2.0),
+        (["W" * 20] * 12, 8, "per-head", 2.0),
+        (["W" * 20] * 12, 8, "per-head", None),
+        ([f"w{i}" for i in range(150)], 3, "log", 2.0),
+        ([f"w{i}" for i in range(150)], 3, "log", 7.0),
+    ],
+)
+def test_nothing_is_cut_off_or_overlaps_at_any_width_and_a_picture_fits_on_a_page(labels, count, scale, width):
+    style = Style(scale=scale, width=width)
+    patterns = [random_pattern(len(labels), seed) for seed in range(count)]
+    text = "a rather long text that needs to be broken where a column of a page is narrow, and must be"
+    plan = plan_of(*patterns, style=style, labels=labels, text=text)
+    figure = lines_figure(plan, style)
+    assert nothing_over_the_edge(figure)
+    inches, height = figure.get_size_inches()
+    assert height <= 9.01
+    assert width in (None, pytest.approx(inches))
+    assert overlapping(figure, 0.6) == []  # boxes may touch, their letters may not
+    assert min(text.get_fontsize() for text in figure.axes[0].texts) >= 5.5
+    words = " ".join(text.replace("\n", " ") for legend in legends(figure) for text in legend)
+    assert all(name in words for name in (*(plan.heads if count > 1 else ()), *(text for _, text in plan.samples)))
+
+
+def test_an_svg_holds_every_line_as_a_curve_and_every_label_as_text_and_stays_small():
+    plan = plan_of(*[random_pattern(400, seed) for seed in range(3)], labels=[f"token{i}" for i in range(400)])
+    content = figure_bytes(lines_figure(plan, LIGHT), "svg")
+    assert len(content) < 700_000
+    root = ET.fromstring(content)
+    assert sum("C" in path.get("d", "") for path in root.iter(f"{SVG}path")) == len(plan.weights)
+    assert sum("token" in (text.text or "") for text in root.iter(f"{SVG}text")) > 100
+    assert not list(root.iter(f"{SVG}image"))
+
+
+def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
+    figure = Figure(figsize=(8, 4))
+    left, right = figure.subplots(1, 2)
+    place = left.get_position().bounds
+    lines = draw_lines(left, plan_of(pattern_of((0, 0, 0.9)), pattern_of((1, 1, 0.9))), LIGHT)
+    FigureCanvasAgg(figure).draw()
+    assert lines in left.collections
+    assert left.get_position().bounds == place
+    assert len(left.findobj(Legend)) == 2
+    assert figure.axes == [left, right]
+    assert not right.texts
+    assert not right.collections
+
+
+def test_one_tokens_attention_is_named_in_title_and_caption():
+    analysis = hand_made(labels=("[CLS]", "the", "cat", "the", "dog", "[SEP]"))
+    (plan,) = plans_of(analysis, "L0H1", token="the#2")
+    assert plan.title == "by-hand: L0H1  broad?, from “the” (#3)"
+    assert plan.caption.startswith("Attention from “the” (#3) alone in by-hand on “the cat ran away”, head L0H1")
+    assert set(plan.query.tolist()) == {3}
+    assert plan.written  # of one token alone weights are written
+
+
+@pytest.mark.parametrize(("pieces", "numbers"), [(2, "#1, #2"), (6, "#1, #2, #3, #4, …")])
+def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numbers: str):
+    analysis = hand_made(
+        labels=("[CLS]", *["##a"] * pieces, "[SEP]"), special=(0, pieces + 1), patterns=by_design(pieces + 2)
+    )
+    word = ("aa", tuple(range(1, pieces + 1)))
+    analysis = replace(analysis, context=replace(analysis.context, units=replace(analysis.units, wholes=(word,))))
+    (plan,) = plans_of(analysis, "L0H1", token="aa")
+    assert plan.title.endswith(f"from “aa” ({numbers})")
+    assert set(plan.query.tolist()) == set(word[1])
+
+
+def test_special_tokens_are_dropped_rows_renormalised_and_both_said():
+    (plan,) = plans_of(hand_made(), "L1H1", token="#2", drop_special=True)
+    assert plan.title == "by-hand: L1H1  current-token?, from “cat” (#2)"
+    assert plan.notes[:2] == ("“the cat ran away” (4 tokens)", "Special tokens dropped, rows renormalised.")
+    assert "(current-token?): special tokens dropped, rows renormalised; lines run" in plan.caption
+    assert plan.labels == LABELS[1:5]
+    assert lines_of(plan) == [(0, 1, 0), (0, 1, 1)]  # numbers are those of the whole text, rows those of what is left
+    np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=1e-6)
+    (empty,) = plans_of(hand_made(), "L1H0", drop_special=True)
+    assert not lines_of(empty)  # all of it went to [CLS]
+    assert "dropped" not in plans_of(hand_made(), "L0H0")[0].caption
+
+
+def test_what_cannot_be_shown_is_refused():
+    analysis = hand_made()
+    with pytest.raises(UsageError, match=r"“\[CLS\]” is among the tokens that are dropped; keep them to see"):
+        plans_of(analysis, token="[CLS]", drop_special=True)
+    with pytest.raises(UsageError, match=r"no token “mouse” in the text: expected one of \[CLS\], the, cat"):
+        plans_of(analysis, token="mouse")
+    bare = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2))
+    with pytest.raises(UsageError, match=r"leaves nothing of this text to draw"):
+        plans_of(bare, drop_special=True)
+
+
+def many_heads(n=6, layers=8):
+    labels = ["[CLS]", *[f"w{i}" for i in range(n - 2)], "[SEP]"]
+    return hand_made(labels=labels, special=(0, n - 1), patterns=torch.cat([by_design(n)] * (layers // 2)))
+
+
+@pytest.mark.parametrize(("n", "most"), [(6, 24), (200, MOST_ROWS // 200)])
+def test_of_very_many_heads_those_of_the_clearest_labels_are_drawn(n, most):
+    analysis = many_heads(n, layers=20)
+    drawn = [plan.stem for plan in plans_of(analysis)]
+    assert len(drawn) == most
+    kept = [head for head in analysis.heads if f"lines/{head.id.file_stem}" in drawn]
+    assert drawn == [f"lines/{head.id.file_stem}" for head in kept]  # the model's order
+    assert max(head.rank_key for head in analysis.heads if head not in kept) <= min(head.rank_key for head in kept)
+    assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, ViewOptions())
+    few, chosen = many_heads(), ("L0-3", "L4H0")
+    assert len(plans_of(few, *chosen)) == 9
+    assert lines_left_out(few, ViewOptions(select=chosen)) == ""
+    long = many_heads(200)
+    said = "lines show the strongest key of each token; --token follows one, --drop-special leaves special tokens out."
+    assert lines_left_out(long, ViewOptions(select=("L0",))) == said
+    assert lines_left_out(long, ViewOptions(select=("L0",), token="#3")) == ""
+    assert [plan.stem for plan in plans_of(few, "L0-3")] == ["lines"]

@@ -1,0 +1,186 @@
+"""Pictures of what heads write: their numbers reach plans and artists, and they are legible at any width."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.views import HeadPlan
+from attnviz.errors import UsageError
+from attnviz.figures.style import Style
+from attnviz.present.report import views_of
+from attnviz.present.view import ViewOptions
+from tests.commands.test_outputs import model_of
+from tests.commands.test_outputs_promoted import sharper_gpt2
+from tests.conftest import SENTENCE
+from tests.support.drawn import nothing_over_the_edge, overlapping, texts_of
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
+
+OWN, SHARED = Style(scale="per-head"), Style(scale="shared")
+
+
+@pytest.fixture(scope="module")
+def bert() -> HeadOutputs:
+    return attnviz.head_outputs(SENTENCE, model_of("bert"), tokenizer=bert_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> HeadOutputs:
+    return attnviz.head_outputs(SENTENCE, sharper_gpt2(), tokenizer=gpt2_tokenizer(), token=2)
+
+
+def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
+    (view,) = [view for view in views_of("outputs") if view.name == name]
+    return next(view.drawing.plans(result, ViewOptions(style, (select,) if select else (), top=0)))
+
+
+def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:
+    return plan_of(result, "heads", style, head)
+
+
+def test_the_panels_hold_the_numbers_of_the_head_and_the_bars_stand_over_its_columns(bert):
+    plan, figure = head_plan(bert, "L1H2"), bert.figure("heads", select="L1H2")
+    assert np.array_equal(plan.pattern, bert.pattern("L1H2").numpy())
+    assert np.array_equal(plan.weighted, bert.norms("L1H2").numpy())
+    assert np.array_equal(plan.value_norms, bert.value_norms("L1H2").numpy())
+    assert [norm.vmax for norm in plan.norms] == [float(bert.pattern("L1H2").max()), bert.head("L1H2").largest]
+    raw, weighted, *bars = figure.axes
+    assert len(bars) == 2
+    for ax, values in ((raw, plan.pattern), (weighted, plan.weighted)):
+        assert np.allclose(ax.images[0].get_array(), values)
+    (strip,) = weighted.child_axes
+    content, sinks = (patch.get_data().values for patch in strip.patches)
+    muted = np.array(bert.tokens.sink, float)
+    assert np.allclose(content, plan.value_norms * (1 - muted))
+    assert np.allclose(sinks, plan.value_norms * muted)
+    above, square, beside = (ax.get_window_extent() for ax in (strip, weighted, raw))
+    assert (above.x0, above.x1) == pytest.approx((square.x0, square.x1))
+    assert above.y0 > square.y1
+    assert square.width == pytest.approx(square.height)
+    assert (beside.y0, beside.height) == pytest.approx((square.y0, square.height))
+    assert [text.get_text() for text in raw.get_xticklabels()] == list(bert.tokens.labels)
+    written = {tuple(map(round, text.get_position()[::-1])): text.get_text() for text in weighted.texts}
+    assert written == {place: f"{value:.2f}" for place, value in np.ndenumerate(plan.weighted) if value >= 0.005}
+
+
+def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
+    plan = head_plan(bert, "L1H2", SHARED)
+    assert plan.norms[0].vmax == 1
+    assert plan.norms[1].vmax == bert.largest == max(float(bert.norms(head.id).max()) for head in bert.heads)
+    assert "the same for every head" in plan.caption
+    assert "the head’s largest" in head_plan(bert, "L1H2").caption
+    assert plan_of(bert, "overview", SHARED).norm.vmax == bert.largest
+    with pytest.raises(UsageError, match="norms are not drawn on a logarithmic scale"):
+        bert.figure("overview", Style(scale="log"))
+
+
+def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):
+    head = bert.head("L0H1")
+    caption = head_plan(bert, "L0H1").caption
+    assert f"on special tokens: {100 * head.sink:.0f} % by weight, {100 * head.sink_by_norm:.0f} % by norm" in caption
+    assert f"{100 * head.projection_share:.0f} % of the attention output’s norm in layer 0" in caption
+    assert "on the first token:" in head_plan(gpt2, "L0H1").caption
+
+
+def test_long_texts_are_pooled_by_their_largest_and_say_so():
+    model = sharp_bert(max_position_embeddings=1000, num_hidden_layers=1)
+    long = attnviz.head_outputs("the cat saw " * 300, model, tokenizer=bert_tokenizer())
+    plan, norms = head_plan(long, "L0H0"), long.norms("L0H0").numpy()
+    assert plan.pooled == 2
+    assert plan.weighted[3, 5] == norms[6:8, 10:12].max()
+    assert plan.value_norms[5] == long.value_norms("L0H0")[10:12].max()
+    assert "Each cell is the largest of 2 × 2" in plan.notes[-1]
+    figure = long.figure("heads", select="L0H0")
+    assert not figure.axes[1].texts
+    assert not figure.axes[1].child_axes[0].patches[1].get_data().values[0]  # [CLS] and a word
+    assert not overlapping(figure)
+    assert "the largest of 8 × 8" in plan_of(long, "overview").caption
+
+
+@pytest.mark.parametrize("width", [None, 2.0])
+@pytest.mark.parametrize("name", ["overview", "shares", "effects", "heads"])
+def test_nothing_overprints_or_runs_over_the_edge(gpt2, name, width):
+    figure = gpt2.figure(name, Style("dark", "per-head", width))
+    assert not overlapping(figure)
+    assert nothing_over_the_edge(figure)
+    assert width is None or figure.get_figwidth() == width
+
+
+@pytest.mark.parametrize("width", [2.0, 5.0])
+def test_long_labels_leave_room_at_any_width(bert, width):
+    labels = tuple(f"incomprehensibilities{i}" for i in range(len(bert.tokens)))
+    figure = replace(bert, tokens=replace(bert.tokens, labels=labels)).figure("heads", Style(width=width))
+    assert figure.axes[0].get_window_extent().width > 0.5 * figure.dpi
+    assert not overlapping(figure)
+    assert nothing_over_the_edge(figure)
+
+
+def test_the_overview_has_every_head_with_its_share(bert):
+    plan = plan_of(bert, "overview")
+    assert [cell.id for cell in plan.cells] == sorted(head.id for head in bert.heads)
+    for cell in plan.cells:
+        assert np.allclose(cell.values, bert.norms(cell.id).numpy() / bert.head(cell.id).largest)
+        assert cell.beside == f"{100 * bert.head(cell.id).projection_share:.0f} %".replace("-", "−")
+    assert len(plan_of(bert, "overview", OWN, "L1H2,L0H3").cells) == 2
+
+
+def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
+    along, norms = plan_of(bert, "shares").maps
+    for head in bert.heads:
+        assert along.values[head.id] == pytest.approx(100 * head.projection_share)
+        assert norms.values[head.id] == pytest.approx(100 * head.norm_share)
+    ((name, biases),) = along.beside
+    assert name == "b_O"
+    assert np.allclose(along.values.sum(1) + biases, 100, atol=1e-3)
+    assert np.allclose(norms.values.sum(1), 100, atol=1e-3)
+    assert along.norm.vmin == -along.norm.vmax
+    assert (norms.norm.vmin, norms.norm.vmax) == (0, np.ceil(norms.values.max()))
+    assert {"equal shares 25.0", along.write(along.values[0, 0])} <= set(texts_of(bert.figure("shares")))
+    assert [along.write(value) for value in (-0.1, -50.0, 12.6, np.nan)] == ["0", "−50", "13", "–"]
+
+
+def test_both_maps_of_shares_take_the_whole_width(bert):
+    figure = bert.figure("shares", Style(width=3.3))
+    figure.draw_without_rendering()
+    along, biases, norms = (ax.get_window_extent() for ax in figure.axes if ax.get_label() != "<colorbar>")
+    assert norms.x0 == pytest.approx(along.x0, abs=2)
+    assert norms.x1 == pytest.approx(biases.x1, abs=2)
+    assert norms.width > 0.8 * figure.bbox.width
+
+
+def test_the_map_of_effects_adds_up_to_the_logit(gpt2):
+    plan = plan_of(gpt2, "effects")
+    (effects,) = plan.maps
+    rest = sum(part.predicted for part in gpt2.attribution.parts if part.layer is None)
+    total = effects.values.sum() + sum(values.sum() for _, values in effects.beside) + rest
+    assert total == pytest.approx(gpt2.attribution.predicted.logit, rel=1e-4)
+    assert [name for name, _ in effects.beside] == ["b_O", "FFN"]
+    assert f"“{gpt2.attribution.predicted.text}”" in plan.title
+    for head in gpt2.attribution.heads:
+        assert effects.values[head.id] == head.predicted
+    assert [effects.write(value) for value in (-0.001, -1.5, 2.0, np.nan)] == ["0.00", "−1.50", "2.00", "–"]
+
+
+def test_the_map_of_effects_of_a_model_without_biases_has_no_column_for_them():
+    model = sharp_llama("qwen3")
+    result = attnviz.head_outputs("The cat ran", model, tokenizer=sentencepiece_tokenizer())
+    (effects,) = plan_of(result, "effects").maps
+    assert [name for name, _ in effects.beside] == ["FFN"]
+
+
+def test_a_head_that_writes_nothing_has_a_blank_picture():
+    model = sharp_bert()
+    with torch.no_grad():
+        model.encoder.layer[0].attention.output.dense.weight[:, :8].zero_()
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=bert_tokenizer())
+    plan = head_plan(result, "L0H0")
+    assert result.head("L0H0").largest == 0
+    assert result.head("L0H0").sink_by_norm is None
+    assert plan.norms[1].vmax == 1
+    assert not plan.weighted.any()
+    assert not plan_of(result, "overview").cells[0].values.any()
+    assert not result.figure("heads", select="L0H0").axes[1].texts

@@ -1,0 +1,180 @@
+"""A sentence pair: shares of the four blocks and of the special tokens, and their pictures."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import LogNorm
+
+from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
+from attnviz.figures.style import Style
+from attnviz.present.report import layout_of
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import nothing_over_the_edge
+from tests.support.hand_made import by_design, hand_made
+
+LABELS = ("[CLS]", "the", "cat", "ran", "[SEP]", "it", "was", "[SEP]")
+GROUPS = ((1, 2, 3), (5, 6), (0, 4, 7))
+STYLES = [Style(), Style("dark", "log", 3.3), Style("light", "per-head", 2.0)]
+
+
+def pair_of(patterns=None, labels=LABELS, a=3, text="the cat ran", pair="it was", **changes):
+    n = len(labels)
+    special = (0, a + 1, n - 1)
+    given = by_design(n) if patterns is None else patterns
+    found = hand_made(labels=labels, special=special, patterns=given, text=text, pair=pair, **changes)
+    segments = tuple(None if i in special else int(i > a) for i in range(n))
+    return replace(found, tokens=replace(found.tokens, segments=segments))
+
+
+def random_pair(n_layers, n_heads, labels=LABELS, **changes):
+    n = len(labels)
+    drawn = np.random.default_rng(1).dirichlet(np.ones(n) / 2, (n_layers, n_heads, n))
+    return pair_of(torch.tensor(drawn, dtype=torch.float32), labels=labels, **changes)
+
+
+def long_pair(n, n_layers=1, n_heads=1):
+    return random_pair(n_layers, n_heads, labels=[f"w{i}" for i in range(n)], a=(n - 3) // 2)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return pair_of()
+
+
+def plans_of(analysis, *select, style=None):
+    return list(PAIR.plans(analysis, ViewOptions(style=style or Style(), select=select)))
+
+
+def pair_shares(pattern, groups):
+    """[2, 3] of one pattern, from A and from B."""
+    shares = PairShares(groups)
+    shares.add(0, torch.as_tensor(pattern))
+    return shares.of(groups[:2])
+
+
+def shares_of(plan):
+    """[n_layers, n_heads, 2, 3], 0-1, from the maps by their names."""
+    by_name = {each.name: each.values / 100 for each in plan.maps}
+    return np.stack(
+        [np.stack([by_name[f"{x} → {y}"] for y in ("A", "B", "special")], -1) for x in "AB"], -2
+    )  # fmt: skip
+
+
+def test_the_shares_of_hand_made_heads_are_right(found):
+    assert tuple(map(tuple, segment_positions(found))) == GROUPS
+    (plan,) = plans_of(found)
+    expected = {
+        (0, 0): [[2 / 3, 0, 1 / 3], [0, 1 / 2, 1 / 2]],  # previous token
+        (0, 1): [[3 / 8, 2 / 8, 3 / 8]] * 2,  # uniform
+        (1, 0): [[0, 0, 1]] * 2,  # first token
+        (1, 1): [[1 / 2 + 1 / 6, 0, 1 / 4 + 1 / 12], [0, 1 / 2 + 1 / 8, 1 / 4 + 1 / 8]],
+    }
+    for place, of_head in expected.items():
+        np.testing.assert_allclose(shares_of(plan)[place], of_head, atol=1e-6)
+
+
+def test_the_shares_are_means_of_sums_over_the_definition():
+    found = random_pair(2, 3)
+    for layer in range(2):
+        patterns = found.layer_patterns(layer).numpy()
+        shares = np.stack([pair_shares(pattern, segment_positions(found)) for pattern in patterns])
+        for head in range(3):
+            for x, source in enumerate(GROUPS[:2]):
+                for y, target in enumerate(GROUPS):
+                    by_hand = sum(float(patterns[head, q, k]) for q in source for k in target) / len(source)
+                    assert shares[head, x, y] == pytest.approx(by_hand, abs=1e-6)
+        np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-6)
+
+
+def test_without_two_texts_there_is_no_picture_and_why_is_said(found):
+    assert PAIR.missing(found) == ""
+    assert PAIR.missing(hand_made()) == "it shows two texts; give the second one with --pair (pair=...)"
+    for left, which in ((0, "second"), (1, "first")):
+        segments = tuple(segment if segment is None else left for segment in found.tokens.segments)
+        one = replace(found, tokens=replace(found.tokens, segments=segments))
+        assert PAIR.missing(one) == f"no token is left of the {which} text after tokenization"
+
+
+@pytest.mark.parametrize(
+    ("style", "limits", "bar", "colours"),
+    [
+        (Style(), (0, 100), "shared scale", "colours from 0 to 100 %"),
+        (Style(scale="per-head"), (0, 100), "scale of this picture", "colours from 0 to the largest share, 100 %"),
+        (Style(scale="log"), (1, 100), "log scale", "logarithmic colours from 1 to 100 %"),
+    ],
+)
+def test_the_scales_and_the_caption_of_all_heads(found, style, limits, bar, colours):
+    (plan,) = plans_of(found, style=style)
+    assert all((each.norm.vmin, each.norm.vmax) == pytest.approx(limits) for each in plan.maps)
+    assert isinstance(plan.maps[0].norm, LogNorm) == (style.scale == "log")
+    assert plan.maps[0].bar == f"share of a text’s attention (percent; {bar})"
+    assert plan.caption.startswith("by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of")
+    uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
+    assert plan.caption.endswith(f"for each of the 2 × 2 heads ({uniform}); {colours}.")
+
+
+def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
+    assert [plan.stem for plan in plans_of(found)] == ["pair"]
+    stems = [plan.stem for plan in plans_of(found, "L0H1", "L1")]
+    assert stems == ["pair", "pair/L00H01", "pair/L01H00", "pair/L01H01"]
+    assert all(layout_of("heads").owns(f"{stem}.png") for stem in stems)
+
+
+@pytest.mark.parametrize(
+    ("style", "scale"),
+    [
+        (Style(), "colours from 0 to 1"),
+        (Style(scale="per-head"), "colours from 0 to the head’s largest weight, 1.00"),
+        (Style(scale="log"), "logarithmic colours from 0.0001 to 1"),
+    ],
+)
+def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_attention(found, style, scale):
+    _, plan = plans_of(found, "L0H0", style=style)
+    shares = "from A 67 % to A, 0 % to B, 33 % to special tokens; from B 0 % to A, 50 % to B, 50 % to special tokens"
+    uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
+    assert plan.title == "by-hand L0H0 (previous-token?)"
+    assert plan.notes == ("A / B: “the cat ran” / “it was” (8 tokens)", f"Attention {shares}; {uniform}.")
+    assert plan.caption.endswith(f"attention weights of L0H0 (previous-token?); {shares} ({uniform}); {scale}.")
+    ax = PAIR.figure(plan, style, False).axes[0]
+    edges = sorted(line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1])
+    assert edges == [0.5, 3.5, 4.5, 6.5]
+    assert sorted(line.get_xdata()[0] for line in ax.lines if list(line.get_ydata()) == [0, 1]) == edges
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(LABELS)
+
+
+def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
+    found = long_pair(1000, 1, 2)
+    _, plan = plans_of(found, "L0H1")
+    ((_, (tile,)),) = plan.groups
+    pattern = found.pattern("L0H1").numpy()
+    assert (plan.pooled, tile.values.shape) == (2, (500, 500))
+    assert tile.values[0, 0] == pattern[:2, :2].max()
+    a = 100 * pair_shares(pattern, segment_positions(found))[0, 0]
+    assert f"from A {a:.0f} % to A" in plan.caption
+    assert plan.caption.endswith("; each cell is the largest of 2 × 2 weights (pooled for drawing only).")
+    assert re.fullmatch(r"Every \d+th token is named\.", plan.notes[-2])
+
+
+@pytest.mark.parametrize(
+    ("n", "n_layers", "n_heads", "style"), [(5, 2, 4, STYLES[0]), (30, 6, 4, STYLES[1]), (30, 2, 12, STYLES[2])]
+)
+def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, style):
+    found = long_pair(n, n_layers, n_heads)
+    plan, head = plans_of(found, style=style)[0], plans_of(found, "L1H1", style=style)[-1]
+    every, of_head = (PAIR.figure(each, style, False) for each in (plan, head))
+    for figure in (every, of_head):
+        assert nothing_over_the_edge(figure)
+        assert style.width in (None, pytest.approx(figure.get_figwidth()))
+        assert figure.get_figheight() < 9
+    maps = every.axes[:6]
+    columns = 2 if style.width else 3
+    assert (plan.columns, plan.maps[1].name) == (columns, "A → B" if columns == 3 else "B → A")
+    assert [bool(ax.get_ylabel()) for ax in maps] == ([True] + [False] * (columns - 1)) * (6 // columns)
+    assert [bool(ax.get_xlabel()) for ax in maps] == [False] * (6 - columns) + [True] * columns
+    for ax, each in zip(maps, plan.maps, strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), each.values)
+    assert len({tuple(np.round(ax.get_window_extent().size)) for ax in maps}) == 1
+    assert all(ax.title.get_window_extent().width <= ax.get_window_extent().width for ax in maps)

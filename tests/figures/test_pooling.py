@@ -1,0 +1,183 @@
+"""What is drawn of a text does not depend on the blocks in which its rows come, and needs no whole pattern."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.pooling import pooled_patterns
+from attnviz.commands.heads.views import DRAWINGS
+from attnviz.figures.matrix import PooledPattern, max_pool
+from attnviz.figures.style import Style
+from attnviz.present.view import ViewOptions
+from attnviz.trace import verify
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.recorded import whole_pattern
+from tests.support.verified import random_patterns
+
+TEXT = "the cat that i saw ran away unbelievableness , the dog saw the house . " * 3
+SIZES = [1, 7, 64]
+
+
+def in_blocks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are recomputed in blocks of so many rows from now on."""
+
+    def blocks(n: int, *_: float) -> Iterator[tuple[int, int]]:
+        return ((first, min(first + size, n)) for first in range(0, n, size))
+
+    monkeypatch.setattr(verify, "row_blocks", blocks)
+
+
+def bert(**options: Any) -> Analysis:
+    return attnviz.analyze(
+        TEXT, sharp_bert(max_position_embeddings=99), tokenizer=bert_tokenizer(), syntax=False, **options
+    )
+
+
+def gpt2(**options: Any) -> Analysis:
+    model = sharp_gpt2(n_positions=200)
+    return attnviz.analyze(TEXT, model, tokenizer=gpt2_tokenizer(), syntax=False, **options)
+
+
+def windowed(**options: Any) -> Analysis:
+    model, tokenizer = sharp_llama("gemma2"), sentencepiece_tokenizer()
+    return attnviz.analyze("the cat that i saw ran away", model, tokenizer=tokenizer, syntax=False, **options)
+
+
+def translated() -> Analysis:
+    tokenizer = unigram_tokenizer()
+    return attnviz.analyze(SOURCE, sharp("t5", len(tokenizer)), tokenizer=tokenizer, target=TARGET, syntax=False).parts[
+        2
+    ]
+
+
+CASES = {
+    "tokens": bert,
+    "words": lambda: bert(words=True),
+    "causal": gpt2,
+    "causal words": lambda: gpt2(words=True),
+    "windows": windowed,
+    "cross-attention": translated,
+}
+cases = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+
+
+def whole(analysis: Analysis, layer: int, drop: bool) -> np.ndarray:
+    """The patterns of a layer by the definition: matrices that merge and pick, rows over their sums."""
+    context = analysis.context_of(layer)
+    pattern = whole_pattern(analysis.attention, layer)[0].double().numpy()
+
+    def members(units: Any, n: int) -> np.ndarray:
+        matrix = np.zeros((len(units), n))
+        for unit, places in enumerate(units.members):
+            matrix[unit, list(places)] = 1
+        return matrix
+
+    of_queries, of_keys = members(context.units, pattern.shape[1]), members(context.keys, pattern.shape[2])
+    merged = (of_queries / of_queries.sum(1, keepdims=True)) @ pattern @ of_keys.T
+    if not drop:
+        return merged
+    kept = [np.flatnonzero(~np.array(units.sink)) for units in (context.units, context.keys)]
+    left = merged[:, kept[0]][:, :, kept[1]]
+    totals = left.sum(-1, keepdims=True)
+    return left / np.where(totals == 0, 1, totals)
+
+
+def largest_of_each(values: np.ndarray, factor: int) -> np.ndarray:
+    rows, columns = (range(0, n, factor) for n in values.shape)
+    return np.array([[values[r : r + factor, c : c + factor].max() for c in columns] for r in rows])
+
+
+@cases
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("size", [*SIZES, 10**6])
+def test_patterns_are_pooled_as_the_whole_ones_are(
+    make: Any, drop: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis = make()
+    in_blocks_of(size, monkeypatch)
+    shown, chosen = analysis.drawn(drop), [head for head in analysis.heads if head.id.head % 2]
+    for factor in (1, 3, 10):
+        for head, cells in pooled_patterns(shown, chosen, factor):
+            expected = largest_of_each(whole(analysis, head.id.layer, drop)[head.id.head], factor)
+            np.testing.assert_allclose(cells, expected, rtol=1e-4, atol=1e-5)
+    for head, pattern in shown.patterns(chosen):
+        np.testing.assert_allclose(pattern, whole(analysis, head.id.layer, drop)[head.id.head], rtol=1e-4, atol=1e-5)
+        assert torch.equal(shown.pattern(head.id), pattern) or size < 10**6
+
+
+@pytest.mark.parametrize("factor", [1, 2, 5, 70])
+@pytest.mark.parametrize("size", [*SIZES, 70])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_cells_are_those_of_the_whole_pattern_to_the_bit(factor: int, size: int, causal: bool) -> None:
+    pattern = random_patterns(70, 1, causal)[0].float()
+    pooled = PooledPattern(70, 70, factor)
+    for first in range(0, 70, size):
+        pooled.add(first, pattern[first : first + size, : first + size if causal else 70])
+    np.testing.assert_array_equal(pooled.cells, max_pool(pattern.numpy(), factor))
+
+
+def told(plan: Any) -> list[Any]:
+    """What a picture says, and where its lines run."""
+    return [plan.caption, plan.title, plan.notes, [getattr(plan, name, ()) for name in ("labels", "keys", "pieces")]]
+
+
+def numbers(plan: Any) -> list[Any]:
+    """The numbers that a picture shows."""
+    found: list[Any] = [cell.values for cell in getattr(plan, "cells", ())] if hasattr(plan, "cells") else []
+    found += [tile.values for _, tiles in getattr(plan, "groups", ()) for tile in tiles]
+    found += [block.values for block in getattr(plan, "blocks", ())]
+    found += [shares.values for shares in getattr(plan, "maps", ())]
+    found += [getattr(plan, name) for name in ("values", "query", "key", "weights") if hasattr(plan, name)]
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "mean", "pair", "panel", "text"])
+@pytest.mark.parametrize("make", [lambda: bert(pair="i saw the dog"), gpt2], ids=["bert", "gpt2"])
+def test_no_picture_depends_on_the_blocks(make: Any, name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis, view = make(), DRAWINGS[name]
+    if view.missing(analysis):
+        pytest.skip("GPT-2 reads no pairs")
+    wanted = [
+        ViewOptions(select=("L0H1", "L1"), style=Style(width=3.3)),
+        ViewOptions(select=("L1",), drop_special=True, token="#4", style=Style(scale="per-head")),
+    ]
+    expected = [plan for choices in wanted for plan in view.plans(analysis, choices)]
+    in_blocks_of(size, monkeypatch)
+    found = [plan for choices in wanted for plan in view.plans(analysis, choices)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert told(ours) == told(theirs)
+        assert numbers(theirs)
+        for some, others in zip(numbers(ours), numbers(theirs), strict=True):
+            np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["overview", "heads", "panel", "lines", "text", "page"])
+def test_no_tensor_of_a_picture_grows_with_the_square_of_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = gpt2()
+    n = len(analysis.tokens)
+    in_blocks_of(4, monkeypatch)
+    seen: list[int] = []
+
+    class Sizes(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and n in result.shape[-2:-1]:
+                seen.append(result.shape[-1])
+            return result
+
+    with Sizes():
+        if name == "page":
+            analysis.page()
+        else:
+            view = DRAWINGS[name]
+            assert list(view.plans(analysis, ViewOptions(select=("L1H1",), token="#3" if name == "lines" else None)))
+    assert seen
+    assert max(seen) < n

@@ -1,0 +1,373 @@
+"""The figures of a profile: what is planned, what reaches the axes, and that nothing is cut or covered."""
+
+import builtins
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from attnviz.commands.profile.likeness import arrange, place_labels
+from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
+from attnviz.errors import UsageError
+from attnviz.figures.fonts import text_width
+from attnviz.figures.style import Style
+from attnviz.judge.roles import Role
+from attnviz.measures.repeats import RepeatScores
+from attnviz.models.head_ids import HeadId
+from attnviz.present.view import ViewOptions
+from attnviz.profiles.examples import Example, RoleExamples, Unit
+from tests.support.drawn import nothing_over_the_edge, overlapping
+
+LAYERS, HEADS = 2, 3
+STYLES = {"default": Style(), "column": Style(width=3.3), "page": Style(theme="dark", width=7.0)}
+HOSTILE = [r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300]
+BY_NAME = {name: drawing for name, drawing in DRAWINGS.items() if name != "page"}
+
+
+def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0, baselines=None):
+    passed = score - baseline >= 0.1 if passed is None else passed
+    interval = (max(0.0, score - 0.05), min(1.0, score + 0.05))
+    above = (score - baseline - 0.05, score - baseline + 0.05)
+    baselines = baselines or {"fixed offset": baseline, "other words": 0.0}
+    return Role(
+        HeadId(layer, head), name, score, baseline, n, n, interval, above, "the rule", passed, direction, baselines
+    )
+
+
+def roles_of(name, scores, baseline=0.2, heads=HEADS, **changes):
+    """Of every head, by layers."""
+    return [role(i % heads, name, score, baseline, layer=i // heads, **changes) for i, score in enumerate(scores)]
+
+
+def examples_of(found, text):
+    """A hit, and a miss with the right one elsewhere, of every role that passes."""
+    the, cat, last = Unit("the", 0, 3), Unit("cat", 4, 7), Unit(text.split()[-1], text.rindex(" ") + 1, len(text))
+    hit = Example("a.conllu", 0, text, the, cat, 0.9, True, (the, cat), 0.9)
+    miss = Example("a.conllu", 1, text, the, last, 0.7, False, (the, cat), 0.2)
+    return tuple(
+        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss, hit, hit), (miss,) * 4)
+        for role in found.roles
+        if role.passed
+    )
+
+
+def relation(name, n=100, offset=1):
+    return SimpleNamespace(relation=name, n=n, offset=offset)
+
+
+def corpus(name, kind, texts=1234, tokens=56789):
+    return SimpleNamespace(corpus=SimpleNamespace(path=Path("/folder") / name, kind=kind), texts=texts, tokens=tokens)
+
+
+def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
+    return SimpleNamespace(short_name=name, n_layers=n_layers, n_heads=n_heads, stacks=())
+
+
+def statistics(entropy, uniform=2.5):
+    values = {"entropy": entropy, "distance": 3 * entropy}
+    return SimpleNamespace(results=lambda: values, baselines=lambda: {"entropy": uniform})
+
+
+def distances(n=LAYERS * HEADS, seed=0):
+    points = np.random.default_rng(seed).random((n, 3))
+    return torch.tensor(np.linalg.norm(points[:, None] - points[None], axis=-1)) / 3
+
+
+ROLES = (
+    *roles_of("previous-token", [0.9, 0.1, 0.1, 0.1, 0.1, 0.1]),
+    *roles_of("sink", [0.1, 0.7, 0.1, 0.1, 0.1, 0.95]),
+    *roles_of("syntactic:nsubj", [0.1, 0.1, 0.1, 0.6, 0.1, 0.5], direction="dependent_to_head"),
+    *roles_of("syntactic:acl:relcl", [0.1, 0.1, 0.1, 0.35, 0.1, 0.2], direction="head_to_dependent"),
+    *roles_of("syntactic:obl", [0.1, 0.1, 0.1, 0.25, 0.1, 0.2], direction="head_to_dependent"),
+    *roles_of("coreference", [0.5] * 5 + [0.8], 0.55),
+)
+RELATIONS = (relation("nsubj", 1000, -2), relation("obl", 90, 3), relation("acl:relcl", 40, 1), relation("dep", 3))
+
+
+def profile(roles=ROLES, **changes):
+    """A profile by hand, of everything that the figures look at."""
+    parts = {
+        "checkpoint": model(), "weights_sha256": None, "seed": 0, "verification": None, "texts_verified": 1,
+        "corpora": (corpus("trees.conllu", "conllu"), corpus("names.tsv", "gap", 77, 888)),
+        "statistics": statistics(torch.tensor([[1.0, 2.0, 0.0], [0.5, 1.5, 2.5]])),
+        "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500, "confirmed_on": (),
+        "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
+        "head_distances": distances(), "queries_compared": 4321, "roles": tuple(roles),
+    }  # fmt: skip
+    return Profile(**(parts | changes))
+
+
+def plans(name, of=None):
+    return list(BY_NAME[name].plans(of or profile(), ViewOptions()))
+
+
+def score_map(name, **changes):
+    return next(plan for plan in plans("scores", profile(**changes)) if plan.stem == f"roles/{name}")
+
+
+def drawn(name, plan, style=STYLES["default"]):
+    """The Axes of a caller's own with one picture."""
+    ax = Figure(figsize=(7, 6)).add_axes((0.25, 0.2, 0.45, 0.6))
+    BY_NAME[name].draw(ax, plan, style)
+    return ax
+
+
+# --- plans
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("previous-token", "prev"), ("offset:-3", "offset −3"), ("syntactic:acl:relcl", "acl:relcl"), ("new", "new")],
+)
+def test_roles_have_short_names(name, short):
+    assert short_name(name) == short
+
+
+def test_file_names_are_safe_and_distinct():
+    names = ["syntactic:a/../b", "syntactic:a:b", "syntactic:A-b", "..", "猫", "x" * 200, "x" * 201]
+    stems = file_stems(names)
+    assert stems[:5] == ["syntactic-a-..-b", "syntactic-a-b", "syntactic-A-b-2", "role", "-"]
+    assert stems[5:] == ["x" * 80, "x" * 80 + "-2"]
+
+
+def test_the_map_of_roles_shows_the_clearest_and_counts_the_others():
+    (plan,) = plans("roles")
+    (each,) = plan.maps
+    assert each.texts == (("prev", "sink", ""), ("nsubj\n+1", "", "sink\n+2"))
+    assert np.isnan(each.values).tolist() == [[False, False, True], [False, True, False]]
+    labels = [handle.get_label() for handle in each.legend]
+    assert labels == ["positional (1)", "syntactic (1)", "sink (2)", "no role (2)"]
+    assert plan.title == "a-model: the clearest role of every head, 4 of 6 have one"
+    assert "32 × 50 random tokens, repeated" in plan.notes[-1]
+
+
+def test_a_score_map_has_every_heads_score_and_who_passes():
+    plan = score_map("sink")
+    (each,) = plan.maps
+    np.testing.assert_allclose(each.values, [[0.1, 0.7, 0.1], [0.1, 0.1, 0.95]])
+    assert each.outlined == {(0, 1), (1, 2)}
+    assert (each.reference.value, each.norm.vmax) == (0.2, 1.0)
+    assert plan.notes[0] == "Score: attention on special tokens. Baseline: uniform attention, 0.20."
+    assert plan.notes[-1] == "a-model · trees.conllu (1,234 texts, 56,789 tokens) · n = 100 content tokens"
+    assert "a-model · trees.conllu" in plan.caption
+    notes = score_map("syntactic-nsubj", gold=False).notes[0]
+    assert "a parser's trees, not gold. Baseline: largest of a head's guesses, 0.20." in notes
+    each_its_own = [role(i, "syntactic:nsubj", 0.9, 0.2 + i / 10) for i in range(HEADS)]
+    plan = score_map("syntactic-nsubj", roles=each_its_own)
+    assert plan.notes[0].endswith("largest of a head's guesses, 0.20 to 0.40.")
+    assert (plan.maps[0].reference.value, plan.maps[0].reference.name) == (0.2, "least baseline")
+
+
+@pytest.mark.parametrize(
+    ("gold", "name", "named"),
+    [
+        (True, "sink", ["trees.conllu", "plain.txt"]),
+        (True, "syntactic:nsubj", ["trees.conllu"]),
+        (False, "syntactic:nsubj", ["plain.txt"]),
+        (True, "coreference", ["names.tsv"]),
+        (True, "induction", ["32 × 50 random tokens"]),
+    ],
+)
+def test_what_a_map_rests_on_is_named_and_nothing_else(gold, name, named):
+    corpora = (corpus("trees.conllu", "conllu"), corpus("plain.txt", "txt"), corpus("names.tsv", "gap"))
+    (plan,) = plans("scores", profile(roles_of(name, [0.9] * 6), corpora=corpora, gold=gold))
+    for part in ("trees.conllu", "plain.txt", "names.tsv", "32 × 50 random tokens"):
+        assert (part in plan.notes[-1]) == (part in named)
+
+
+def test_of_many_relations_the_clearest_have_a_map():
+    relations = [role(0, f"syntactic:r{i}", 0.3 + i / 100) for i in range(40)]
+    found = plans("scores", profile([*relations, role(0, "broad", 0.9, 1.0, passed=True)]))
+    assert [plan.stem for plan in found] == ["roles/broad", *(f"roles/syntactic-r{i}" for i in range(39, 16, -1))]
+    assert len(found) == MOST_MAPS
+
+
+def test_cosines_have_a_scale_of_their_own():
+    roles = roles_of("semantic", [-0.1, 0.02, 0.1, 0.32, 0.0, 0.1], 0.01)
+    assert score_map("semantic", roles=roles).maps[0].norm.vmax == pytest.approx(0.4)
+
+
+def test_relations_come_by_gain_with_their_best_head():
+    (plan,) = plans("relations")
+    assert [(row.relation.relation, str(row.best.id)) for row in plan.rows] == [
+        ("nsubj", "L1H0"),
+        ("acl:relcl", "L1H0"),
+        ("obl", "L1H0"),
+    ]
+    assert [row.best.margin for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
+    assert plan.title.endswith("2 of 3 relations pass")
+    assert plan.notes[1] == "1 rarer relation left out."
+    assert plan.notes[-1].endswith("n = 1,090 instances")  # a subtype's are its relation's, too
+
+
+# --- artists
+
+
+def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
+    (plan,) = plans("relations")
+    ax = drawn("relations", plan)
+    gains, intervals, needed, best, offset = ax.collections
+    for i, row in enumerate(plan.rows):
+        assert gains.get_segments()[i].tolist() == [[row.best.baseline, i], [row.best.score, i]]
+        assert intervals.get_segments()[i][:, 0].tolist() == list(row.best.interval)
+        assert needed.get_segments()[i][:, 0] == pytest.approx([row.best.baseline + 0.1] * 2)
+        assert best.get_offsets()[i].tolist() == [row.best.score, i]
+        assert offset.get_offsets()[i].tolist() == [row.best.baseline, i]
+    passing, _, failing = (to_hex(colour) for colour in best.get_facecolors())
+    assert passing != failing
+    beside = [text.get_text() for text in ax.texts if text.xy[1] == 0]
+    assert sorted(beside) == sorted(["nsubj", "1,000", "L1H0", "dep → head", "−2", "+0.40"])
+
+
+def test_layers_have_a_dot_a_head_a_line_of_means_and_uniform_attention():
+    (plan,) = plans("layers")
+    entropy, distance = profile().figure("layers").axes
+    for ax, values in ((entropy, plan.entropy), (distance, plan.distance)):
+        dots = ax.collections[0].get_offsets()
+        np.testing.assert_allclose(dots[:, 1], values.ravel())
+        assert [round(x) for x in dots[:, 0]] == [0, 0, 0, 1, 1, 1]
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), values.mean(1))
+    assert list(entropy.lines[1].get_ydata()) == [2.5, 2.5]
+    assert entropy.get_ylim()[1] > 2.5
+
+
+def test_likeness_is_drawn_with_the_markers_of_families_and_ids():
+    (plan,) = plans("likeness")
+    ax = drawn("likeness", plan)
+    dots = np.concatenate([dots.get_offsets() for dots in ax.collections])
+    np.testing.assert_allclose(sorted(dots.tolist()), sorted(plan.points.tolist()))
+    assert len(ax.collections) == len(set(plan.families)) == 4
+    assert {text.get_text() for text in ax.texts} == {"L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"}
+    assert "stress-1 = " in plan.notes[0]
+    assert "a sample of 4,321 tokens compared" in plan.notes[1]
+
+
+# --- likeness
+
+
+def test_points_of_a_plane_are_found_again():
+    plane = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 1.0], [0.0, 1.0], [2.0, 0.5]])
+    gaps = np.linalg.norm(plane[:, None] - plane[None], axis=-1)
+    points, stress = arrange(gaps)
+    np.testing.assert_allclose(np.linalg.norm(points[:, None] - points[None], axis=-1), gaps, atol=1e-3)
+    assert stress == pytest.approx(0, abs=1e-3)
+    assert np.ptp(points[:, 0]) > np.ptp(points[:, 1])
+
+
+def test_what_no_plane_holds_has_stress_and_an_arrangement_is_always_the_same():
+    matrix = (1 - torch.eye(8)).double().numpy()  # all alike far from each other
+    points, stress = arrange(matrix)
+    assert 0.1 < stress < 0.6
+    assert np.array_equal(points, arrange(matrix)[0])
+
+
+def test_of_many_heads_only_those_with_a_role_are_named_and_all_alike_stand_in_one_place():
+    many = profile([role(4, "sink", 0.9, layer=7)], checkpoint=model("m", 9, 9), head_distances=torch.zeros(81, 81))
+    (plan,) = plans("likeness", many)
+    assert [name for name in plan.names if name] == ["L7H4"]
+    assert np.ptp(plan.points, axis=0).max() == 0
+    many.figure("likeness")
+
+
+@pytest.mark.parametrize("spread", [90, 40])
+def test_labels_cover_neither_each_other_nor_dots_and_stay_inside(spread):
+    points = np.random.default_rng(1).normal(size=(40, 2)).clip(-2, 2) * spread + 200
+    texts = [f"L{i}H{i}" for i in range(40)]
+    placed = zip(place_labels(points, (400, 400), texts), texts, strict=True)
+    sized = [(label, text_width(text, 6.5, 150) / 2, 6.5 * 150 / 144) for label, text in placed if label]
+    assert len(sized) > 20
+    found = [(x - w, y - h, x + w, y + h) for (x, y), w, h in sized]
+    for one, two in combinations(found, 2):
+        assert one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
+    for left, top, right, bottom in found:
+        assert min(left, top) >= 0
+        assert max(right, bottom) <= 400
+        assert not ((points > (left, top)) & (points < (right, bottom))).all(1).any()
+
+
+def test_a_lone_label_stands_to_the_right_of_its_dot_and_one_without_room_is_left_out():
+    ((x, y),) = place_labels(np.array([[200.0, 200.0]]), (400, 400), ["L0H0"])
+    assert (x > 200, y) == (True, 200)
+    assert place_labels(np.array([[5.0, 5.0]]), (10, 10), ["L0H0"]) == [None]
+
+
+# --- what there is, and what is missing
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("scores", {"roles": []}, "no head passes"),
+        ("relations", {"roles": [role(0, "sink", 0.9)]}, "no relation is frequent enough"),
+        ("layers", {"statistics": None}, "no sentences"),
+        ("likeness", {"head_distances": None}, "no patterns of sentences"),
+        ("likeness", {"head_distances": torch.full((6, 6), torch.nan)}, "no patterns of sentences"),
+        ("likeness", {"head_distances": distances(2)}, "three heads or more"),
+    ],
+)
+def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(name, changes, why):
+    found = profile(**changes)
+    with pytest.raises(UsageError, match=f"there is no figure '{name}': .*{why}"):
+        found.figure(name)
+    assert name not in [view.name for view in found.wanted_views(None)]
+
+
+def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):
+    real = builtins.__import__
+
+    def blocked(name, *rest, **more):
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", blocked)
+    with pytest.raises(UsageError, match=r"needs scikit-learn: pip install 'attnviz\[profile\]'"):
+        profile().figure("likeness")
+
+
+# --- nothing is cut or covered
+
+
+def check(figure):
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure) == []
+
+
+@pytest.mark.parametrize("style", ["default", "column"])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_text_is_cut_or_covers_another(name, style):
+    names = ["sink", "previous-token", "broad", "long-range", "coreference", "semantic", "syntactic:nsubj:pass", "new"]
+    heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
+    roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
+    roles += [replace(other, role="sink", score=0.5, passed=True) for other in roles[::3]]
+    found = profile(
+        roles,
+        checkpoint=model("m", 3, 12),
+        statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),
+        relations=(relation("nsubj:pass", 123_456, -12),),
+        head_distances=distances(36),
+    )
+    found = replace(
+        found, examples=examples_of(found, "the cat ran away and then it saw " + 9 * "the old house of " + "a")
+    )
+    check(found.figure(name, STYLES[style]))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_names_of_models_files_and_relations_are_drawn(hostile):
+    found = profile(
+        roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9]),
+        relations=(relation(hostile),),
+        checkpoint=model(hostile),
+        corpora=(corpus(hostile.replace("/", "|"), "conllu"),),
+    )
+    found = replace(found, examples=examples_of(found, f"the cat {hostile} ran away and saw the house"))
+    for name in BY_NAME:
+        check(found.figure(name))

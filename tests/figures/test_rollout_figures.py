@@ -1,0 +1,162 @@
+"""The figures of an attention rollout: what is planned, and what stands on the axes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnviz
+from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
+from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
+from attnviz.figures.page import heading
+from attnviz.figures.style import Style
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+TEXT = "the cat that i saw ran away"
+WORDS = "the cat that i saw ran away one two three four five dog house tree".split()
+LONG = " ".join(WORDS[i * 7 % 15] for i in range(300))
+
+
+@pytest.fixture(scope="module")
+def result() -> Any:
+    return attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), flow=True)
+
+
+@pytest.fixture(scope="module")
+def every_flow() -> Any:
+    return attnviz.rollout(TEXT, sharp_gpt2(), tokenizer=gpt2_tokenizer(), all_flows=True)
+
+
+@pytest.fixture(scope="module")
+def long() -> Any:
+    return attnviz.rollout(LONG, sharp_bert(max_position_embeddings=512), tokenizer=bert_tokenizer())
+
+
+def plan(result: Any, name: str, style: Style | None = None) -> Any:
+    view = DRAWINGS[name]
+    (only,) = view.plans(result, ViewOptions(style or Style()))
+    return only
+
+
+def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(result: Any):
+    of = plan(result, "rollout")
+    ((_, tiles),) = of.groups
+    assert [tile.name for tile in tiles] == ["attention of layer 2 (mean of 4 heads)", "rollout", "norm rollout"]
+    for tile, matrix in zip(tiles, (result.means, result.weights, result.norms), strict=True):
+        np.testing.assert_array_equal(tile.values, matrix[-1].numpy())
+    assert (of.labels.texts, of.labels.muted) == (result.units.labels, result.units.sink)
+    assert np.mean(np.concatenate([tile.values.ravel() for tile in tiles]) <= of.norm.vmax) >= 0.98
+    assert "; through layers 0 to 2, 0.5 attention + 0.5 identity in every layer; " in of.caption
+    assert f"colours from 0 to {of.norm.vmax:g}" in of.caption
+
+
+def test_all_flows_stand_beside_them(every_flow: Any):
+    of = plan(every_flow, "rollout")
+    last = of.groups[0][1][-1]
+    assert last.name == "flow"
+    np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
+    positive = every_flow.flows[every_flow.flows > 0]
+    assert "; Flow: the largest flow that could reach" in of.caption
+    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}" in of.caption
+
+
+def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
+    of = plan(result, "layers")
+    assert [heading for heading, _ in of.groups] == ["Rollout up to each layer", "Norm rollout"]
+    for (_, tiles), matrices in zip(of.groups, (result.weights, result.norms), strict=True):
+        assert [tile.name for tile in tiles] == ["layer 0", "layer 1", "layer 2"]
+        for tile, matrix in zip(tiles, matrices, strict=True):
+            np.testing.assert_array_equal(tile.values, matrix.numpy())
+    images = [ax.images[0].get_array() for ax in result.figure("layers").axes if ax.images]
+    for image, matrix in zip(images, [*result.weights, *result.norms], strict=True):
+        np.testing.assert_array_equal(image, matrix.numpy())
+
+
+def test_bars_are_shares_beside_what_uniform_attention_gives(result: Any):
+    of, inputs = plan(result, "from"), result.inputs
+    assert [name for name, *_ in of.panels] == ["attention", "rollout", "norm rollout", "flow"]
+    rows = (inputs.attention, inputs.rollout, inputs.norm_rollout, inputs.flow)
+    uniform = (inputs.uniform, inputs.uniform_rollout, inputs.uniform_rollout)
+    for (_, values, _), row in zip(of.panels, rows, strict=True):
+        np.testing.assert_allclose(values, row.float().numpy())
+    for (_, _, values), row in zip(of.panels, uniform, strict=False):
+        np.testing.assert_allclose(values, row.float().numpy())
+    assert of.panels[3][2] is None
+    assert of.labels[:3] == ("[CLS]  #0", "the  #1", "cat  #2")
+    assert of.muted == result.units.sink
+    assert "uniform attention would give (not known for the flow); each" in of.caption
+    assert "not known" not in plan(replace(result, flow=None), "from").caption
+    for ax, (_, values, _) in zip(result.figure("from").axes, of.panels, strict=False):
+        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
+
+
+def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
+    of = plan(long, "from")
+    rows = [int(label.rpartition("#")[2]) for label in of.labels]
+    assert len(rows) == MOST_BARS
+    assert rows == sorted(rows)
+    for row in (long.inputs.attention, long.inputs.rollout, long.inputs.norm_rollout):
+        assert set(row.argsort(descending=True)[:13].tolist()) <= set(rows)  # 3 methods, 40 bars
+    assert "40 of 302 tokens are shown" in of.caption
+
+
+def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
+    of = plan(long, "layers", Style(width=3.3))
+    assert of.pooled > 1
+    tile = of.groups[0][1][-1].values
+    assert tile.max() == pytest.approx(float(long.weights[-1].max()))
+    assert tile[0, 0] == pytest.approx(float(long.weights[-1][: of.pooled, : of.pooled].max()))
+    assert f"{of.pooled} × {of.pooled} weights" in of.caption
+
+
+@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 2.4), ("layers", 6.7), ("from", 2.4)])
+def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
+    figure = long.figure(name, Style(width=width))
+    assert nothing_over_the_edge(figure)
+    assert figure.get_size_inches()[1] <= 13
+    names = [ax.get_title("left") for ax in figure.axes]
+    assert not [title for title in names if title.endswith("…")]
+
+
+@pytest.mark.parametrize("name", ["rollout", "layers", "from"])
+def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
+    of, style = plan(long, name, Style(width=3.3)), Style(width=3.3)
+    lines = heading(of.title, of.notes, style, 3.3)
+    height = sum(size * 1.35 for _, size, _ in lines) / 72
+    assert height <= 0.2 * long.figure(name, style).get_size_inches()[1]
+    assert "; after layer 2 rows " in of.caption
+    assert "mean distance between two rows" in of.caption
+
+
+def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
+    last, names = result.layers[-1], ("rollout", "norm_rollout", "uniform_rollout")
+
+    def spread(apart: float | None) -> str:
+        changed = replace(last, rows_apart=dict.fromkeys(names, apart))
+        return spread_sentence(replace(result, layers=(*result.layers[:-1], changed)))
+
+    assert "rows are nearly alike: the rollout says little about one token in particular" in spread(0.05)
+    assert "rows have much in common" in spread(0.3)
+    assert spread(0.6).startswith("After layer 2 rows still differ (mean distance between two rows, 0 to 1: 0.6")
+    assert spread(None) == ""
+    assert sink_sentence(result).startswith(f"Sinks (special tokens) hold {last.sink['rollout']:.0%} of the rollout")
+    assert sink_sentence(every_flow).startswith("Sinks (the first token) hold")
+
+
+def test_several_positions_of_a_token_are_named():
+    result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
+    assert len(result.positions) == 4
+    assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"
+
+
+def test_hostile_tokens_are_drawn_and_printed_as_they_are(result: Any):
+    labels = (*HOSTILE[:6], "[unused1]", "x" * 60, "$a")
+    hostile = replace(result, units=replace(result.units, labels=labels), text="$\\frac$ [/b]")
+    figure = hostile.figure("from")
+    pixels_of(figure)
+    assert any("[/b]" in text for text in texts_of(figure))
+    printed = hostile.report(120, top=0)
+    assert all(label in printed for label in ("[/b]", "[unused1]", "xxxx…"))

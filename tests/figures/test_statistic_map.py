@@ -1,0 +1,171 @@
+"""Maps of a statistic: its values and baseline, what cannot be measured, and what the picture says of both."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Rectangle
+
+from attnviz.commands.heads.map_view import MAP
+from attnviz.errors import UsageError
+from attnviz.figures.style import Style
+from attnviz.measures.statistics import SCALARS
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import nothing_over_the_edge
+from tests.support.hand_made import by_design, hand_made
+
+STYLES = [Style(), Style("dark", "log", 3.3), Style("light", "per-head", 2.0)]
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    return hand_made()
+
+
+def plan_of(analysis, statistic, style=None):
+    return next(MAP.plans(analysis, ViewOptions(style=style or Style(), maps=(statistic,))))
+
+
+def map_of(analysis, statistic, style=None):
+    (drawn,) = plan_of(analysis, statistic, style).maps
+    return drawn
+
+
+def with_values(analysis, statistic, values):
+    """The analysis with these numbers, one a head."""
+    pairs = zip(analysis.heads, values, strict=True)
+    heads = tuple(replace(head, statistics={**head.statistics, statistic: value}) for head, value in pairs)
+    return replace(analysis, heads=heads)
+
+
+def wide(n_layers, n_heads):
+    return hand_made(patterns=by_design(6)[:1, :1].expand(n_layers, n_heads, 6, 6))
+
+
+def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
+    for name in SCALARS:
+        values = map_of(analysis, name).values
+        for head in analysis.heads:
+            value, found = head.statistics[name], values[head.id.layer, head.id.head]
+            assert np.isnan(found) if value is None else found == value
+    np.testing.assert_allclose(map_of(analysis, "distance").values, [[5 / 6, 35 / 18], [2.5, 2.5 / 4 + 5 / 6 / 4]])
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "expected"),
+    [
+        (hand_made(), "entropy", np.log(6)),
+        (hand_made(), "distance", 35 / 18),
+        (hand_made(), "sink", 1 / 3),
+        (hand_made(), "previous", 3 / 16),
+        (hand_made(), "induction_on_repeats", None),
+        (hand_made(causal=True, special=()), "distance", np.mean([q / 2 for q in range(6)])),
+        (hand_made(labels=("[CLS]", "a", "b", "a", "b", "[SEP]")), "duplicate_on_repeats", 1 / 6),
+    ],
+)
+def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
+    mark = map_of(found, name).reference
+    if expected is None:
+        assert mark is None
+        assert "uniform" not in plan_of(found, name).caption
+        return
+    assert mark.value == pytest.approx(expected)
+    if name in ("entropy", "distance", "confidence"):
+        assert map_of(found, name).values[0, 1] == pytest.approx(expected)  # L0H1 is uniform
+
+
+@pytest.mark.parametrize("name", ["", "entropie", "L2H8", 3])
+def test_an_unknown_statistic_is_refused_with_the_valid_ones(analysis, name):
+    expected = f"unknown statistic {name!r} for a map: expected one of entropy, .*duplicate_on_repeats"
+    with pytest.raises(UsageError, match=expected):
+        plan_of(analysis, name)
+
+
+def test_a_map_a_statistic_by_default_entropy(analysis):
+    assert [plan.stem for plan in MAP.plans(analysis, ViewOptions())] == ["map-entropy"]
+    asked = ViewOptions(maps=(" Sink ", "Long-Range", "sink"))
+    assert [plan.stem for plan in MAP.plans(analysis, asked)] == ["map-sink", "map-long-range"]
+
+
+def test_the_scales(analysis):
+    assert (map_of(analysis, "local").norm.vmin, map_of(analysis, "local").norm.vmax) == (0, 1)
+    assert map_of(analysis, "entropy").norm.vmax == pytest.approx(np.log(6))
+    assert map_of(analysis, "distance").norm.vmax == pytest.approx(2.5)  # L1H0 looks farther than uniform attention
+    own, log = Style(scale="per-head"), Style(scale="log")
+    assert map_of(hand_made(patterns=by_design(6)[:1]), "sink", own).norm.vmax == pytest.approx(1 / 3)
+    assert isinstance(map_of(analysis, "local", log).norm, LogNorm)
+    assert map_of(analysis, "local", log).norm.vmin == pytest.approx(0.01)
+    assert map_of(with_values(analysis, "next", [0.0] * 4), "next", own).norm.vmax == 1
+    one = hand_made(labels=("a",), special=(), patterns=torch.ones(1, 1, 1, 1))
+    assert map_of(one, "entropy").norm.vmax == 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "bar", "colours"),
+    [
+        ("shared", "shared scale", "colours from 0 to 1.79"),
+        ("per-head", "scale of this map", "colours from 0 to the largest head, 1.8"),
+        ("log", "log scale", "logarithmic colours from 0.018 to 1.79"),
+    ],
+)
+def test_caption_bar_and_notes_tell_statistic_unit_and_scale(analysis, scale, bar, colours):
+    plan = plan_of(analysis, "entropy", Style(scale=scale))
+    assert plan.title == "by-hand: entropy, head by head"
+    assert f"mean entropy of the rows, in nats; {colours}; uniform attention would give 1.79." in plan.caption
+    assert plan.maps[0].bar == f"entropy (nats; {bar})"
+    assert plan_of(hand_made(words=True), "distance").maps[0].bar == "distance (words; shared scale)"
+    note = plan_of(hand_made(special=()), "long_range").notes[1]
+    assert note == "Share of the attention on content that lands on tokens at least 4 away."
+    for of, sinks in ((hand_made(), "the special tokens"), (hand_made(causal=True, special=()), "the first token")):
+        assert plan_of(of, "sink").notes[1] == f"Mean attention of the other tokens to {sinks}."
+    below = plan_of(with_values(analysis, "sink", [0.001, 0.5, 0.02, 0.9]), "sink", Style(scale=scale))
+    said = "Logarithmic colours from 0.01; what is smaller looks the same (1 of 4 heads)." in below.notes
+    assert said == (scale == "log")
+
+
+def test_what_cannot_be_measured_is_hatched_and_has_a_dash_and_is_said(analysis):
+    found = with_values(analysis, "sink", [0.2, None, 0.4, 1.0])
+    plan = plan_of(found, "sink")
+    ax, bar = MAP.figure(plan, Style(), False).axes
+    (box,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert (box.get_xy(), box.get_hatch()) == ((0.5, -0.5), "//")
+    assert [(text.get_text(), *text.get_position()) for text in ax.texts] == [
+        ("0.20", 0, 0), ("–", 1, 0), ("0.40", 0, 1), ("1.00", 1, 1),
+    ]  # fmt: skip
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # layer 0 above
+    assert [text.get_text() for text in bar.texts] == ["uniform attention 0.33"]
+    assert "Hatched: not measurable for 1 of 4 heads, because no attention lands on content there." in plan.notes
+    assert plan.caption.endswith("hatched where not measurable, because no attention lands on content there.")
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "why"),
+    [
+        (hand_made(causal=True, special=()), "next", "because no query of this model can see it"),
+        (hand_made(), "duplicate_on_repeats", "because no token of this text repeats"),
+        (hand_made(), "long-range", "because this text has no tokens so placed"),
+        (hand_made(special=range(6)), "local", "because this text has no tokens to measure it on"),
+    ],
+)
+def test_a_map_without_any_value_says_why_and_has_no_colour_bar(found, name, why):
+    plan = plan_of(found, name, Style(scale="log"))
+    assert plan.notes[-1] == f"Hatched: not measurable for every head, {why}."
+    assert "colours" not in plan.caption
+    figure = MAP.figure(plan, Style(), False)
+    assert len(figure.axes) == 1
+    assert [text.get_text() for text in figure.axes[0].texts] == ["–"] * 4
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", ["entropy", "induction"])
+def test_nothing_runs_over_the_edge_and_the_width_is_kept(name, style):
+    figure = MAP.figure(plan_of(wide(3, 12), name, style), style, False)
+    assert nothing_over_the_edge(figure)
+    assert style.width in (None, pytest.approx(figure.get_figwidth()))
+    ax = figure.axes[0]
+    cell = ax.get_window_extent().width / 12
+    assert all(text.get_window_extent().width < cell for text in ax.texts)
+    assert bool(ax.texts) == (style.width != 2.0 or name == "induction")

@@ -1,0 +1,255 @@
+"""The text as shaded prose: what each piece receives, how lines are broken, and what is said of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import attnviz
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.report import hints
+from attnviz.commands.heads.text_view import TEXT
+from attnviz.errors import UsageError
+from attnviz.figures.matrix import contrasting_ink
+from attnviz.figures.running_text import Piece, TextPlan, draw_text, text_figure, text_inches, text_lines
+from attnviz.figures.style import Style
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.wording import unisolated
+from attnviz.present.view import ViewOptions
+from tests.support.drawn import nothing_over_the_edge, overlapping
+from tests.support.encoder_decoders import sharp, unigram_tokenizer
+from tests.support.hand_made import by_design, hand_made
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+LIGHT, DARK = Style(), Style("dark")
+SENTENCE = "The cat ran away, and I saw the cat."
+
+
+def plans(analysis: Analysis, *select: str, **choices: Any) -> list[TextPlan]:
+    return list(TEXT.plans(analysis, ViewOptions(select=select, **choices)))
+
+
+@pytest.fixture(scope="module")
+def bert() -> Analysis:
+    return attnviz.analyze(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Analysis:
+    return attnviz.analyze(SENTENCE, sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+
+
+def long_text(words: int, unit: str = "word") -> Analysis:
+    labels = ["[CLS]", *(f"{unit}{i}" for i in range(words)), "[SEP]"]
+    return hand_made(labels=labels, special=(0, words + 1), patterns=by_design(words + 2))
+
+
+def words_on(figure: Figure) -> list[str]:
+    return [unisolated(text.get_text()) for text in figure.axes[0].texts]
+
+
+def test_each_piece_has_what_it_receives_and_all_of_it_adds_up(bert: Analysis, gpt2: Analysis) -> None:
+    for analysis in (bert, gpt2):
+        (plan,) = plans(analysis, "L1H2", "L2H0")
+        content = [place for place, sink in enumerate(analysis.units.sink) if not sink]
+        text = [place for place, special in enumerate(analysis.units.special) if not special]
+        for block, head in zip(plan.blocks, ("L1H2", "L2H0"), strict=True):
+            received = analysis.pattern(head).double()[content].mean(0).numpy()
+            np.testing.assert_allclose(block.values, received[text], atol=1e-12)
+            elsewhere = 1 - block.values.sum()
+            assert block.beside == (f"special tokens {100 * elsewhere:.0f} %" if any(analysis.units.special) else "")
+        assert f"mean over the {len(content)} tokens that attend (sinks left out)." in plan.notes[1]
+
+
+def test_the_share_of_special_tokens_is_the_sink_of_the_table(bert: Analysis) -> None:
+    (plan,) = plans(bert, "L1H2")
+    sink = bert.head("L1H2").statistics["sink"]
+    assert sink is not None
+    assert 1 - plan.blocks[0].values.sum() == pytest.approx(sink, abs=1e-6)
+
+
+def test_from_one_token_it_is_its_row_and_the_token_is_framed(bert: Analysis) -> None:
+    place = bert.units.labels.index("away")
+    (plan,) = plans(bert, "L1H2", token="away")
+    np.testing.assert_allclose(plan.blocks[0].values, bert.pattern("L1H2").double()[place, 1:-1].numpy())
+    assert [plan.pieces[number].text for number in plan.framed] == ["away"]
+    assert plan.title.endswith(f", from “away” (#{place})")
+    assert f"from “away” (#{place})." in plan.notes[1]
+
+
+def test_the_text_is_as_it_was_written_with_the_pieces_of_words_together() -> None:
+    text = "Unbelievably, cats\nran"
+    analysis = attnviz.analyze(text, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+    (plan,) = plans(analysis, "L0H0")
+    parts = ["\n" * piece.begins + " " * (piece.space and not piece.begins) + piece.text for piece in plan.pieces]
+    assert "".join(parts).strip() == text
+    words = attnviz.analyze(text, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False, words=True)
+    assert {"Unbelievably", "cats", "ran"} <= {piece.text for piece in plans(words, "L0H0")[0].pieces}
+    np.testing.assert_allclose(
+        plans(words, "L0H0")[0].blocks[0].values, words.pattern("L0H0").double()[1:-1].mean(0).numpy()[1:-1]
+    )
+
+
+def test_tokens_that_share_a_character_are_one_piece_with_the_sum() -> None:
+    analysis = attnviz.analyze("a 🦄 b", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    (plan,) = plans(analysis, "L1H0")
+    assert [piece.text for piece in plan.pieces] == [
+        "a",
+        "␣",
+        "🦄",
+        "␣",
+        "b",
+    ]  # this tokenizer has tokens of white space
+    received = analysis.pattern("L1H0").double()[1:].mean(0).numpy()
+    assert len(received) == 8
+    np.testing.assert_allclose(plan.blocks[0].values, [*received[:2], received[2:6].sum(), *received[6:]])
+
+
+def test_a_pair_begins_a_new_line_and_without_special_tokens_rows_sum_to_one() -> None:
+    pair = attnviz.analyze("The cat ran", sharp_bert(), tokenizer=bert_tokenizer(), pair="I saw it", syntax=False)
+    (plan,) = plans(pair, "L0H0", drop_special=True)
+    assert [piece.text for piece in plan.pieces if piece.begins] == ["I"]
+    assert plan.blocks[0].values.sum() == pytest.approx(1)
+    assert plan.blocks[0].beside == ""
+    assert "special tokens dropped, rows renormalised" in plan.caption
+
+
+def test_of_more_than_eight_heads_it_is_the_mean_and_says_so(bert: Analysis) -> None:
+    (plan,) = plans(bert)
+    values = [block.values for block in plans(bert, "L0")[0].blocks + plans(bert, "L1,L2")[0].blocks]
+    np.testing.assert_allclose(plan.blocks[0].values, np.mean(values, axis=0))
+    assert plan.blocks[0].name == "mean of 12 heads"
+    assert "A mean: no head need look like it." in plan.notes
+    assert "a mean: no head need look like it" in plan.caption
+
+
+def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own() -> None:
+    pattern = torch.full((2, 12, 12), 0.01)
+    pattern[:, :, 0], pattern[1, :, 3] = 0.88, 0.04
+    causal = hand_made(labels="abcdefghijkl", special=(), causal=True, patterns=pattern[None])
+    (plan,) = plans(causal)
+    assert (plan.norm.vmax, plan.cut) == (0.05, True)  # the first token, a sink, would leave all others white
+    assert "colour from 0 to 0.05 or more, the same for all" in plan.caption
+    (own,) = plans(causal, style=Style(scale="per-head"))
+    assert [block.largest for block in own.blocks] == pytest.approx([0.88, 0.88])
+    assert own.blocks[0].beside == "largest 0.88"
+    assert (own.norm.vmax, own.cut) == (1.0, False)
+    (log,) = plans(causal, style=Style(scale="log"))
+    assert log.norm.vmin == 1e-4
+    assert "colour logarithmic from 0.0001 to 1" in log.caption
+
+
+def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:
+    for style in (LIGHT, DARK):
+        (plan,) = plans(long_text(30), "L0H0,L1H1", style=style)
+        figure = text_figure(plan, style)
+        shades = next(each for each in figure.axes[0].collections if isinstance(each, PatchCollection))
+        values = np.concatenate([block.values for block in plan.blocks])
+        np.testing.assert_allclose(np.asarray(shades.get_array()), values)
+        colours = style.colour_map()(plan.norm(values))
+        words = [text for text in figure.axes[0].texts if text.get_text().startswith("word")]
+        inks = [to_hex(text.get_color()) for text in words]
+        assert inks == [contrasting_ink(colour) for colour in colours]
+
+
+@pytest.mark.parametrize("style", [LIGHT, DARK, Style("dark", width=3.3), Style(width=2), Style(width=7)],
+                         ids=["light", "dark", "column", "narrowest", "page"])  # fmt: skip
+@pytest.mark.parametrize("words", [8, 100])
+def test_nothing_is_clipped_nor_written_over(style: Style, words: int) -> None:
+    (plan,) = plans(long_text(words), "L0H0", style=style, token="word1")
+    figure = text_figure(plan, style)
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure, 0.7) == []
+    assert [piece.text for piece in plan.pieces if piece.text not in words_on(figure)] == []
+
+
+def test_four_hundred_words_fit_a_page_and_a_column() -> None:
+    for style in (LIGHT, Style(width=3.3)):
+        _, inches = text_inches(plans(long_text(400), "L0H0", style=style)[0], style)
+        assert inches < 7.5
+
+
+def test_what_fits_no_page_has_a_picture_a_head() -> None:
+    assert [plan.stem for plan in plans(long_text(60), "L0,L1")] == ["text"]
+    assert [plan.stem for plan in plans(long_text(900), "L0,L1H0")] == ["text/L00H00", "text/L00H01", "text/L01H00"]
+
+
+def test_lines_break_between_words_and_long_words_between_pieces() -> None:
+    pieces = [Piece("one"), Piece("two"), Piece("three", False), Piece("end", begins=True)]
+    lines = text_lines(pieces, 10, 60)
+    assert [[placed.text for placed in line] for line in lines] == [["one"], ["two", "three"], ["end"]]
+    assert [[placed.text for placed in line] for line in text_lines(pieces, 10, 35)] == [
+        ["one"],
+        ["two"],
+        ["three"],
+        ["end"],
+    ]
+    (((cut,),)) = (text_lines([Piece("antidisestablishmentarianism")], 10, 50),)
+    assert cut[0].text.endswith("…")
+    assert cut[0].width <= 50
+    chinese = [Piece(character, False, True) for character in "我们喜欢猫"]
+    assert len(text_lines(chinese, 10, 25)) > 1
+
+
+def test_right_to_left_text_runs_from_the_right_and_other_words_keep_their_order() -> None:
+    hebrew = [Piece(word) for word in ["כלב", "רדף", "New", "York", "אחרי"]]
+    (line,) = text_lines(hebrew, 10, 300)
+    places = {placed.number: placed.x for placed in line}
+    assert places[0] > places[1] > places[3] > places[2] > places[4]
+    assert places[0] + line[0].width == pytest.approx(300)
+    (line,) = text_lines([Piece("a"), Piece("כלב"), Piece("רדף"), Piece("b")], 10, 300)
+    places = {placed.number: placed.x for placed in line}
+    assert places[0] < places[2] < places[1] < places[3]
+
+
+def test_letters_of_an_arabic_word_keep_its_forms_where_it_is_parted() -> None:
+    analysis = hand_made(labels=["[CLS]", "قط", "##ة", "في", "[SEP]"], special=(0, 4), patterns=by_design(5))
+    (plan,) = plans(analysis, "L0H0")
+    assert [piece.text for piece in plan.pieces] == ["قط\u200d", "\u200dة", "في"]
+    assert nothing_over_the_edge(text_figure(plan, LIGHT))
+
+
+def test_it_can_be_drawn_on_axes_of_ones_own_in_letters_that_fit() -> None:
+    analysis = long_text(40)
+    sizes = []
+    for side in (2, 8):
+        ax = Figure(figsize=(side, side)).add_subplot()
+        shades = analysis.draw("text", ax, select="L0H0")
+        assert isinstance(shades, PatchCollection)
+        sizes.append(ax.texts[-1].get_fontsize())
+    assert sizes[0] < sizes[1]
+    assert draw_text(Figure().add_subplot(), plans(analysis, "L0H0")[0], LIGHT).norm.vmax == 0.05
+
+
+def test_encoder_decoders_have_a_picture_for_each_kind_of_attention() -> None:
+    checkpoint = from_loaded(sharp("bart"), unigram_tokenizer())
+    analysis = attnviz.analyze("the cat ran", checkpoint, target="a dog ran away")
+    encoder, decoder, cross = plans(analysis, "E0", "D0", "X0")
+    assert [plan.stem for plan in (encoder, decoder, cross)] == ["text-encoder", "text-decoder", "text-cross-attention"]
+    read = ["".join(piece.text for piece in plan.pieces) for plan in (encoder, decoder, cross)]
+    assert read == ["the␣catran", "adogran␣away", "the␣catran"]
+    queries = [place for place, sink in enumerate(analysis.parts[2].units.sink) if not sink]
+    received = analysis.pattern("X0H0").double()[queries].mean(0).numpy()
+    # white space before the first letter is a token that shares its character
+    np.testing.assert_allclose(cross.blocks[0].values, [received[:2].sum(), *received[2 : 1 + len(cross.pieces)]])
+
+
+def test_lines_of_a_long_text_hint_at_it() -> None:
+    document = {"figures": ["lines.png"]}
+    said = list(hints(long_text(120), ViewOptions(select=("L0H0",)), document))
+    assert any("--figures text shows the text, shaded by what each token receives" in message for message in said)
+    assert not any("--figures text" in each for each in hints(long_text(20), ViewOptions(select=("L0H0",)), document))
+
+
+def test_a_token_that_is_not_there_is_refused(bert: Analysis) -> None:
+    with pytest.raises(UsageError, match="no token “zebra” in the text"):
+        bert.figure("text", token="zebra")
+    with pytest.raises(UsageError, match="is among the tokens that are dropped"):
+        bert.figure("text", token="[CLS]", drop_special=True)
+    only = replace(hand_made(labels=["a"], special=(), causal=True, patterns=by_design(1, True)), text="a")
+    assert plans(only)[0].blocks[0].values.tolist() == [1.0]

@@ -1,0 +1,145 @@
+"""The Jensen-Shannon divergence between heads, against closed forms and plain loops."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.texts.batches import collate, encode
+from attnviz.texts.reading import Text
+from tests.support.corpora import count_batch
+
+TEXTS = ["the cat saw the dog", "the dog ran", "he saw the house of the dog that ran away", "away"]
+
+
+def batch_of(*lengths):
+    """Texts of these lengths: all that a tally looks at."""
+    n = max(lengths)
+    return SimpleNamespace(valid=torch.arange(n) < torch.tensor(lengths)[:, None])
+
+
+def random_patterns(n_layers, n_heads, lengths, seed=0):
+    """[n_layers, batch, n_heads, n, n], nothing on padding keys, rubbish in the rows of padding queries."""
+    generator = torch.Generator().manual_seed(seed)
+    n = max(lengths)
+    raw = torch.rand(n_layers, len(lengths), n_heads, n, n, generator=generator, dtype=torch.float64) ** 4
+    raw = raw * (torch.arange(n) < torch.tensor(lengths)[:, None])[None, :, None, None, :]
+    return raw / raw.sum(-1, keepdim=True)
+
+
+def counted(patterns, lengths, tally=None):
+    tally = tally or HeadDistanceTally(len(patterns), patterns.shape[2])
+    batch = batch_of(*lengths)
+    tally.begin(batch)
+    for layer, pattern in enumerate(patterns):
+        tally.add(layer, pattern, batch)
+    return tally
+
+
+def divergence(p, q):
+    """Half of Kullback and Leibler from p to the middle, half from q: a plain loop, smoothed as Clark et al. do."""
+    total = 0.0
+    smooth = [[0.999 * float(weight) + 0.001 / len(p) for weight in row] for row in (p, q)]
+    for a, b in zip(*smooth, strict=True):
+        middle = (a + b) / 2
+        total += a * math.log(a / middle) / 2 + b * math.log(b / middle) / 2
+    return total
+
+
+def expected(patterns, lengths):
+    heads = patterns.transpose(1, 2).flatten(0, 1).numpy()  # [n_all_heads, batch, n, n]
+    found = np.zeros((len(heads), len(heads)))
+    for i, first in enumerate(heads):
+        for j, second in enumerate(heads):
+            rows = [
+                divergence(first[text, query, :length], second[text, query, :length])
+                for text, length in enumerate(lengths)
+                for query in range(length)
+            ]
+            found[i, j] = sum(rows) / len(rows)
+    return found
+
+
+def test_it_is_the_mean_over_queries_of_a_plain_loop():
+    lengths = (5, 2, 7)
+    patterns = random_patterns(2, 3, lengths)
+    found = counted(patterns, lengths)
+    np.testing.assert_allclose(found.results(), expected(patterns, lengths), atol=1e-12)
+    assert found.n_queries == 14
+
+
+def test_heads_that_attend_to_different_tokens_are_next_to_ln_2():
+    n = 8
+    shifted = torch.eye(n)[[*range(1, n), 0]]
+    patterns = torch.stack([torch.eye(n), shifted])[None, None]
+    found = float(counted(patterns, (n,)).results()[0, 1])
+    high, low = 0.999 + 0.001 / n, 0.001 / n  # two places with one of them each, in the others low in both
+    middle = (high + low) / 2
+    assert found == pytest.approx(high * math.log(high / middle) + low * math.log(low / middle), abs=1e-6)
+    assert math.log(2) - 0.01 < found < math.log(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_patterns_of_fewer_digits_are_compared_in_single_precision(dtype):
+    patterns = random_patterns(1, 3, (6,)).to(dtype)
+    found = counted(patterns, (6,)).results()
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=1e-6)
+
+
+def test_padding_changes_nothing(checkpoint):
+    items = encode(checkpoint, [Text(text) for text in TEXTS])
+    assert len({len(item) for item in items}) > 2
+    together, alone = HeadDistanceTally(3, 4), HeadDistanceTally(3, 4)
+    count_batch(together, checkpoint, collate(checkpoint, items), None)
+    for item in items:
+        count_batch(alone, checkpoint, collate(checkpoint, [item]), None)
+    assert together.n_queries == alone.n_queries == sum(map(len, items))
+    np.testing.assert_allclose(together.results(), alone.results(), atol=1e-6)
+    assert float(together.results().max()) > 0.05
+
+
+def test_of_many_queries_a_few_evenly_spread_are_compared():
+    n, texts = 60, 20
+    lengths = (n,) * texts
+    patterns = torch.zeros(1, texts, 2, n, n)
+    patterns[..., 0] = 1.0  # alike, but in the second half of the texts' second heads
+    patterns[:, texts // 2 :, 1, :, 0] = 0.0
+    patterns[:, texts // 2 :, 1, :, 1] = 1.0
+    found = counted(patterns, lengths)
+    assert found.n_queries == MOST_QUERIES < n * texts
+    assert float(found.results()[0, 1]) == pytest.approx(math.log(2) / 2, abs=0.01)
+
+
+def test_states_of_two_tallies_add_up_to_that_of_one():
+    first, second = random_patterns(2, 2, (4, 3), seed=1), random_patterns(2, 2, (6,), seed=2)
+    both = counted(second, (6,), counted(first, (4, 3)))
+    merged = counted(first, (4, 3))
+    merged.merge(counted(second, (6,)).state())
+    assert merged.n_queries == both.n_queries == 13
+    assert torch.equal(merged.results(), both.results())
+    assert not torch.allclose(merged.results(), counted(first, (4, 3)).results())
+
+
+def test_a_batch_that_broke_off_is_forgotten():
+    patterns = random_patterns(2, 2, (5,))
+    tally = HeadDistanceTally(2, 2)
+    tally.begin(batch_of(3))
+    tally.add(0, random_patterns(1, 2, (3,))[0], batch_of(3))
+    counted(patterns, (5,), tally)
+    assert tally.n_queries == 5
+    assert torch.equal(tally.results(), counted(patterns, (5,)).results())
+
+
+@pytest.mark.parametrize("layers", [(1,), (0, 0), (0, 2)])
+def test_layers_come_in_order(layers):
+    patterns, batch = random_patterns(3, 2, (5,)), batch_of(5)
+    tally = HeadDistanceTally(3, 2)
+    tally.begin(batch)
+    for layer in layers[:-1]:
+        tally.add(layer, patterns[layer], batch)
+    with pytest.raises(ValueError, match=f"Expected layer {len(layers) - 1}. Got {layers[-1]}"):
+        tally.add(layers[-1], patterns[layers[-1]], batch)

@@ -1,0 +1,194 @@
+"""Checkpoints whose heads are built by hand: the labels, and the scores, must come out."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertModel, GPT2Model
+
+from attnviz import analyze
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.judge.verdicts import Verdict
+from attnviz.language.parsers import load_parser
+from attnviz.language.syntax import parse_texts
+from tests.conftest import needs_parser
+from tests.support.models import (
+    CAUSAL_LOOKS_AT,
+    LOOKS_AT,
+    bert_config,
+    bert_tokenizer,
+    gpt2_config,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+)
+
+TEXT = "the cat that i saw ran away and the dog was in the house of he"
+BERT_TOKENS = 18  # 16 words, [CLS] and [SEP]
+ALSO_LOCAL = {"previous-token", "next-token", "current-token"}
+"""Heads that look at most one position away are local, too."""
+
+
+def of_bert(layers: list[Any], text: str = TEXT, d_head: int = 32, **options: Any) -> Analysis:
+    model = hand_built_bert(layers, d_head)
+    return analyze(text, model=model, tokenizer=bert_tokenizer(), **{"syntax": False, **options})
+
+
+def of_gpt2(layers: list[Any], text: str = TEXT, **options: Any) -> Analysis:
+    return analyze(text, model=hand_built_gpt2(layers), tokenizer=gpt2_tokenizer(), syntax=False, **options)
+
+
+@pytest.fixture(scope="module")
+def bert() -> Analysis:
+    """Two layers with one head of every kind, in opposite order."""
+    heads = list(LOOKS_AT.values())
+    return of_bert([heads, heads[::-1]])
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Analysis:
+    """Two layers with one head of every kind, in opposite order."""
+    heads = list(CAUSAL_LOOKS_AT.values())
+    return of_gpt2([heads, heads[::-1]])
+
+
+def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
+    return {verdict.name: verdict for verdict in analysis.head(head).patterns}
+
+
+def claimed(analysis: Analysis, head: str) -> set[str]:
+    return {name for name, verdict in named(analysis, head).items() if verdict.passed}
+
+
+def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
+    first = list(looks_at).index(name)
+    return f"L0H{first}", f"L1H{len(looks_at) - 1 - first}"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [*(("bert", name) for name in LOOKS_AT), *(("gpt2", name) for name in CAUSAL_LOOKS_AT)],
+)
+def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name: str, request: pytest.FixtureRequest):
+    analysis: Analysis = request.getfixturevalue(model)
+    for head in places(LOOKS_AT if model == "bert" else CAUSAL_LOOKS_AT, name):
+        assert analysis.head(head).label == name
+        assert claimed(analysis, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert named(analysis, head)[name].score == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["previous-token", "next-token", "current-token"])
+def test_the_shares_that_a_bert_head_was_not_built_for_are_near_zero(bert: Analysis, name: str):
+    verdicts = named(bert, places(LOOKS_AT, name)[0])
+    for other in {"previous-token", "next-token", "current-token", "long-range"} - {name}:
+        assert verdicts[other].score == pytest.approx(0, abs=0.01)
+
+
+def test_the_statistics_of_a_long_range_head_are_those_of_six_positions(bert: Analysis):
+    found = bert.head(places(LOOKS_AT, "long-range")[0]).statistics
+    assert found["distance"] == pytest.approx(6, abs=0.05)
+    assert found["confidence"] == pytest.approx(1, abs=0.01)
+    assert found["sink"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_patterns_of_built_heads_are_where_they_were_aimed(bert: Analysis, gpt2: Analysis):
+    previous = bert.pattern(places(LOOKS_AT, "previous-token")[0])
+    assert previous[1:].argmax(-1).tolist() == list(range(BERT_TOKENS - 1))
+    following = bert.pattern(places(LOOKS_AT, "next-token")[0])
+    assert following[:-1].argmax(-1).tolist() == list(range(1, BERT_TOKENS))
+    assert gpt2.pattern(places(CAUSAL_LOOKS_AT, "sink")[0]).argmax(-1).tolist() == [0] * len(gpt2.tokens)
+    assert gpt2.pattern(places(CAUSAL_LOOKS_AT, "current-token")[0]).diagonal().tolist() == pytest.approx(
+        [1.0] * len(gpt2.tokens), abs=1e-3
+    )
+
+
+def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
+    head = bert.head(places(LOOKS_AT, "broad")[0])
+    assert head.statistics["entropy"] == pytest.approx(bert.context.uniform["entropy"], abs=1e-4)
+    assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
+    for verdict in head.patterns:
+        assert verdict.score == pytest.approx(verdict.baseline, abs=1e-4), verdict.name
+
+
+def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
+    head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
+    assert head.statistics["entropy"] == pytest.approx(gpt2.context.uniform["entropy"], abs=1e-4)
+    for verdict in head.patterns:
+        assert verdict.score == (None if verdict.baseline is None else pytest.approx(verdict.baseline, abs=0.05))
+
+
+@pytest.mark.parametrize(("position", "is_sink"), [(0, True), (BERT_TOKENS - 1, True), (8, False)])
+def test_a_head_that_rests_on_a_special_token_is_a_sink_and_on_a_word_none(position: int, is_sink: bool):
+    found = of_bert([[lambda _: [position], LOOKS_AT["broad"]]])
+    assert (found.head("L0H0").label == "sink") is is_sink
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(float(is_sink), abs=0.01)
+    assert found.head("L0H1").label == "broad"
+
+
+def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
+    found = of_gpt2([[lambda _: [1], lambda _: [0]]])
+    assert [head.label for head in found.heads] == ["long-range", "sink"]
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_window_decides_what_is_local():
+    two_back = [[lambda query: [query - 2], LOOKS_AT["broad"]]]
+    assert of_bert(two_back).head("L0H0").label == "heterogeneous"
+    assert of_bert(two_back, local_window=2).head("L0H0").label == "local"
+    assert of_bert(two_back, long_range_from=2).head("L0H0").label == "long-range"
+
+
+def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
+    """ "the" looks at [CLS]; of the four pieces of the long word one looks at "the", three at itself; "cat" at it."""
+    heads = [[LOOKS_AT["previous-token"], LOOKS_AT["broad"]]]
+    text = "the unbelievableness cat"
+    by_token, by_word = of_bert(heads, text), of_bert(heads, text, words=True)
+    assert by_token.head("L0H0").statistics["previous"] == pytest.approx(1, abs=0.01)
+    assert by_word.units.labels == ("[CLS]", "the", "unbelievableness", "cat", "[SEP]")
+    assert by_word.head("L0H0").statistics["previous"] == pytest.approx((1 / 4 + 1) / 2, abs=0.01)
+    assert by_word.head("L0H0").statistics["current"] == pytest.approx((3 / 4) / 2, abs=0.01)
+    assert by_word.head("L0H0").statistics["sink"] == pytest.approx(1 / 3, abs=0.01)
+
+
+@needs_parser
+@pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
+def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
+    text = "The old cat saw the dog. A dog saw the old house. " * 3
+    model_text = text.strip()
+    tokenizer = bert_tokenizer()
+    plain = of_bert([[LOOKS_AT["broad"]] * 2], model_text, d_head=64)
+    parse = parse_texts(load_parser(), [model_text], plain.tokens)
+    aim = {}
+    for arc in parse.arcs:
+        (dependent,), (head,) = parse.words[arc.dependent].positions, parse.words[arc.head].positions
+        if arc.relation == "det":
+            aim |= {dependent: head} if direction == "dependent_to_head" else {head: dependent}
+    follower = lambda query: [aim[query]] if query in aim else []  # noqa: E731
+    resting = lambda query: [aim.get(query, 0)]  # noqa: E731
+    model = hand_built_bert([[follower, resting]], d_head=64)
+    found = analyze(model_text, model=model, tokenizer=tokenizer)
+    assert found.head("L0H0").label == "syntactic:det"
+    assert found.head("L0H1").label == "sink"  # most of its attention, whatever the rest does
+    assert named(found, "L0H1")["det"].passed
+    det = named(found, "L0H0")["det"]
+    assert (det.score, det.n, det.direction, det.offset) == (1.0, 12, direction, 1)
+    assert det.baseline == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("model_class", "config", "tokenizer"),
+    [(BertModel, bert_config, bert_tokenizer), (GPT2Model, gpt2_config, gpt2_tokenizer)],
+    ids=["bert", "gpt2"],
+)
+def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any, tokenizer: Any, seed: int):
+    torch.manual_seed(seed)
+    found = analyze(TEXT, model=model_class(config()), tokenizer=tokenizer())
+    assert len(found.heads) == 12
+    assert {head.label for head in found.heads} <= {"broad", "heterogeneous"}
+    assert not any(
+        verdict.passed
+        for head in found.heads
+        for verdict in head.patterns
+        if verdict.kind not in ("broad", "syntactic")
+    )

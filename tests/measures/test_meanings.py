@@ -1,0 +1,140 @@
+"""Attention to words alike in meaning: against plain loops, and on patterns made to seek or to shun them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.tallies import MeaningTally, mean_embedding
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.reading import Text
+from tests.support import independent
+from tests.support.corpora import count, count_batch
+from tests.support.models import bert_tokenizer, sharp_bert
+
+TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
+
+
+def counted(checkpoint: Checkpoint, places: list[int], batch_size: int = 1) -> MeaningTally:
+    """A tally of these of the texts, every replicate weighted by their places."""
+    texts = [Text(TEXTS[place], number=10 + place) for place in places]
+    tally: MeaningTally = count(MeaningTally(checkpoint, 3), checkpoint, texts, batch_size)
+    return tally
+
+
+def by_hand(checkpoint: Checkpoint, texts: list[str]) -> tuple[np.ndarray, float]:
+    """Scores, [n_layers, n_heads], and baseline as defined, pair by pair."""
+    tokenizer, causal = checkpoint.tokenizer, checkpoint.architecture.causal
+    table = checkpoint.model.get_input_embeddings().weight.detach().double()
+    special = tokenizer.all_special_tokens
+    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]
+    table = table - table[ordinary].mean(0)
+    weighted, total, means = 0.0, 0.0, []
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        sink = independent.sink_flags(checkpoint.model, tokenizer, text, None)
+        patterns = independent.attentions(checkpoint.model, tokenizer, text, None)
+        for q in range(len(ids)):
+            found = []
+            for k in range(q + 1 if causal else len(ids)):
+                if sink[q] or sink[k] or ids[q] == ids[k]:
+                    continue
+                found.append(float(torch.cosine_similarity(table[ids[q]], table[ids[k]], dim=0)))
+                weighted = weighted + patterns[:, :, q, k] * found[-1]
+                total = total + patterns[:, :, q, k]
+            means += [sum(found) / len(found)] if found else []
+    return weighted / total, sum(means) / len(means)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, batch_size: int):
+    tally = counted(checkpoint, [0, 1, 2, 3], batch_size)
+    found = tally.results()
+    expected, expected_baseline = by_hand(checkpoint, TEXTS)
+    assert expected.shape == (3, 4)
+    np.testing.assert_allclose(found.scores[0], expected, atol=1e-6)
+    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=1e-6)
+    assert (found.texts, found.n) == (4, tally.n_queries)
+
+
+def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
+    weights = text_weights(0, [10, 11, 12, 13], 3)
+    assert float(weights[1:].sum(1).min()) > 0
+    assert len({tuple(row) for row in weights.tolist()}) == 4
+    drawn = []
+    for row in weights[1:].long().tolist():
+        drawn.append(counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results())
+    found = counted(checkpoint, [0, 1, 2, 3], 2).results()
+    assert torch.allclose(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=1e-7)
+    above = torch.stack([each.scores - each.baseline for each in drawn])
+    assert torch.allclose(found.differences, above.std(0), atol=1e-7)
+    assert float(found.differences.min()) > 0
+
+
+def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
+    tally = MeaningTally(checkpoint, 2)
+    (batch,) = batches(checkpoint, [Text("cat cat cat")], 1)
+    if checkpoint.architecture.causal:  # at its start the word is another token, and a sink
+        assert len(set(batch.inputs["input_ids"][0, 1:].tolist())) == 1
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    n = batch.valid.shape[1]
+    tally.add(0, torch.full((1, 4, n, n), 1 / n), batch)
+    found = tally.results()
+    assert found.scores.isnan().all()
+    assert found.baseline.isnan().all()
+    assert found.n == 0
+
+
+def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
+    model, tokenizer = sharp_bert(vocab_size=len(bert_tokenizer()) + 7), bert_tokenizer()
+    table = model.get_input_embeddings().weight
+    expected = table[[i for i in range(len(tokenizer)) if i not in range(5)]].mean(0)
+    with torch.no_grad():
+        table[:5] += 100
+        table[len(tokenizer) :] -= 50
+    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=1e-7)
+
+
+def made(checkpoint: Checkpoint, taste: float, self_weight: float = 0.0) -> Any:
+    """What a tally finds where heads seek (positive taste) or shun words with a high cosine."""
+    tally = MeaningTally(checkpoint, 2)
+    (batch,) = batches(checkpoint, [Text(TEXTS[3])], 1)
+    table = checkpoint.model.get_input_embeddings().weight.detach().double() - mean_embedding(checkpoint)
+    vectors = torch.nn.functional.normalize(table[batch.inputs["input_ids"][0]], dim=-1)
+    n = len(vectors)
+    forbidden = torch.eye(n, dtype=torch.bool)
+    if checkpoint.architecture.causal:
+        forbidden |= torch.ones(n, n, dtype=torch.bool).triu()
+    pattern = (taste * vectors @ vectors.T).masked_fill(forbidden, -torch.inf).softmax(-1).nan_to_num(0)
+    pattern = (1 - self_weight) * pattern + self_weight * torch.eye(n)
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    tally.add(0, pattern.expand(1, 4, n, n), batch)
+    found = tally.results()
+    return float(found.scores[0, 0, 0]), float(found.baseline[0, 0, 0]), float(tally.on_pairs()[0, 0])
+
+
+def test_a_head_that_seeks_words_alike_scores_above_uniform_attention_and_one_that_shuns_them_below(
+    checkpoint: Checkpoint,
+):
+    seeking, baseline, _ = made(checkpoint, 10)
+    even, _, _ = made(checkpoint, 0)
+    shunning, _, _ = made(checkpoint, -10)
+    assert seeking > baseline + 0.1
+    assert shunning < baseline - 0.1
+    assert abs(even - baseline) < 0.02
+
+
+def test_padding_changes_nothing(checkpoint: Checkpoint):
+    items = encode(checkpoint, [Text(text) for text in TEXTS[:2]])
+    found = []
+    for batch in (collate(checkpoint, items[:1]), collate(checkpoint, items)):
+        tally = MeaningTally(checkpoint, 2)
+        weights = torch.zeros(3, len(batch.items), dtype=torch.float64)
+        weights[:, 0] = 1  # the other text makes the batch longer, and does not count
+        count_batch(tally, checkpoint, batch, weights)
+        found.append(tally.results())
+    assert torch.allclose(found[0].scores, found[1].scores, atol=1e-5)
+    assert torch.allclose(found[0].baseline, found[1].baseline)

@@ -1,0 +1,339 @@
+"""Verdicts at the edges of their thresholds, and the one label that comes of them."""
+
+from dataclasses import replace
+from math import log
+
+import pytest
+import torch
+
+from attnviz.commands.heads.findings import HeadFindings
+from attnviz.figures.families import family_of_pattern
+from attnviz.judge.rules import BROAD_SHARE
+from attnviz.judge.verdicts import (
+    ENOUGH,
+    HETEROGENEOUS,
+    LEAST_N,
+    TOO_SHORT,
+    Label,
+    Verdict,
+    judge,
+    label_of,
+)
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.measures.estimates import estimated
+from attnviz.measures.patterns import NAMES, PATTERNS, TOP
+from attnviz.measures.relations import RelationCount
+from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.models.head_ids import HeadId
+from tests.support.verified import context_of
+
+# [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6
+CONTEXT = context_of([True] + [False] * 10 + [True])
+
+
+def judged(
+    context: TextContext = CONTEXT, relations: list[RelationCount] | None = None, **found: float
+) -> dict[str, Verdict]:
+    statistics = {**dict.fromkeys((*SCALARS, *TOP.values())), **found}
+    return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], HeadId(0, 0))}
+
+
+def passed(context: TextContext = CONTEXT, **found: float) -> list[str]:
+    return [name for name, verdict in judged(context, **found).items() if verdict.passed]
+
+
+def counted(
+    scores: list[list[float]], baselines: dict[str, list[list[float]]], n: int, on_sinks: list[bool] | None = None
+) -> RelationCount:
+    """Of scores [n_directions, n_heads] and baselines of that shape, of one layer."""
+    of_guesses = {name: torch.tensor(values, dtype=torch.float64)[None, :, None] for name, values in baselines.items()}
+    accuracy = estimated(torch.tensor(scores, dtype=torch.float64)[None, :, None], of_guesses, n, 1, DIRECTIONS)
+    resting = None if on_sinks is None else torch.tensor(on_sinks)[:, None, None]
+    return RelationCount("nsubj", 1, accuracy, resting)
+
+
+def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationCount:
+    return counted([[forward], [backward]], {"fixed offset": [[offset_accuracy]] * 2}, n)
+
+
+def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Verdict:
+    return Verdict(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
+
+
+# --- thresholds ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "fails", "passes"),
+    [
+        ("previous", 0.5, 0.5001),
+        ("current", 0.5, 0.5001),
+        ("next", 0.5, 0.5001),
+        ("local", 0.639, 0.641),  # half of what uniform attention, 0.28, leaves
+        ("long_range", 0.709, 0.711),  # likewise of 0.42
+        ("sink", 0.6, 0.6001),
+    ],
+)
+def test_a_score_has_to_be_above_its_threshold(name: str, fails: float, passes: float):
+    assert passed(**{name: fails}) == []
+    assert passed(**{name: passes}) == [NAMES.get(name, name)]
+
+
+def test_broad_is_broad_with_sinks_and_without_them():
+    with_sinks, without = (BROAD_SHARE * uniform for uniform in (log(12), log(10)))
+    assert passed(entropy=with_sinks + 1e-9, entropy_non_sink=without + 1e-9) == ["broad"]
+    assert passed(entropy=with_sinks - 1e-6, entropy_non_sink=without + 1e-9) == []
+    assert passed(entropy=with_sinks + 1e-9, entropy_non_sink=without - 1e-6) == []
+    assert judged(entropy=1.0, entropy_non_sink=without)["broad"].on_content == pytest.approx(BROAD_SHARE)
+    assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
+
+
+@pytest.mark.parametrize(
+    ("sinks", "baseline", "name", "fails", "passes"),
+    [
+        ([False] * 3, 7 / 9, "local", 8 / 9 - 0.001, 8 / 9 + 0.001),
+        ([True, *[False] * 3, True, True, True, True], 5 / 8, "sink", 0.72, 0.73),
+    ],
+)
+def test_a_score_that_uniform_attention_almost_reaches_does_not_pass(
+    sinks: list[bool], baseline: float, name: str, fails: float, passes: float
+):
+    context = context_of(sinks)
+    assert (context.uniform["sink"] if name == "sink" else context.baselines[name]) == pytest.approx(baseline)
+    assert passed(context, **{name: fails}) == []
+    assert passed(context, **{name: passes}) == [NAMES.get(name, name)]
+
+
+@pytest.mark.parametrize("n", [10, 100, 500])
+@pytest.mark.parametrize("name", ["local", "long_range"])
+def test_local_and_long_range_can_be_reached_and_missed_in_texts_of_any_length(n: int, name: str):
+    """A head of the pattern passes, uniform attention and one with a third of the rest do not, whatever the length."""
+    context = context_of([True, *[False] * n, True])
+    uniform = context.baselines[name]
+    assert uniform is not None
+    assert passed(context, **{name: 1.0}) == [NAMES[name]]
+    for share in (0.0, 1 / 3):
+        assert passed(context, **{name: uniform + share * (1 - uniform)}) == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_nothing_passes_on_fewer_than_three_instances(n: int):
+    context = context_of([True, *[False] * n, *[True] * 2])
+    found = judged(context, [relation(1.0, n=n)], current=1.0, sink=1.0, entropy=99.0)
+    assert {name: found[name].passed for name in ("sink", "nsubj")} == dict.fromkeys(("sink", "nsubj"), n >= LEAST_N)
+    assert passed(context, current=1.0) == (["current-token"] if n >= LEAST_N else [])
+
+
+def test_broad_cannot_be_measured_on_one_token():
+    broad = judged(context_of([True], causal=True), entropy=0.0)["broad"]
+    assert (broad.score, broad.baseline, broad.passed) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (relation(0.6), True),
+        (relation(0.5, 0.6), True),
+        (relation(0.59), False),
+        (relation(0.8, offset_accuracy=0.7), True),
+    ],
+)
+def test_a_relation_passes_ten_points_above_the_best_offset(found: RelationCount, holds: bool):
+    assert judged(relations=[found])["nsubj"].passed is holds
+
+
+def test_a_relation_is_judged_in_its_better_direction():
+    forward, backward = judged(relations=[relation(0.7, 0.2)]), judged(relations=[relation(0.2, 0.7)])
+    assert (forward["nsubj"].direction, forward["nsubj"].score) == ("dependent_to_head", 0.7)
+    assert (backward["nsubj"].direction, backward["nsubj"].score) == ("head_to_dependent", 0.7)
+    assert (forward["nsubj"].offset, forward["nsubj"].baseline, forward["nsubj"].n) == (1, 0.5, 20)
+
+
+def test_the_largest_baseline_of_a_relation_decides():
+    others = {"fixed offset": 0.5, "chance": 0.1, "longest word": 0.75}
+    found = judged(relations=[counted([[0.8], [0.1]], {name: [[of]] * 2 for name, of in others.items()}, 12)])["nsubj"]
+    assert (found.baseline, found.largest_baseline, found.passed) == (0.75, "longest word", False)
+    assert found.baselines == pytest.approx(others)
+    found = judged(relations=[relation(0.8)])["nsubj"]
+    assert (found.baseline, found.largest_baseline, found.passed) == (0.5, "+1", True)
+
+
+def of_head(relation: RelationCount, head: int) -> Verdict:
+    return judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, [relation], HeadId(0, head))[-1]
+
+
+def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
+    """0.9 is less than 0.95, which always the last word is right, and 0.6 is more than 0.3."""
+    baselines = {
+        "fixed offset": [[0.2, 0.2], [0.2, 0.2]],
+        "last word": [[0.95, 0.95], [0.3, 0.3]],
+        "other words": [[0.0, 0.0], [0.1, 0.55]],
+    }
+    both = counted([[0.9, 0.9], [0.6, 0.6]], baselines, 12)
+    first, second = of_head(both, 0), of_head(both, 1)
+    assert (first.direction, first.passed) == ("head_to_dependent", True)
+    assert (first.score, first.baseline) == pytest.approx((0.6, 0.3))
+    assert (second.baseline, second.largest_baseline, second.passed) == (pytest.approx(0.55), "other words", False)
+
+
+def test_the_relations_of_the_right_head_are_read():
+    both = counted([[0.1, 0.9], [0.0, 0.0]], {"fixed offset": [[0.5, 0.5]] * 2}, 12)
+    assert [of_head(both, head).score for head in (0, 1)] == pytest.approx([0.1, 0.9])
+
+
+def test_verdicts_carry_baseline_and_n():
+    verdicts = judged(previous=0.2, sink=0.3, entropy=1.0)
+    previous, sink, broad = (verdicts[name] for name in ("previous-token", "sink", "broad"))
+    assert (previous.baseline, previous.n, previous.margin) == (pytest.approx(0.09), 9, pytest.approx(0.11))
+    assert (sink.baseline, sink.n) == (pytest.approx(1 / 6), 10)
+    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.uniform["entropy"]), 12)
+
+
+def test_what_is_not_measured_does_not_pass_and_has_no_margin():
+    verdicts = judged()
+    assert not any(verdict.passed for verdict in verdicts.values())
+    assert verdicts["local"].score is None
+    assert verdicts["local"].margin == float("-inf")
+
+
+@pytest.mark.parametrize(("n", "enough"), [(ENOUGH - 1, False), (ENOUGH, True)])
+def test_few_instances_are_weak_evidence(n: int, enough: bool):
+    assert ENOUGH == 10
+    assert with_score("local", n=n).enough is enough
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+IN_ORDER = ["sink", "previous-token", "local", "broad"]
+
+
+@pytest.mark.parametrize("first", range(len(IN_ORDER)))
+def test_the_more_telling_pattern_gives_the_label(first: int):
+    verdicts = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
+    verdicts[-1] = replace(verdicts[-1], score=0.99)  # the largest error reduction, of the least telling
+    assert label_of(verdicts, 20).name == label_of(verdicts[::-1], 20).name == IN_ORDER[first]
+
+
+def test_of_specific_patterns_the_largest_error_reduction_gives_the_label():
+    """As of L2H8 of minilm: case has the larger margin, det the larger share of what its baseline misses."""
+    det, case = (
+        with_score("det", 0.81, "syntactic", baseline=0.59),
+        with_score("case", 0.68, "syntactic", baseline=0.38),
+    )
+    assert case.margin > det.margin
+    label = label_of([case, det], 20)
+    assert (label.name, label.verdict, label.error_reduction) == ("syntactic:det", det, pytest.approx(0.22 / 0.41))
+    following = with_score("next-token", 0.57, baseline=0.12)
+    assert label_of([case, det, following], 20).name == "syntactic:det"
+    assert label_of([case, det, replace(following, score=0.61)], 20).name == "next-token"
+    assert label_of([case, replace(det, passed=False)], 20).name == "syntactic:case"
+
+
+@pytest.mark.parametrize(
+    ("n", "score", "baseline", "name"),
+    [
+        (10, 0.9, 0.1, "syntactic:nsubj"), (9, 0.9, 0.1, "local"), (0, 0.9, 0.1, "local"),
+        (10, 0.9, 0.8, "local"), (10, 0.9, 0.7, "local"), (10, 0.9, 0.6, "syntactic:nsubj"),
+        (30, 0.9, 0.8, "syntactic:nsubj"),
+    ],
+)  # fmt: skip
+def test_a_relation_of_few_instances_or_few_more_right_is_no_label(n: int, score: float, baseline: float, name: str):
+    relation = with_score("nsubj", score, "syntactic", n=n, baseline=baseline)
+    assert label_of([with_score("local"), relation], 50).name == name
+
+
+def test_induction_is_compared_by_what_it_has_on_repeats():
+    found = replace(with_score("induction", 0.2, "repeats"), on_repeats=0.9, baseline_on_repeats=0.2)
+    assert found.error_reduction == pytest.approx(0.7 / 0.8)
+    assert label_of([with_score("previous-token", 0.85, baseline=0.1), found], 20).name == "induction"
+    assert label_of([with_score("previous-token", 0.95, baseline=0.1), found], 20).name == "previous-token"
+
+
+def test_a_relation_named_like_a_position_is_not_taken_for_one():
+    assert (
+        label_of([with_score("sink", 0.95, "syntactic", n=30), with_score("next-token")], 20).name == "syntactic:sink"
+    )
+
+
+def test_a_short_text_has_no_label_and_one_of_less_than_ten_an_uncertain_one():
+    verdict = with_score("previous-token", n=9)
+    assert label_of([verdict], LEAST_N - 1) == Label(TOO_SHORT, None, 2)
+    few, enough = label_of([verdict], LEAST_N), label_of([replace(verdict, n=ENOUGH)], ENOUGH)
+    assert (few.name, few.n, few.certain, few.shown) == ("previous-token", 3, False, "previous-token?")
+    assert (enough.n, enough.certain, enough.shown) == (10, True, "previous-token")
+    assert not label_of([verdict], 50).certain  # nine of fifty tokens have what it rests on
+    assert label_of([verdict], 2).shown == TOO_SHORT
+
+
+SHOWS_NOTHING = {
+    "previous": 0.2, "current": 0.2, "next": 0.2, "local": 0.4, "long_range": 0.3, "sink": 0.1, "entropy": 1.0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [SHOWS_NOTHING, {"sink": 0.1}, {"current": 0.1}])
+def test_a_head_that_shows_nothing_is_heterogeneous(found: dict[str, float]):
+    assert label_of(list(judged(**found).values()), 10) == Label(HETEROGENEOUS, None, 10)
+
+
+def findings(**found: float) -> HeadFindings:
+    verdicts = tuple(judged(**found).values())
+    return HeadFindings(
+        HeadId(0, 0), {**dict.fromkeys((*SCALARS, *TOP.values())), **found}, verdicts, label_of(verdicts, 10)
+    )
+
+
+def test_the_strongest_verdict_is_that_of_the_label():
+    head = findings(previous=0.8, local=1.0, entropy=1.0)
+    assert head.strongest is not None
+    assert head.strongest == head.labelled.verdict
+    assert (head.strongest.name, head.strongest.score, head.label) == ("previous-token", 0.8, "previous-token")
+
+
+def test_the_strongest_verdict_of_a_heterogeneous_head_has_the_largest_error_reduction():
+    head = findings(previous=0.3, long_range=0.45, local=0.4, sink=0.5, entropy=1.0)
+    assert head.labelled.verdict is None
+    assert head.strongest is not None
+    assert head.strongest.name == "previous-token"
+    assert findings(entropy=1.0).strongest is None
+
+
+@pytest.mark.parametrize(
+    ("sink", "label"), [(0.49, "previous-token"), (0.5, "heterogeneous"), (0.59, "heterogeneous"), (0.61, "sink")]
+)
+def test_a_position_is_no_label_where_sinks_take_more_of_all_attention(sink: float, label: str):
+    """0.98 of what is left of a half is less than the half."""
+    verdicts = [
+        Verdict("previous-token", "positional", 0.98, 0.1, 20, True, ""),
+        Verdict("sink", "sink", sink, 0.1, 20, sink > 0.6, ""),
+    ]
+    assert label_of(verdicts, 20).name == label
+
+
+@pytest.mark.parametrize(("on_top", "label"), [(0.49, HETEROGENEOUS), (0.5, "next-token")])
+def test_a_position_is_no_label_where_fewer_than_half_of_the_tokens_attend_there_most(on_top: float, label: str):
+    found = judged(next=0.54, next_top=on_top, local=0.9, local_top=0.9, sink=0.3)
+    assert found["next-token"].passed
+    assert found["next-token"].on_top == on_top
+    assert label_of(list(found.values()), 20).name == label
+
+
+def test_a_single_position_that_sinks_outweigh_is_no_local_head_either():
+    """The previous token has 0.48 of all attention, the sinks 0.5; with the token itself the two have 0.5."""
+    previous = Verdict("previous-token", "positional", 0.96, 0.1, 20, True, "")
+    others = [Verdict("local", "positional", 1.0, 0.2, 20, True, ""), Verdict("sink", "sink", 0.5, 0.1, 20, False, "")]
+    assert label_of([previous, *others], 20).name == HETEROGENEOUS
+    assert label_of(others, 20).name == "local"
+
+
+@pytest.mark.parametrize(("on_sinks", "label"), [(True, HETEROGENEOUS), (False, "syntactic:nsubj")])
+def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: bool, label: str):
+    both = counted([[1.0], [0.0]], {"fixed offset": [[0.5]] * 2}, 12, [on_sinks, not on_sinks])
+    found = judged(relations=[both])["nsubj"]
+    assert found.passed
+    assert label_of([found], 20).name == label
+
+
+def test_a_pattern_of_an_unknown_family_is_refused_by_name():
+    assert family_of_pattern(PATTERNS[0]).name == "positional"
+    with pytest.raises(ValueError, match=r"'previous-token' .* 'positionall': expected one of positional, .* FAMILIES"):
+        family_of_pattern(replace(PATTERNS[0], family="positionall"))

@@ -1,0 +1,122 @@
+"""Checkpoints whose heads are known by construction get exactly their roles; fresh ones get none but broad."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertModel, GPT2Model
+
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.judge.roles import Role
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.head_ids import HeadId
+from tests.support.models import (
+    CAUSAL_KNOWN_HEADS,
+    KNOWN_HEADS,
+    bert_config,
+    bert_tokenizer,
+    gpt2_config,
+    gpt2_tokenizer,
+    known_bert,
+    known_gpt2,
+)
+
+WORDS = "the cat that saw ran away one two three four five dog house tree of and".split()
+"""Each is one token of both tokenizers; so few that most tokens of a sentence have a copy in it."""
+
+RELATIONS = ["nsubj", "obj", "det", "amod", "obl:tmod"]
+SENTENCES = 120
+ALSO = {role: {"local"} for role in ("previous-token", "next-token", "current-token")}
+"""Roles that come with another by definition: at most one position away is local."""
+RETRIEVES = {("gpt2", "induction")}
+"""Causal heads that look at the token to be copied next."""
+
+MODELS = {"bert": (known_bert, KNOWN_HEADS), "gpt2": (known_gpt2, CAUSAL_KNOWN_HEADS)}
+FRESH = {"bert": (BertModel, bert_config), "gpt2": (GPT2Model, gpt2_config)}
+PLACES = [
+    (name, HeadId(layer, head), role)
+    for name, (_, layers) in MODELS.items()
+    for layer, heads in enumerate(layers)
+    for head, role in enumerate(heads)
+]
+
+
+def tree(words: list[str], rng: random.Random) -> str:
+    """A sentence in CoNLL-U with a random tree: no head can follow it better than a fixed offset does."""
+    order = rng.sample(range(1, len(words) + 1), len(words))
+    heads = dict.fromkeys(order[:1], 0)
+    for place, word in enumerate(order[1:], start=1):
+        heads[word] = rng.choice(order[:place])
+    rows = [
+        f"{i}\t{word}\t_\t_\t_\t_\t{heads[i]}\t{rng.choice(RELATIONS) if heads[i] else 'root'}\t_\t_\n"
+        for i, word in enumerate(words, start=1)
+    ]
+    return "".join(rows) + "\n"
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random words in sentences of 8 to 30, with random trees."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("corpus") / "random.conllu"
+    path.write_text("".join(tree(rng.choices(WORDS, k=rng.randint(8, 30)), rng) for _ in range(SENTENCES)))
+    return path
+
+
+def all_roles(checkpoint: Checkpoint, path: Path, control: bool = True) -> list[Role]:
+    profile = profile_heads(checkpoint, [path], repeats=True, control=control)
+    assert profile is not None
+    return list(profile.roles)
+
+
+def passed(roles: list[Role], head: HeadId) -> set[str]:
+    return {role.role for role in roles if role.passed and role.id == head}
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    return {"bert": bert_tokenizer(), "gpt2": gpt2_tokenizer()}
+
+
+@pytest.fixture(scope="module")
+def found(treebank: Path, tokenizers: dict[str, Any]) -> dict[str, list[Role]]:
+    """Every verdict on every head of both models."""
+    return {name: all_roles(from_loaded(model(), tokenizers[name]), treebank) for name, (model, _) in MODELS.items()}
+
+
+@pytest.mark.parametrize(("name", "head", "role"), PLACES, ids=[f"{name}-{role}" for name, _, role in PLACES])
+def test_a_head_gets_exactly_the_roles_that_it_was_built_for_and_their_scores(
+    found: dict[str, list[Role]], name: str, head: HeadId, role: str
+):
+    expected = {role} | ALSO.get(role, set()) | ({"retrieval"} if (name, role) in RETRIEVES else set())
+    assert passed(found[name], head) == expected
+    # near 1; less where some queries look at everything, or at several copies; of a group its cosine
+    (verdict,) = [verdict for verdict in found[name] if (verdict.id, verdict.role) == (head, role)]
+    least = {"offset": 0.75, "induction": 0.6, "semantic": 0.3}.get(role.partition(":")[0], 0.97)
+    assert least < verdict.score <= (0.6 if role == "semantic" else 1)
+    low, high = verdict.interval
+    assert low <= verdict.score <= high
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_verdict_that_could_be_given_was_given(found: dict[str, list[Role]], name: str):
+    """Nothing passes merely because it was not asked: 8 heads times the roles that the corpus can give."""
+    roles = [role.role.partition("+")[0].partition("-")[0] for role in found[name]]
+    names = {"previous", "current", "local", "long", "sink", "broad", "induction", "duplicate", "offset:", "semantic"}
+    names |= {"next"} if name == "bert" else {"retrieval"}
+    syntactic = {f"syntactic:{relation}" for relation in [*RELATIONS, "obl"]}
+    assert {role: roles.count(role) for role in roles} == dict.fromkeys(names | syntactic, 8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", FRESH)
+def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(
+    treebank: Path, tokenizers: dict[str, Any], name: str, seed: int
+):
+    model_class, config = FRESH[name]
+    torch.manual_seed(seed)
+    roles = all_roles(from_loaded(model_class(config()).eval(), tokenizers[name]), treebank, control=False)
+    assert len({role.id for role in roles}) == 12
+    assert {role.role for role in roles if role.passed} <= {"broad"}

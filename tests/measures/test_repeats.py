@@ -1,0 +1,361 @@
+"""Induction and duplicate-token: masks, scores beside uniform attention, labels, and what no repeat means."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnviz import analyze
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.judge.verdicts import judge, label_of
+from attnviz.measures.patterns import ON_REPEATS, REPEATS, duplicate, induction
+from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
+from attnviz.measures.statistics import measure
+from attnviz.measures.tallies import ordinary_ids
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.texts.batches import SampledAttention
+from tests.support import independent
+from tests.support.models import (
+    CAUSAL_LOOKS_AT,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    hand_built_gpt2,
+    known_gpt2,
+    sharp_bert,
+    sharp_gpt2,
+)
+from tests.support.verified import context_of, random_patterns, verified
+
+TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
+"""Eight words, twice; every one of them is one token of the tests' tokenizers."""
+
+
+def pairs(mask):
+    return {(query, key) for query, key in mask.nonzero().tolist()}
+
+
+def judged(pattern, context):
+    statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
+    return {found.name: found for found in judge(statistics, context, [], HeadId(0, 0))}
+
+
+# --- masks
+
+
+def test_the_masks_of_a_text_are_those_worked_out_by_hand():
+    assert pairs(duplicate("abcab")) == {(3, 0), (4, 1)}
+    assert pairs(induction("abcab")) == {(3, 1), (4, 2)}
+    assert pairs(duplicate("aba" + "a")) == {(2, 0), (3, 0), (3, 2)}
+    assert pairs(induction("aba" + "a")) == {(2, 1), (3, 1), (3, 3)}
+
+
+@given(st.lists(st.integers(0, 4), max_size=12))
+def test_the_masks_are_what_their_definitions_say(tokens):
+    positions = range(len(tokens))
+    earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
+    assert pairs(duplicate(tokens)) == earlier
+    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier}
+
+
+# --- scores
+
+
+def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all():
+    tokens = "abcdefabcdef"
+    pattern = torch.eye(12)[[0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]]  # the first copy rests on position 0, a sink
+    context = context_of([True] + [False] * 11, causal=True, tokens=tokens)
+    found = judged(pattern, context)["induction"]
+    assert found.n == 6
+    assert (found.score, found.on_repeats) == (1.0, 1.0)
+    assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
+    assert found.baseline_on_repeats == pytest.approx(sum(1 / (q + 1) for q in range(6, 12)) / 6)
+    assert found.passed
+
+
+def test_attention_of_queries_without_a_copy_lowers_the_share_but_not_the_score_on_repeats():
+    tokens = "abcdefabcdef"
+    pattern = torch.eye(12)[[0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]]
+    found = judged(pattern, context_of([True] + [False] * 11, causal=True, tokens=tokens))["induction"]
+    assert found.score == pytest.approx(6 / 11)
+    assert found.on_repeats == 1.0
+
+
+@pytest.mark.parametrize("name", REPEATS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_uniform_attention_scores_its_baselines(name, causal):
+    n = 9
+    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
+    context = context_of([False] * n, causal=causal, tokens="abcabcaba")
+    found = measure(verified(allowed / allowed.sum(1, keepdim=True)), context)
+    assert found[name][0] == pytest.approx(context.baselines[name])
+    assert found[ON_REPEATS[name]][0] == pytest.approx(context.uniform[ON_REPEATS[name]])
+
+
+def test_scores_are_those_of_a_plain_loop():
+    tokens, sink = "abacabadab", [True] + [False] * 9
+    pattern = random_patterns(10, n_heads=1, causal=True)[0]
+    found = measure(verified(pattern, torch.float64), context_of(sink, causal=True, tokens=tokens))
+    content = range(1, 10)
+    total = sum(float(pattern[q, k]) for q in content for k in content)
+    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k - 1 < q}
+    wanted["duplicate"] = lambda q, k: tokens[k] == tokens[q] and k < q
+    for name, chosen in wanted.items():
+        under = {q: [float(pattern[q, k]) for k in content if k <= q and chosen(q, k)] for q in content}
+        repeated = [sum(weights) for weights in under.values() if weights]
+        assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
+        assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
+
+
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "options"),
+    [
+        (sharp_bert, bert_tokenizer, {}),
+        (sharp_bert, bert_tokenizer, {"words": True}),
+        (sharp_bert, bert_tokenizer, {"pair": "the dog saw the cat"}),
+        (sharp_gpt2, gpt2_tokenizer, {}),
+        (sharp_gpt2, gpt2_tokenizer, {"words": True}),
+    ],
+)
+def test_scores_in_the_document_are_those_of_plain_transformers_and_numpy(make, tokenizer, options):
+    text = "the unbelievable cat saw the unbelievable dog and the cat ran"
+    model = make()
+    analysis = analyze(text, model=model, tokenizer=tokenizer(), syntax=False, **options)
+    wanted = list(independent.heads(model, tokenizer(), text, **options))
+    assert len(wanted) == len(analysis.heads) == 12
+    for head, (layer, place, numbers) in zip(analysis.heads, wanted, strict=True):
+        assert head.id == HeadId(layer, place)
+        found = {verdict.name: verdict for verdict in head.patterns}
+        for name, verdict in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
+            assert verdict.score == pytest.approx(numbers[name], abs=1e-4)
+            assert verdict.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
+            assert verdict.n >= 2
+
+
+# --- labels
+
+
+def test_a_gpt2_head_built_for_induction_gets_its_label():
+    heads = [
+        lambda query: [query - 7] if query >= 8 else [0],
+        lambda query: [query - 8] if query > 8 else [0],
+        CAUSAL_LOOKS_AT["previous-token"],
+        CAUSAL_LOOKS_AT["broad"],
+    ]
+    found = analyze(TWICE, model=hand_built_gpt2([heads]), tokenizer=gpt2_tokenizer(), syntax=False)
+    assert len(found.tokens) == 16
+    assert [head.label for head in found.heads] == ["induction", "duplicate-token", "previous-token", "broad"]
+    named = {verdict.name: verdict for verdict in found.heads[0].patterns}
+    assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
+    assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
+    assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)
+    assert not named["duplicate-token"].passed
+
+
+def test_where_the_text_alternates_a_previous_token_head_stays_one():
+    """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
+    n = 10
+    pattern = torch.eye(n)[[0, *range(n - 1)]]
+    found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
+    assert found["induction"].passed
+    assert label_of(list(found.values()), n).name == "previous-token"
+
+
+def after_copies(tokens):
+    """A head that attends to what followed the latest copy of its token; to the first position without one."""
+    earlier = [max((p for p in range(q) if tokens[p] == tokens[q]), default=-1) for q in range(len(tokens))]
+    return torch.eye(len(tokens))[[p + 1 for p in earlier]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "types", "holds"),
+    [
+        ("x the cat saw the dog and the man in the house of the boy".split(), 0, False),  # always before other words
+        ("x the cat ran because the cat sat while the cat ate".split(), 1, False),
+        ("x the cat saw a dog then the cat saw a man".split(), 3, True),
+        ("x the cat ran so the cat ran".split(), 2, True),
+    ],
+)
+def test_induction_rests_on_two_different_tokens_that_come_back_with_what_followed_them(tokens, types, holds):
+    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(after_copies(tokens), context)["induction"]
+    assert found.on_repeats == pytest.approx(1)
+    assert (found.types, found.passed) == (types, holds)
+
+
+def test_a_head_that_does_it_for_one_token_only_is_no_induction_head():
+    """Five of eight repeats are of "the", for which the head has the pattern; "cat" and "ran" look at themselves."""
+    tokens = "x the cat ran and the cat ran the dog the cow the cat the man".split()
+    pattern = after_copies(tokens)
+    for place, token in enumerate(tokens):
+        if token != "the":
+            pattern[place] = torch.eye(len(tokens))[place]
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(pattern, context)["induction"]
+    assert (found.on_repeats, found.n, found.types, found.passed) == (0.625, 8, 1, False)
+
+
+def test_duplicate_tokens_are_of_two_kinds_too():
+    tokens = "x the cat the dog the man the cow".split()
+    last = [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(torch.eye(len(tokens))[last], context)["duplicate-token"]
+    assert (found.on_repeats, found.n, found.types, found.passed) == (1, 3, 1, False)
+
+
+# --- random sequences of a profile
+
+
+def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
+    """What a tally finds in patterns made from token ids, and the ids of the sequences that repeat as a whole."""
+    seen, runs = [], iter(range(1000))
+
+    def run(_, batch, visit):
+        ids = batch.inputs["input_ids"]
+        if not checkpoint.architecture.causal or next(runs) % 2 == 0:  # else one with needles, of causal models alone
+            seen.extend(ids.tolist())
+        patterns = torch.stack([pattern_of(row) for row in ids])[:, None].expand(-1, checkpoint.n_heads, -1, -1)
+        for layer in range(checkpoint.n_layers):
+            visit(layer, patterns)
+
+    tally, told = RepeatTally(checkpoint, seed), []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SampledAttention, "run", run)
+        tally.measure(SampledAttention(checkpoint), list(range(SEQUENCES)), batch_size, told.append)
+    assert told[-1] == SEQUENCES
+    return tally, seen
+
+
+def test_a_perfect_induction_head_scores_one_because_only_the_second_half_counts(checkpoint):
+    """Its last query of the first half has no copy before it, and looks elsewhere like all of the first half."""
+    half = 20
+
+    def induction_head(ids):
+        return torch.eye(len(ids))[[0] * half + list(range(1, half + 1))]
+
+    tally, seen = sequences_of(checkpoint, induction_head)
+    assert (len(seen), len(seen[0])) == (SEQUENCES, 2 * half)
+    scores = tally.results().scores
+    assert scores["induction"].shape == (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)
+    assert set(scores["induction"].unique().tolist()) == {1.0}
+    assert set(scores["duplicate"].unique().tolist()) == {0.0}
+
+
+def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):
+    half = 20
+    patterns = random_patterns(2 * half, n_heads=1, causal=checkpoint.architecture.causal)[0]
+    scores = sequences_of(checkpoint, lambda _: patterns)[0].results().scores
+    wanted = {
+        "previous": [patterns[q, q - 1] for q in range(1, 2 * half)],
+        "duplicate": [patterns[q, q - half] for q in range(half, 2 * half)],
+        "induction": [patterns[q, q - half + 1] for q in range(half, 2 * half)],
+    }
+    for name, weights in wanted.items():
+        expected = float(torch.stack(weights).double().mean())
+        assert scores[name].unique().tolist() == pytest.approx([expected], abs=1e-9)
+
+
+def test_uniform_attention_on_random_sequences_scores_the_baseline(checkpoint):
+    n, causal = 40, checkpoint.architecture.causal
+    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
+    found = sequences_of(checkpoint, lambda _: allowed / allowed.sum(1, keepdim=True))[0].results()
+    assert ("retrieval" in found.baselines) == causal
+    for name in ("previous", "duplicate", "induction"):
+        baseline = found.baselines[name]
+        assert float(found.scores[name][0, 0, 0]) == pytest.approx(baseline)
+
+
+def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoint):
+    tokenizer = bert_tokenizer() if not checkpoint.architecture.causal else gpt2_tokenizer()
+    make = sharp_gpt2 if checkpoint.architecture.causal else sharp_bert
+    tokenizer.add_tokens(["[unused0]", "[unused99]", "ordinary"])
+    known = len(tokenizer)
+    with_rest = from_loaded(make(vocab_size=known + 50), tokenizer)  # rows that no token has
+    names = tokenizer.convert_ids_to_tokens(ordinary_ids(with_rest))
+    assert "ordinary" in names
+    assert len(names) == known - 2 - len(set(tokenizer.all_special_ids))
+    pattern = torch.eye(40)
+    drawn = sequences_of(with_rest, lambda _: pattern)[1]
+    found = {token for row in drawn for token in row}
+    assert found <= set(ordinary_ids(with_rest))
+    assert all(row[:20] == row[20:] for row in drawn)
+    assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
+    assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn
+
+
+def test_a_copy_that_is_a_sink_still_has_what_followed_it():
+    """GPT-2's first token is a sink: attention to it is left out, attention to the token after it is not."""
+    analysis = analyze(" the cat saw the dog", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    found = {verdict.name: verdict for verdict in analysis.head("L0H0").patterns}
+    assert (found["induction"].n, found["induction"].types) == (1, 0)
+    assert (found["duplicate-token"].n, found["duplicate-token"].types) == (0, None)
+
+
+# --- needles of a profile
+
+
+def needles_of(context=40, n_sequences=SEQUENCES, seed=0):
+    checkpoint = from_loaded(sharp_gpt2(n_positions=context), gpt2_tokenizer())
+    return Needles(checkpoint, seed, n_sequences)
+
+
+@pytest.mark.parametrize(("context", "needle"), [(6, 2), (40, 5), (100, 10)])
+def test_a_needle_comes_once_more_at_the_end_and_nowhere_else(context, needle):
+    needles = needles_of(context)
+    assert (needles.measurable, needles.context, needles.needle) == (True, context, needle)
+    numbers = list(range(SEQUENCES))
+    starts = needles.starts(numbers).tolist()
+    assert (starts[0], starts[-1]) == (1, context - 2 * needle - 1)  # filler before it, and before its copy
+    assert starts == sorted(starts)
+    for start, row in zip(starts, needles.drawn().tolist(), strict=True):
+        assert len(row) == context
+        assert row[start : start + needle] == row[-needle:]
+        assert len(set(row[-needle:])) == needle
+        assert not set(row[-needle:]) & {*row[:start], *row[start + needle : -needle]}
+    assert needles.drawn().tolist() != needles_of(context, seed=1).drawn().tolist()
+    assert needles.drawn().tolist() == needles_of(context).drawn().tolist()
+
+
+def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
+    """Head 0 looks at the token to come, head 1 at the copy of its own, head 2 at the right one for two of four."""
+    needles = needles_of(40)
+    (start,) = needles.starts([7]).tolist()
+    pattern = torch.full((1, 3, 40, 40), 0.01)
+    for i in range(4):
+        query = 40 - 5 + i
+        pattern[0, 0, query, start + i + 1] = 0.02  # by however little
+        pattern[0, 1, query, start + i] = 0.9
+        pattern[0, 2, query, start + i + 1] = 0.5 if i < 2 else 0.4
+        pattern[0, 2, query, start] = 0.4 if i < 2 else 0.5
+    assert needles.retrieved(pattern, [7]).tolist() == [[1.0, 0.0, 0.5]]
+    assert needles.uniform(None) == pytest.approx(sum(1 / seen for seen in (36, 37, 38, 39)) / 4)
+    starts = needles.starts(list(range(SEQUENCES))).tolist()
+    chances = [(start + i + 1 > 35 + i - 10) / 10 for start in starts for i in range(4)]  # with a window of 10 tokens
+    assert 0 < needles.uniform(10) == pytest.approx(sum(chances) / len(chances))
+
+
+def test_only_causal_models_with_room_for_a_needle_are_asked():
+    assert not needles_of(5).measurable
+    encoder = from_loaded(sharp_bert(), bert_tokenizer())
+    assert not Needles(encoder, 0, SEQUENCES).measurable
+    found = RepeatTally(encoder, 0).results()
+    assert ("retrieval" in found.scores, found.needle, list(found.sequences())) == (
+        False,
+        None,
+        ["20 random tokens, repeated"],
+    )
+
+
+def test_a_head_built_for_copying_retrieves_and_is_told_beside_induction():
+    """Layer 0 carries the previous token up, L1H0 of :func:`known_gpt2` looks for its own token there."""
+    profile = profile_heads(from_loaded(known_gpt2(), gpt2_tokenizer()), [], repeats=True, control=False)
+    found = {role.id: role for role in profile.roles if role.role == "retrieval"}
+    copying = HeadId(1, 0)
+    assert (found[copying].score, found[copying].n, found[copying].passed) == (1, SEQUENCES, True)
+    assert found[copying].baseline == pytest.approx(sum(1 / seen for seen in range(57, 64)) / 7)
+    assert max(role.score for id, role in found.items() if id != copying) < 0.1
+    assert not any(role.passed for id, role in found.items() if id != copying)
+    assert [role.role for role in profile.passed_roles()[copying]] == ["induction", "retrieval"]
+    assert "32 × 64 random tokens, 8 of them copied" in profile.source("retrieval")
+    assert "copied" not in profile.source("induction")

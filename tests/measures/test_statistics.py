@@ -1,0 +1,408 @@
+"""Statistics and baselines: worked by hand, null where nothing can be measured, and their properties."""
+
+from dataclasses import replace
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnviz.errors import VerificationError
+from attnviz.measures.patterns import (
+    ON_REPEATS,
+    REPEATS,
+    SHARES,
+    TOP,
+    TYPES,
+    MaskInput,
+    allowed_units,
+    distances,
+    masks_of,
+)
+from attnviz.measures.statistics import SCALARS, TextContext, measure
+from attnviz.reference.tolerances import Tolerance
+from attnviz.trace.checks import LayerCheck
+from attnviz.trace.verify import VerifiedRows
+from tests.support import independent
+from tests.support.verified import context_of, random_patterns, verified
+
+SINK, TEXT = True, False
+property_test = settings(deadline=None, max_examples=60)
+
+# [CLS] a b [SEP]
+BIDIRECTIONAL = [[1, 0, 0, 0], [0.25, 0.25, 0.5, 0], [0, 0.5, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
+# the first position is a sink
+CAUSAL = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0], [0, 0.25, 0.5, 0.25]]
+
+
+def one_head(pattern: Any, context: TextContext) -> dict[str, float | None]:
+    return {name: values[0] for name, values in measure(verified(pattern), context).items()}
+
+
+def approx(**expected: float | None) -> Any:
+    return {name: value if value is None else pytest.approx(value, abs=1e-6) for name, value in expected.items()}
+
+
+# --- worked by hand -----------------------------------------------------------------------------
+
+
+NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values(), *TYPES.values()))
+"""What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
+
+ON_CONTENT = ("entropy_non_sink", "distance_non_sink", "confidence_non_sink")
+
+
+def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
+    context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
+    assert one_head(BIDIRECTIONAL, context) == approx(
+        entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
+        entropy_non_sink=log(3) - log(4) / 3,  # of rows of one and two thirds
+        distance=(0 + 0.75 + 0.75 + 1.5) / 4,
+        distance_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
+        confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
+        confidence_non_sink=(0.5 / 0.75 + 0.5 / 0.75) / 2,
+        sink=(0.25 + 0.25) / 2,
+        previous=0.5 / 1.5,
+        current=(0.25 + 0.25) / 1.5,
+        next=0.5 / 1.5,
+        local=1.0,
+        long_range=(0.5 + 0.5) / 1.5,
+        previous_top=1.0, current_top=0.0, next_top=1.0, local_top=1.0, long_range_top=1.0,
+        **NO_REPEATS,
+    )  # fmt: skip
+    assert context.baselines == approx(
+        previous=(0 + 1 / 2) / 2,
+        current=1 / 2,
+        next=(1 / 2 + 0) / 2,
+        local=1.0,
+        long_range=1 / 2,
+        **dict.fromkeys(REPEATS),
+    )
+    assert context.counts == {
+        "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
+    }  # fmt: skip
+    assert context.uniform["entropy"] == pytest.approx(log(4))
+    assert context.uniform["entropy_non_sink"] == pytest.approx(log(2))
+    assert context.uniform["sink"] == pytest.approx(1 / 2)
+
+
+def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
+    context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
+    assert one_head(CAUSAL, context) == approx(
+        entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
+        entropy_non_sink=(0 + 1 + 1.5) * log(2) / 3,
+        distance=(0 + 0.5 + 1.25 + 1.0) / 4,
+        distance_non_sink=(0 + 0.25 / 0.5 + (0.25 * 2 + 0.5) / 1) / 3,
+        confidence=(1 + 0.5 + 0.5 + 0.5) / 4,
+        confidence_non_sink=(1 + 0.5 + 0.5) / 3,
+        sink=(0.5 + 0.5 + 0) / 3,
+        previous=(0.25 + 0.5) / 2,
+        current=(0.5 + 0.25 + 0.25) / 2,
+        next=None,
+        local=(0.5 + 0.5 + 0.75) / 2,
+        long_range=0.25 / 2,
+        # the first row attends as much to the sink, which comes first, as to itself
+        previous_top=1 / 2, current_top=0.0, next_top=None, local_top=1 / 3, long_range_top=0.0,
+        **NO_REPEATS,
+    )  # fmt: skip
+    assert context.baselines == approx(
+        previous=(0 + 1 / 2 + 1 / 3) / 3,
+        current=(1 + 1 / 2 + 1 / 3) / 3,
+        next=None,
+        local=(1 + 1 + 2 / 3) / 3,
+        long_range=(0 + 0 + 1 / 3) / 3,
+        **dict.fromkeys(REPEATS),
+    )
+    assert context.counts == {
+        "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
+    }  # fmt: skip
+    assert context.uniform["entropy"] == pytest.approx((log(2) + log(3) + log(4)) / 4)
+    assert context.uniform["entropy_non_sink"] == pytest.approx((log(2) + log(3)) / 3)
+    assert context.uniform["sink"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
+
+
+def test_a_sink_in_the_middle_parts_neighbours_from_each_other():
+    """[CLS] a [SEP] b [SEP]: no content token stands beside another."""
+    context = context_of([SINK, TEXT, SINK, TEXT, SINK], long_range_from=2)
+    found = one_head(torch.full((5, 5), 0.2), context)
+    assert found["previous"] is None
+    assert found["next"] is None
+    assert found["current"] == pytest.approx(0.5)
+    assert found["long_range"] == pytest.approx(0.5)
+    assert found["sink"] == pytest.approx(0.6)
+
+
+def test_statistics_are_of_words_where_the_context_merges():
+    """[CLS] a ##b c [SEP]; by hand: sum over the keys of a word, mean over its queries."""
+    pattern = [
+        [0.2, 0.2, 0.2, 0.2, 0.2],
+        [0.0, 0.1, 0.3, 0.6, 0.0],
+        [0.2, 0.1, 0.1, 0.4, 0.2],
+        [0.5, 0.1, 0.3, 0.1, 0.0],
+        [1.0, 0.0, 0.0, 0.0, 0.0],
+    ]
+    context = context_of([SINK, TEXT, TEXT, SINK], members=[(0,), (1, 2), (3,), (4,)])
+    found = one_head(pattern, context)
+    # merged rows: [.2 .4 .2 .2], [.1 .3 .5 .1], [.5 .4 .1 0], [1 0 0 0]
+    assert found["confidence"] == pytest.approx((0.4 + 0.5 + 0.5 + 1.0) / 4)
+    assert found["sink"] == pytest.approx((0.2 + 0.5) / 2)
+    assert found["next"] == pytest.approx(0.5 / 1.3)
+    assert found["previous"] == pytest.approx(0.4 / 1.3)
+    assert found["distance"] == pytest.approx((1.4 + 0.8 + 1.4 + 3.0) / 4)
+
+
+def test_masks_are_selectors_of_query_and_key():
+    assert distances(3).tolist() == [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
+    text = MaskInput("abc", "abc", causal=False, local_window=1, long_range_from=2)
+    found = {name: mask.nonzero().tolist() for name, mask in masks_of(text).items() if mask is not None}
+    assert found == {
+        "previous": [[1, 0], [2, 1]],
+        "current": [[0, 0], [1, 1], [2, 2]],
+        "next": [[0, 1], [1, 2]],
+        "local": [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 1], [2, 2]],
+        "long_range": [[0, 2], [2, 0]],
+        "induction": [],
+        "duplicate": [],
+    }
+    assert allowed_units(2, causal=True).tolist() == [[True, False], [True, True]]
+    assert allowed_units(2, causal=False).all()
+
+
+# --- not measurable -----------------------------------------------------------------------------
+
+
+def test_next_is_null_in_a_causal_model_and_in_no_other():
+    sinks = [SINK, TEXT, TEXT, TEXT]
+    assert one_head(random_patterns(4, 1, causal=True), context_of(sinks, causal=True))["next"] is None
+    assert context_of(sinks, causal=True).baselines["next"] is None
+    assert one_head(random_patterns(4, 1), context_of(sinks))["next"] is not None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
+    short, enough = context_of([SINK] + [TEXT] * 4, causal=causal), context_of([SINK] + [TEXT] * 5, causal=causal)
+    assert one_head(random_patterns(5, 1, causal), short)["long_range"] is None
+    assert short.baselines["long_range"] is None
+    assert short.counts["long_range"] == 0
+    assert one_head(random_patterns(6, 1, causal), enough)["long_range"] is not None
+    assert enough.counts["long_range"] == (1 if causal else 2)
+
+
+def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
+    found = one_head(torch.eye(6), context_of([TEXT] * 6))
+    assert found["current"] == 1.0
+    assert (found["previous"], found["next"], found["long_range"]) == (0.0, 0.0, 0.0)
+
+
+def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
+    context = context_of([SINK, SINK])
+    found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
+    assert {name for name, value in found.items() if value is None} == {
+        "sink",
+        *ON_CONTENT,
+        *SHARES,
+        *TOP.values(),
+        *NO_REPEATS,
+    }
+    assert found["confidence"] == pytest.approx(0.625)
+    assert set(context.baselines.values()) == {None}
+    assert context.uniform["sink"] is None
+    no_sinks = context_of([TEXT] * 3)
+    assert one_head(random_patterns(3, 1), no_sinks)["sink"] is None
+    assert no_sinks.uniform["sink"] is None
+
+
+def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs():
+    context = context_of([SINK, TEXT, TEXT, SINK])
+    sink_only = torch.tensor([[1.0, 0, 0, 0]] * 4)
+    found = measure(verified(torch.stack([sink_only, torch.tensor(BIDIRECTIONAL)])), context)
+    assert found["sink"][0] == 1.0
+    assert {name: found[name][0] for name in (*ON_CONTENT, *SHARES)} == dict.fromkeys((*ON_CONTENT, *SHARES))
+    assert found["current"][1] == pytest.approx(1 / 3)
+    assert context.baselines["current"] == 0.5
+
+
+def test_what_is_measured_on_content_does_not_move_with_what_rests_on_sinks():
+    """Two heads that differ in how much goes to [CLS] alone; a row of which nothing is left is left out of the mean."""
+    content = torch.tensor([[0.0, 0.75, 0.25, 0], [0, 0.5, 0.5, 0]])
+    rows = [[1.0, 0, 0, 0], *content.tolist(), [1.0, 0, 0, 0]]
+    resting = [[1.0, 0, 0, 0], [0.9, *(content[0, 1:] / 10).tolist()], rows[2], [1.0, 0, 0, 0]]
+    found = measure(verified([rows, resting]), context_of([SINK, TEXT, TEXT, SINK]))
+    assert found["confidence_non_sink"] == pytest.approx([0.625, 0.625])
+    assert found["distance_non_sink"] == pytest.approx([0.375, 0.375])
+    assert found["entropy_non_sink"][0] == pytest.approx(found["entropy_non_sink"][1])
+    assert found["confidence"][0] < found["confidence"][1]
+    half = [[1.0, 0, 0, 0], [1.0, 0, 0, 0], rows[2], [1.0, 0, 0, 0]]
+    assert measure(verified(half), context_of([SINK, TEXT, TEXT, SINK]))["confidence_non_sink"] == [0.5]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_baselines_are_computed_in_float64(causal: bool):
+    context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")
+    keys = [q if causal else 7 for q in range(1, 8)]
+    assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
+    assert context.uniform["sink"] == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
+    wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
+    assert context.uniform["duplicate_on_repeats"] == pytest.approx(wanted, abs=1e-15)
+
+
+def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
+    context = context_of([SINK], causal=True)
+    assert one_head([[1.0]], context) == {
+        "entropy": 0.0,
+        "distance": 0.0,
+        "confidence": 1.0,
+        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *TOP.values(), *NO_REPEATS)),
+    }
+    assert (context.uniform["entropy"], context.uniform["entropy_non_sink"]) == (0.0, None)
+
+
+def test_an_unverified_layer_cannot_be_measured():
+    check = LayerCheck(layer=0, heads_compared=1, pattern_error=1.0, output_error=0.0, output_scale=1.0)
+    with pytest.raises(VerificationError, match="layer 0 did not verify"):
+        VerifiedRows(check, Tolerance(1e-4, 1e-4, "a test"), torch.eye(3)[None, None], 0, 3, 3)
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+
+@st.composite
+def heads_and_context(draw: st.DrawFn) -> tuple[Tensor, TextContext]:
+    n, causal = draw(st.integers(2, 10)), draw(st.booleans())
+    sink = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    context = context_of(sink, causal, draw(st.integers(0, 3)), draw(st.integers(1, 5)))
+    sharpness = draw(st.sampled_from([0.0, 1.0, 5.0, 50.0]))
+    return random_patterns(n, draw(st.integers(1, 4)), causal, draw(st.integers(0, 999)), sharpness), context
+
+
+@property_test
+@given(heads_and_context())
+def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext]):
+    pattern, context = drawn
+    found = measure(verified(pattern), context)
+    assert set(found) == {*SCALARS, *TYPES.values(), *TOP.values()}
+    assert all(0 <= value <= context.uniform["entropy"] + 1e-6 for value in found["entropy"])
+    assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
+    assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])
+    shares = [value for name in ("sink", *SHARES) for value in found[name] if value is not None]
+    assert all(-1e-6 <= value <= 1 + 1e-6 for value in shares)
+    assert all(0 <= value <= 1 for value in context.baselines.values() if value is not None)
+
+
+@property_test
+@given(heads_and_context())
+def test_the_shares_of_a_partition_add_up_to_one(drawn: tuple[Tensor, TextContext]):
+    pattern, drawn_context = drawn
+    context = context_of(drawn_context.units.sink, drawn_context.causal, long_range_from=2)
+    parts = ("previous", "current", "next", "long_range")
+    found = measure(verified(pattern), context)
+    for head in range(len(pattern)):
+        shares = [found[name][head] for name in parts if found[name][head] is not None]
+        if shares:
+            assert sum(shares) == pytest.approx(1, abs=1e-5)
+        else:
+            content = ~torch.tensor(context.units.sink)
+            assert float(pattern[head][content][:, content].float().sum()) == 0.0
+    if any(context.baselines[name] is not None for name in parts):
+        assert sum(context.baselines[name] or 0 for name in parts) == pytest.approx(1, abs=1e-6)
+
+
+@property_test
+@given(heads_and_context())
+def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(drawn: tuple[Tensor, TextContext]):
+    _, context = drawn
+    n = len(context.units)
+    content = ~torch.tensor(context.units.sink)
+    keys = allowed_units(n, context.causal) & content[None, :]
+    keys = torch.where(keys.any(1, keepdim=True), keys, torch.eye(n, dtype=torch.bool)).double()
+    found = one_head(keys / keys.sum(1, keepdim=True), context)
+    for name in SHARES:
+        expected = context.baselines[name]
+        assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
+    everywhere = allowed_units(n, context.causal).double()
+    found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
+    assert found["entropy"] == pytest.approx(context.uniform["entropy"], abs=1e-6)
+    assert found["sink"] == (
+        None if context.uniform["sink"] is None else pytest.approx(context.uniform["sink"], abs=1e-6)
+    )
+
+
+@property_test
+@given(heads_and_context(), st.randoms(use_true_random=False))
+def test_permuting_heads_permutes_results(drawn: tuple[Tensor, TextContext], random: Any):
+    pattern, context = drawn
+    order = list(range(len(pattern)))
+    random.shuffle(order)
+    # in float64: the sums of a matrix product change in their last digits when rows change places
+    before, after = (measure(verified(each, torch.float64), context) for each in (pattern, pattern[order]))
+    for name in SCALARS:
+        expected = [before[name][head] for head in order]
+        assert after[name] == [value if value is None else pytest.approx(value, abs=1e-6) for value in expected]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)],
+)
+def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precision: float):
+    pattern, context = (
+        random_patterns(9, 3, sharpness=1.5),
+        context_of([SINK] + [TEXT] * 7 + [SINK], tokens="xabcabcay"),
+    )
+    expected = measure(verified(pattern, torch.float64), context)
+    found = measure(verified(pattern, dtype), context)
+    for name in SCALARS:
+        assert found[name] == pytest.approx(expected[name], abs=precision), name
+        assert all(type(value) is float for value in found[name])
+
+
+# --- blocks of rows, against plain loops -------------------------------------------------------------------------
+
+
+@st.composite
+def measured_in_blocks(draw: st.DrawFn) -> tuple[Tensor, TextContext, list[str], int | None, int]:
+    """Patterns of tokens, the context of their units, the units' texts, the window, and the rows of a block."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=8))
+    if draw(st.booleans()):
+        sizes = [1] * len(sizes)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    members = [tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+    causal = draw(st.booleans())
+    one_each = max(sizes) == 1
+    sees = draw(st.sampled_from([None, 1, 2, 4])) if causal and one_each else None
+    patterns = random_patterns(ends[-1], 2, causal, draw(st.integers(0, 999)), draw(st.sampled_from([0.5, 3.0, 20.0])))
+    if sees is not None:
+        patterns = patterns.triu(1 - sees)
+        patterns = patterns / patterns.sum(-1, keepdim=True)
+    sink = draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    texts = draw(st.lists(st.sampled_from("abc"), min_size=len(sizes), max_size=len(sizes)))
+    context = context_of(sink, causal, draw(st.integers(0, 2)), draw(st.integers(3, 5)), members, texts)
+    return patterns, replace(context, window=sees), texts, sees, draw(st.integers(1, ends[-1]))
+
+
+@property_test
+@given(measured_in_blocks())
+def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, TextContext, list[str], int | None, int]):
+    patterns, context, texts, sees, size = drawn
+    blocks = verified(patterns, torch.float64, size)
+    if context.causal:  # as they come from a model: without the keys that none of their rows sees
+        blocks = [replace(rows, pattern=rows.pattern[..., : rows.first + rows.pattern.shape[2]]) for rows in blocks]
+    found = measure(blocks, context)
+    assert context.text is not None
+    far = context.text.local_window, context.text.long_range_from
+    for head, pattern in enumerate(patterns.numpy()):
+        merged = independent.merge(pattern, [list(group) for group in context.units.members])
+        wanted = independent.statistics(merged, list(context.units.sink), context.causal, *far, texts, sees)
+        for name, value in found.items():
+            if name in wanted:
+                assert value[head] == (None if wanted[name] is None else pytest.approx(wanted[name], abs=1e-11)), name
+        assert context.uniform["entropy"] == pytest.approx(wanted["entropy_uniform"])
+        for name, baseline in wanted["baseline"].items():
+            assert context.baselines[name] == (None if baseline is None else pytest.approx(baseline)), name
+    for others in (verified(patterns, torch.float64, 1), verified(patterns, torch.float64)):
+        again = measure(others, context)
+        for name, values in found.items():
+            assert again[name] == [None if value is None else pytest.approx(value, abs=1e-12) for value in values], name

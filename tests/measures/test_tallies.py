@@ -1,0 +1,448 @@
+"""What is counted over a corpus equals what is measured text by text."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.language.syntax import Arc
+from attnviz.measures.bootstrap import standard_error, text_weights
+from attnviz.measures.names import NameTally
+from attnviz.measures.patterns import PATTERNS, SHARES, PatternSpec
+from attnviz.measures.relations import RelationTally, between_spans
+from attnviz.measures.tallies import OFFSETS, StatisticsTally
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.tokens import merge_pattern
+from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.reading import Text
+from tests.corpora.test_batches import sentence
+from tests.support import independent
+from tests.support.corpora import count
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+TREES = [
+    sentence(
+        "the cat saw the dog".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "obj")]
+    ),
+    sentence(
+        "the unbelievable cat ran away".split(), arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod"), Arc(2, 3, "nsubj:pass")]
+    ),
+    sentence("the dog ran".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj")]),
+    sentence("he saw the house of the dog that ran away".split(), arcs=[Arc(0, 1, "nsubj"), Arc(3, 1, "obj")]),
+]
+
+
+def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
+    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=replicates)
+    return count(tally, checkpoint, texts, batch_size, replicates, **more)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch_size):
+    """Against the independent loops of one text at a time, weighted by positions or by attention on content."""
+    tally, model = statistics(checkpoint, TREES, batch_size), (checkpoint.model, checkpoint.tokenizer)
+    found, baselines = tally.results(), tally.baselines()
+    sums, weights = Counter(), Counter()
+    for text in TREES:
+        sink = independent.sink_flags(*model, text.text, None)
+        n, content = len(sink), sink.count(False)
+        patterns = independent.attentions(*model, text.text, None)
+        keep = [i for i, is_sink in enumerate(sink) if not is_sink]
+        for layer, head, numbers in independent.heads(*model, text.text):
+            mass = patterns[layer, head][np.ix_(keep, keep)].sum()
+            for name in ("entropy", "distance", "confidence", "sink", *SHARES):
+                weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
+                sums[name, layer, head] += weight * (numbers[name] or 0.0)
+                weights[name, layer, head] += weight
+        for name in SHARES:
+            sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
+        sums["baseline", "entropy"] += n * numbers["entropy_uniform"]
+        weights["content"] += content
+        weights["n"] += n
+    impossible = ["next"] if checkpoint.architecture.causal else []
+    for name in {"entropy", "distance", "confidence", "sink", *SHARES}.difference(impossible):
+        expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+    for name in set(SHARES).difference(impossible):
+        assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
+    for name in impossible:
+        assert found[name].isnan().all()
+        assert baselines[name] is None
+    assert baselines["entropy"] == pytest.approx(sums["baseline", "entropy"] / weights["n"])
+    assert (tally.n_texts, tally.n_non_sink) == (4, weights["content"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_size):
+    causal, tally = checkpoint.architecture.causal, statistics(checkpoint, TREES, batch_size)
+    at, uniform, total, queries = Counter(), Counter(), np.zeros((3, 4)), 0
+    for text in TREES:
+        sink = independent.sink_flags(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        content = [i for i, is_sink in enumerate(sink) if not is_sink]
+        queries += len(content)
+        for q in content:
+            keys = [k for k in content if k <= q or not causal]
+            for k in keys:
+                total += patterns[:, :, q, k]
+                at[f"offset:{k - q:+d}"] += patterns[:, :, q, k]
+                uniform[f"offset:{k - q:+d}"] += 1 / len(keys)
+    found, baselines = tally.results(), tally.baselines()
+    assert len(OFFSETS) == 14
+    for name in OFFSETS:
+        if causal and "+" in name:
+            assert found[name].isnan().all()
+            assert baselines[name] is None
+        else:
+            np.testing.assert_allclose(found[name], at[name] / total, atol=1e-6)
+            assert baselines[name] == pytest.approx(uniform[name] / queries)
+    np.testing.assert_allclose(1 - found["sink"], total / queries, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [-8, -3, 4])
+def test_attention_at_one_distance_is_all_at_its_offset(offset):
+    tally = StatisticsTally(1, 1, False, replicates=2)
+    (batch,) = batches(from_loaded(sharp_bert(), bert_tokenizer()), [TREES[3]], 1)
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    n = batch.valid.shape[1]
+    tally.add(0, torch.diag(torch.ones(n - abs(offset)), offset)[None, None], batch)
+    shares = tally.results()
+    assert {name for name in OFFSETS if shares[name] == 1} == {f"offset:{offset:+d}"}
+    assert sum(float(shares[name]) for name in OFFSETS) == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
+    """Attention to tokens with an ``a``, against a loop over single texts."""
+    spec = PatternSpec(
+        "with_a", "with-a", lambda text: torch.tensor([["a" in label for label in text.labels]] * text.n),
+        "tokens with an a", "other", reads_text=True,
+    )  # fmt: skip
+    monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
+    tally = statistics(checkpoint, TREES, batch_size)
+    on_a, on_content, uniform, n_non_sink = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
+    for text in TREES:
+        (item,) = encode(checkpoint, [text])
+        content = torch.tensor([not sink for sink in item.sink])
+        with_a = torch.tensor(["a" in piece for piece in item.pieces]) & content
+        patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        rows = torch.from_numpy(patterns)[:, :, content]
+        on_a += rows[..., with_a].sum((-1, -2))
+        on_content += rows[..., content].sum((-1, -2))
+        for query in content.nonzero().flatten().tolist():
+            end = query + 1 if checkpoint.architecture.causal else None
+            uniform += float(with_a[:end].sum() / content[:end].sum())
+        n_non_sink += int(content.sum())
+    torch.testing.assert_close(tally.results()["with_a"].float(), on_a / on_content, atol=1e-5, rtol=1e-5)
+    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_non_sink, rel=1e-5)
+
+
+def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(checkpoint):
+    expected = np.mean([1 / (q + 1) for q in range(1, 5)]) if checkpoint.architecture.causal else 2 / 7
+    assert statistics(checkpoint, TREES[:1]).baselines()["sink"] == pytest.approx(expected)
+
+
+def test_standard_errors_are_those_of_a_bootstrap_over_texts(checkpoint):
+    texts = [text for text in TREES for _ in range(5)]
+    broad = statistics(checkpoint, texts, 4, 2000, seed=5).estimates()["broad"]
+    alone = {text: statistics(checkpoint, [text]) for text in TREES}
+    entropy = np.array([alone[text].results()["entropy"][1, 2] for text in texts])
+    uniform = np.array([alone[text].baselines()["entropy"] for text in texts])
+    length = np.array([len(encode(checkpoint, [text])[0]) for text in texts])
+    drawn = np.random.default_rng(0).integers(len(texts), size=(4000, len(texts)))
+    means = (entropy * length)[drawn].sum(1) / (uniform * length)[drawn].sum(1)
+    assert float(broad.scores[0, 1, 2]) == pytest.approx((entropy * length).sum() / (uniform * length).sum())
+    assert float(broad.errors[0, 1, 2]) == pytest.approx(means.std(), rel=0.15)
+
+
+def test_errors_depend_on_the_seed_and_not_on_the_batches(checkpoint):
+    one, other, seeded = (
+        statistics(checkpoint, TREES, batch_size, 20, seed=seed).estimates()["sink"].errors
+        for seed, batch_size in ((1, 2), (1, 3), (2, 2))
+    )
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(one, seeded, rtol=1e-2)
+
+
+# --- relations, beside guesses, sentence by sentence
+
+NAMED = ("fixed offset", "chance", "first word", "last word", "longest word", "other words")
+WAYS = ("dependent_to_head", "head_to_dependent")
+
+
+def plain_counts(checkpoint, text):
+    """By relation: instances, offsets, and by way what is right, by a plain loop over words, for every head."""
+    (item,) = encode(checkpoint, [text])
+    words = [[place for place in word if not item.sink[place]] for word in item.members]
+    layers = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+    found = {}
+
+    def seen_from(word):
+        before = range(word) if checkpoint.architecture.causal else range(len(words))
+        return [other for other in before if words[other] and words[word] and other != word]
+
+    def guess(at, word):
+        rows = layers[at][words[word]]
+        return max(seen_from(word), key=lambda other: (rows[:, words[other]].sum(1).mean(), -other), default=None)
+
+    for arc in text.arcs:
+        if not words[arc.dependent] or not words[arc.head]:
+            continue
+        for name in {arc.relation, arc.relation.split(":")[0]}:
+            sums = found.setdefault(name, Counter())
+            sums["n"] += 1
+            sums["offset", arc.head - arc.dependent] += 1
+            for way, query, target in zip(WAYS, (arc.dependent, arc.head), (arc.head, arc.dependent), strict=True):
+                seen = seen_from(query)
+                sums[way, "chance"] += (target in seen) / max(len(seen), 1)
+                sums[way, "first word"] += seen[:1] == [target]
+                sums[way, "last word"] += seen[-1:] == [target]
+                sums[way, "longest word"] += bool(seen) and max(seen, key=lambda w: (len(words[w]), -w)) == target
+                others = [word for word in range(len(words)) if word != query and target in seen_from(word)]
+                for at in np.ndindex(3, 4):
+                    sums[way, at] += guess(at, query) == target
+                    right = sum(guess(at, word) == target for word in others)
+                    sums[way, "other words", at] += right / max(len(others), 1)
+    return found
+
+
+def plain_relations(checkpoint, texts, weights):
+    """By relation: n, the best offset, and scores and baselines of each way, [n_layers, n_heads], in one sample."""
+    counts = Counter()
+    for text, weight in zip(texts, weights, strict=True):
+        for name, sums in plain_counts(checkpoint, text).items():
+            for what, value in sums.items():
+                counts[name, what] += weight * value
+    return counts
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_bootstrap_sample(checkpoint, batch_size):
+    texts = [replace(text, number=number) for number, text in enumerate(TREES, start=1)]
+    samples = text_weights(0, [text.number for text in texts], 3)
+    assert len({tuple(row) for row in samples.tolist()}) == 4
+    tally = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size)
+    expected = [plain_relations(checkpoint, texts, row) for row in samples.tolist()]
+    relations = tally.results()
+    names = {name for name, what in expected[0] if what == "n"}
+    assert {relation.relation: relation.n for relation in relations} == {name: expected[0][name, "n"] for name in names}
+    assert names >= {"nsubj", "nsubj:pass", "det"}
+    for relation in relations:
+        name, found = relation.relation, relation.accuracy
+        assert (found.directions, tuple(found.baselines)) == (WAYS, NAMED)
+        offsets = {key[1][1]: value for key, value in expected[0].items() if key[0] == name and "offset" in key[1]}
+        assert expected[0][name, ("offset", relation.offset)] == max(offsets.values())
+        scores, baselines = np.zeros((4, 2, 3, 4)), {each: np.zeros((4, 2, 3, 4)) for each in NAMED}
+        for sample, sums in enumerate(expected):
+            n = sums[name, "n"] or np.nan
+            for (place, way), at in ((each, at) for each in enumerate(WAYS) for at in np.ndindex(3, 4)):
+                scores[sample, place][at] = sums[name, (way, at)] / n
+                baselines["other words"][sample, place][at] = sums[name, (way, "other words", at)] / n
+                baselines["fixed offset"][sample, place][at] = sums[name, ("offset", relation.offset)] / n
+                for each in NAMED[1:-1]:
+                    baselines[each][sample, place][at] = sums[name, (way, each)] / n
+        np.testing.assert_allclose(found.scores, scores[0], atol=1e-12)
+        for each in NAMED:
+            np.testing.assert_allclose(found.baselines[each], baselines[each][0], atol=1e-12, err_msg=each)
+        largest = np.stack([baselines[each][0] for each in NAMED]).argmax(0)
+        deciding = np.take_along_axis(np.stack(list(baselines.values())), largest[None, None], 0)[0]
+        np.testing.assert_allclose(found.baseline, deciding[0], atol=1e-12)
+        torch.testing.assert_close(found.errors, standard_error(torch.from_numpy(scores[1:])), equal_nan=True)
+        differences = standard_error(torch.from_numpy((scores - deciding)[1:]))
+        torch.testing.assert_close(found.differences, differences, equal_nan=True)
+
+
+def test_sentences_are_counted_once_however_many_instances_they_have(checkpoint):
+    found = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, TREES, 2).results()
+    counted = {relation.relation: (relation.n, relation.accuracy.texts) for relation in found}
+    in_first = 0 if checkpoint.architecture.causal else 1  # "the" at the beginning is GPT-2's sink, and no word
+    assert counted["det"] == (1 + 3 * in_first, 1 + 2 * in_first)
+    assert counted["nsubj"] == (3 + in_first, 3 + in_first)  # nsubj:pass is a nsubj
+    assert counted["nsubj:pass"] == (1, 1)
+
+
+def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
+    """The first word is the head of both; a sink is nobody's guess, and its relations are none."""
+    checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    text = sentence("cat saw dog house".split(), arcs=[Arc(1, 0, "obj"), Arc(2, 0, "obj"), Arc(3, 1, "det")])
+    batch = collate(checkpoint, encode(checkpoint, [text]))
+    n = batch.valid.shape[1]
+    tally = RelationTally(1, 1, True, 2)
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    pattern = torch.zeros(1, 1, n, n)
+    pattern[..., 0], pattern[..., 1] = 0.9, 0.1
+    tally.add(0, pattern.tril(), batch)
+    (relation,) = tally.results()
+    assert (relation.relation, relation.n) == ("det", 1)
+    assert relation.accuracy.scores.flatten().tolist() == [1.0, 0.0]
+    assert relation.accuracy.baselines["first word"][0, 0, 0] == 1.0
+
+
+def test_relations_with_a_word_without_tokens_are_left_out():
+    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
+    text = sentence(["the", "\u200b", "cat"], arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod")])
+    tally = count(RelationTally(3, 4, False, 3), checkpoint, [text])
+    assert [relation.relation for relation in tally.results()] == ["det"]
+
+
+def test_corpora_without_relations_have_none(checkpoint):
+    plain = [replace(text, arcs=()) for text in TREES]
+    assert count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, plain, 2).results() == []
+
+
+def test_attention_between_spans_is_that_of_merged_words():
+    pattern = torch.rand(2, 3, 6, 6)
+    members = [[(0,), (1, 2), (5,)], [(3, 4), ()]]
+    found = between_spans(pattern, members)
+    assert found.shape == (2, 3, 3, 3)
+    torch.testing.assert_close(found[0], merge_pattern(pattern[0], members[0]))
+    torch.testing.assert_close(found[1, :, :1, :1], merge_pattern(pattern[1], members[1][:1]))
+    assert (found[1, :, 1:] == 0).all()
+    assert (found[1, :, :, 1:] == 0).all()
+
+
+# --- names
+
+
+def names_text(text, *words, answer=0, subjects=None, number=0):
+    """A pronoun and two names by their words."""
+    starts = [f" {text}".index(f" {word}") for word in words]
+    spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+    return Text(text, spans, answer=answer, subjects=subjects, number=number)
+
+
+GAP_TEXTS = [
+    names_text("the cat saw unbelievable and he ran", "he", "cat", "unbelievable", answer=1, subjects=(True, False)),
+    names_text("of dog the house and a cat he saw it", "he", "dog", "cat", answer=0, subjects=(True, True)),
+    names_text("unbelievable saw a dog and he was", "he", "unbelievable", "dog", answer=0, subjects=(True, False)),
+    names_text("i saw a cat and a dog away he ran", "he", "cat", "dog", answer=1, subjects=(False, False)),
+]
+GUESSES = ("nearer name", "longer name", "subject, else nearer name")
+
+
+def half(first, second, answer):
+    """How far preferring the larger is right."""
+    return 0.5 if first == second else float((second > first) == bool(answer))
+
+
+def plain_names(checkpoint, text):
+    """By direction and head, by sum, by mean, from elsewhere; and the three guesses."""
+    (item,) = encode(checkpoint, [text])
+    pronoun, *names = [list(positions) for positions in item.members]
+    own = {*pronoun, *names[0], *names[1]}
+    elsewhere = [i for i, sink in enumerate(item.sink) if not sink and i not in own]
+    if checkpoint.architecture.causal:
+        elsewhere = [i for i in elsewhere if i > max(map(max, names))]
+    layers = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+
+    def mean(pattern, queries, keys):
+        return float(np.mean([sum(pattern[q, k] for k in keys) for q in queries])) if queries else 0.0
+
+    heads = {}
+    for at in np.ndindex(3, 4):
+        pattern, right = layers[at], text.answer
+        sums = [mean(pattern, pronoun, name) for name in names]
+        means = [total / len(name) for total, name in zip(sums, names, strict=True)]
+        heads["pronoun_to_name", at] = [half(*sums, right), half(*means, right),
+                                        half(*(mean(pattern, elsewhere, name) for name in names), right)]  # fmt: skip
+        back = half(*(mean(pattern, name, pronoun) for name in names), right)
+        heads["name_to_pronoun", at] = [back, back, half(*(mean(pattern, name, elsewhere) for name in names), right)]
+    nearer = [-abs(name[0] - pronoun[0]) for name in names]
+    subject = [float(each) for each in text.subjects or (False, False)]
+    subject = nearer if subject[0] == subject[1] else subject
+    guesses = [half(*each, text.answer) for each in (nearer, [len(name) for name in names], subject)]
+    return heads, guesses
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_names_and_their_guesses_are_those_of_plain_loops_in_every_bootstrap_sample(checkpoint, batch_size):
+    texts = [replace(text, number=number) for number, text in enumerate(GAP_TEXTS, start=1)]
+    samples = text_weights(0, [text.number for text in texts], 3).numpy()
+    assert samples.sum(1).min() > 0
+    found = count(NameTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size).results()
+    each = [plain_names(checkpoint, text) for text in texts]
+    guesses = samples @ np.array([of for _, of in each]) / samples.sum(1, keepdims=True)
+    ways = ("pronoun_to_name",) if checkpoint.architecture.causal else ("pronoun_to_name", "name_to_pronoun")
+    assert (found.accuracy.directions, found.n, found.accuracy.texts) == (ways, 4, 4)
+    assert tuple(found.accuracy.baselines) == (*GUESSES, "other words")
+    values = np.array([[[heads[way, at] for at in np.ndindex(3, 4)] for way in ways] for heads, _ in each])
+    values = np.einsum("rt,twhk->rwhk", samples, values) / samples.sum(1)[:, None, None, None]
+    values = values.reshape(4, len(ways), 3, 4, 3)
+    np.testing.assert_allclose(found.accuracy.scores, values[0, ..., 0])
+    np.testing.assert_allclose(found.by_mean, values[0, ..., 1])
+    np.testing.assert_allclose(found.accuracy.baselines["other words"], values[0, ..., 2])
+    for name, of_guess in zip(GUESSES, guesses.T, strict=True):
+        np.testing.assert_allclose(found.accuracy.baselines[name], np.full_like(values[0, ..., 0], of_guess[0]))
+    broadcast = np.broadcast_to(guesses.T[:, :, None, None, None], (3, *values.shape[:-1]))
+    every = np.concatenate([broadcast, values[None, ..., 2]])
+    deciding = np.take_along_axis(every, every[:, 0].argmax(0)[None, None], 0)[0]
+    expected = standard_error(torch.from_numpy((values[..., 0] - deciding)[1:]))
+    torch.testing.assert_close(found.accuracy.differences, expected)
+    assert not np.allclose(values[..., 0], values[..., 1])  # of the sum and the mean over pieces, something differs
+
+
+def test_guesses_of_names_by_hand():
+    """Nearer: the second, the first's begins further away. Longer: by pieces. Subject: one alone, else the nearer."""
+    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
+    found = count(NameTally(3, 4, False, 2), checkpoint, GAP_TEXTS[:1], replicates=2).results()
+    assert {name: float(of[0, 0, 0]) for name, of in found.accuracy.baselines.items() if name in GUESSES} == {
+        "nearer name": 1.0, "longer name": 1.0, "subject, else nearer name": 0.0,
+    }  # fmt: skip
+
+
+def test_subjects_are_a_guess_only_where_all_examples_were_parsed(checkpoint):
+    unparsed = [GAP_TEXTS[0], replace(GAP_TEXTS[1], subjects=None)]
+    found = count(NameTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, unparsed, 2).results()
+    assert tuple(found.accuracy.baselines) == (*GUESSES[:2], "other words")
+    assert NameTally(3, 4, False).results() is None
+
+
+# --- saved and added up
+
+
+@pytest.mark.parametrize(
+    ("make", "texts"),
+    [
+        (lambda causal: StatisticsTally(3, 4, causal, replicates=3), TREES),
+        (lambda causal: RelationTally(3, 4, causal, 3), TREES),
+        (lambda causal: NameTally(3, 4, causal, 3), GAP_TEXTS),
+    ],
+)
+def test_two_tallies_one_of_them_saved_and_loaded_add_up_to_one_of_all_texts(checkpoint, make, texts, tmp_path):
+    numbered = [replace(text, number=number) for number, text in enumerate(texts, start=1)]
+    whole, first, second = (
+        count(make(checkpoint.architecture.causal), checkpoint, some) for some in (numbered, numbered[:1], numbered[1:])
+    )
+    torch.save(first.state(), tmp_path / "state")
+    resumed = make(checkpoint.architecture.causal)
+    resumed.merge(torch.load(tmp_path / "state", weights_only=True))
+    resumed.merge(second.state())
+    torch.testing.assert_close(resumed.state(), whole.state())
+    going_on = make(checkpoint.architecture.causal)
+    going_on.merge(torch.load(tmp_path / "state", weights_only=True))
+    torch.testing.assert_close(count(going_on, checkpoint, numbered[1:]).state(), whole.state())
+
+
+def test_weights_belong_to_a_text_whatever_its_batch():
+    together = text_weights(3, [7, 1, 2], 50)
+    assert together.shape == (51, 3)
+    assert (together[0] == 1).all()
+    assert torch.equal(together[:, [1]], text_weights(3, [1], 50))
+    assert not torch.equal(together[:, 0], together[:, 1])
+    assert not torch.equal(together, text_weights(4, [7, 1, 2], 50))
+
+
+def test_weights_are_poisson_with_mean_one():
+    drawn = text_weights(0, range(200), 500)[1:]
+    assert float(drawn.mean()) == pytest.approx(1, abs=0.01)
+    assert float(drawn.var()) == pytest.approx(1, abs=0.02)
+    assert float((drawn == 0).double().mean()) == pytest.approx(np.exp(-1), abs=0.01)
+
+
+def test_samples_in_which_nothing_counts_are_left_out_of_the_error():
+    values = torch.tensor([[1.0, torch.nan, torch.nan], [3.0, 2.0, torch.nan], [torch.nan, 6.0, 4.0]])
+    found = standard_error(values)
+    assert found[:2].tolist() == pytest.approx([2**0.5, 8**0.5])
+    assert found[2].isnan()

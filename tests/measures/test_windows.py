@@ -1,0 +1,129 @@
+"""Baselines of layers with a window: uniform attention there is over the window alone.
+
+A model whose queries are all zero attends uniformly over what each layer lets it see. So each of its scores must be its
+baseline; with the baseline of full causal rows it would not.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnviz import analyze, rollout
+from attnviz.commands.heads.map_view import MAP
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.figures.style import Style
+from attnviz.measures.patterns import allowed_units
+from attnviz.measures.repeats import RepeatTally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally
+from attnviz.models.checkpoint import from_loaded
+from attnviz.texts.batches import SampledAttention
+from attnviz.texts.reading import Text
+from tests.support.corpora import count
+from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
+
+TEXT = "the cat that i saw ran away from the unbelievable dog"
+TEXTS = [Text(TEXT, number=0), Text("the cat saw the dog in the house", number=1)]
+
+
+@pytest.fixture(scope="module")
+def uniform() -> Any:
+    """A Gemma 2 that attends uniformly: over a window in layer 0, over all that precedes in layer 1."""
+    tokenizer = sentencepiece_tokenizer()
+    model = sharp_llama("gemma2", vocab_size=len(tokenizer))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "q_proj" in name:
+                parameter.zero_()
+    checkpoint = from_loaded(model, tokenizer)
+    assert checkpoint.windows == (WINDOW, None)
+    return checkpoint
+
+
+def test_allowed_units_end_at_the_window():
+    allowed = allowed_units(5, True, 2)
+    assert [row.nonzero().flatten().tolist() for row in allowed] == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
+
+
+def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
+    tally: Any = count(StatisticsTally(2, 4, True, replicates=3, windows=uniform.windows), uniform, TEXTS, 2)
+    found = tally.estimates()
+    for name in ("sink", "broad"):
+        torch.testing.assert_close(found[name].scores, found[name].baseline, atol=1e-6, rtol=0)
+    assert abs(float(found["sink"].baseline[0, 0, 0] - found["sink"].baseline[0, 1, 0])) > 0.02
+    assert float(found["long_range"].baseline[0, 0, 0]) == 0  # distance 4 and more is beyond a window of 4
+    assert float(found["long_range"].baseline[0, 1, 0]) > 0.3
+    assert float(found["previous"].baseline[0, 0, 0]) == pytest.approx(previous_share(uniform, WINDOW))
+    assert float(found["previous"].baseline[0, 1, 0]) == pytest.approx(previous_share(uniform, 1000))
+    table = tally.baselines()
+    assert table["previous"] == pytest.approx((previous_share(uniform, WINDOW) + previous_share(uniform, 1000)) / 2)
+
+
+def previous_share(checkpoint: Any, window: int) -> float:
+    """By a plain loop: uniform attention to the previous token, among content in sight; the first token is a sink."""
+    shares = []
+    for text in TEXTS:
+        for query in range(1, len(checkpoint.tokenize(text.text))):
+            seen = [key for key in range(1, query + 1) if key > query - window]
+            shares.append((query - 1 in seen) / len(seen))
+    return sum(shares) / len(shares)
+
+
+def test_cosines_within_a_window_have_its_baseline(uniform):
+    tally: Any = count(MeaningTally(uniform, 3), uniform, TEXTS, 2)
+    baseline = tally.results().baseline
+    assert abs(float(baseline[0, 0, 0] - baseline[0, 1, 0])) > 1e-4
+    table = uniform.model.get_input_embeddings().weight.detach().double()
+    from attnviz.measures.tallies import mean_embedding
+
+    table = table - mean_embedding(uniform)
+    for layer, window in enumerate((WINDOW, 1000)):
+        means = []
+        for text in TEXTS:
+            ids = uniform.tokenize(text.text).ids
+            for query in range(1, len(ids)):
+                keys = [k for k in range(1, query + 1) if k > query - window and ids[k] != ids[query]]
+                cosines = [float(torch.cosine_similarity(table[ids[query]], table[ids[k]], dim=0)) for k in keys]
+                means += [sum(cosines) / len(cosines)] if cosines else []
+        assert float(baseline[0, layer, 0]) == pytest.approx(sum(means) / len(means), abs=1e-6)
+
+
+def test_uniform_heads_score_their_baselines_on_repeats(uniform):
+    tally = RepeatTally(uniform, 0)
+    tally.measure(SampledAttention(uniform), [0, 1], 2, lambda _: None)
+    found = tally.results()
+    for name in ("previous", "duplicate", "induction"):
+        scores = found.scores[name]
+        torch.testing.assert_close(scores[:2].mean(0), found.baselines[name].double().expand(2, 4), atol=1e-6, rtol=0)
+    assert float(found.baselines["induction"][0]) == 0 < float(found.baselines["induction"][1])
+
+
+def test_a_profile_gives_each_layer_its_own_baselines(uniform, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(text.text for text in TEXTS))
+    found = profile_heads(uniform, [corpus], syntax=False, control=False)
+    local = {role.id.layer: role.baseline for role in found.roles if role.role == "local"}
+    assert local[0] > local[1] + 0.1
+    report = " ".join(found.report(110).split())
+    assert "uniform attention within its window" in report
+
+
+def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):
+    found = rollout(TEXT, uniform, residual=0.3)
+    torch.testing.assert_close(found.means[1].double(), found.uniform, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.weights[1].double(), found.uniform_rollout, atol=1e-6, rtol=0)
+    first = rollout(TEXT, uniform, layer=0)
+    torch.testing.assert_close(first.means[0].double(), first.uniform, atol=1e-6, rtol=0)
+    assert float(first.uniform[-1, 0]) == 0
+
+
+@pytest.mark.parametrize("statistic", ["entropy", "sink", "distance", "confidence"])
+def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statistic):
+    found = analyze(TEXT, uniform, syntax=False)
+    (plan,) = MAP.plans(found, found._choices(Style(), {"maps": [statistic]}))
+    (drawn,) = plan.maps
+    assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=1e-6)
+    assert drawn.reference.name == "uniform attention (mean of layers)"
+    assert float(drawn.values.max()) > drawn.reference.value + 0.01
+    assert drawn.norm.vmax >= drawn.values.max() - 1e-6
+    assert "(mean of layers)" in plan.caption

@@ -1,0 +1,398 @@
+"""Models that accelerate spreads over devices and disk: the same numbers to the bit, and no weight held in between."""
+
+import gc
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertForMaskedLM, GPT2LMHeadModel
+
+import attnviz
+from attnviz.errors import CheckpointError, DeviceError, UsageError
+from attnviz.models.offloading import fitted_map
+from attnviz.models.opening import open_checkpoint, resolve_device_map
+from attnviz.trace.recorder import _lazy_mask
+from attnviz.trace.verify import verify_attention
+from tests.conftest import SENTENCE, needs_minilm
+from tests.support.encoder_decoders import saved
+from tests.support.llamas import sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.undeclared import undeclared_model
+
+MINILM = {"": "cpu", "encoder.layer": "disk", "embeddings.word_embeddings": "disk"}
+TINY_GPT2 = {"": "cpu", "transformer.h": "disk", "wte": "disk"}
+
+
+def on_meta(model: torch.nn.Module) -> float:
+    """The share of a model's parameters that have no values at present."""
+    sizes = [(parameter.numel(), parameter.is_meta) for parameter in model.parameters()]
+    return sum(size for size, meta in sizes if meta) / sum(size for size, _ in sizes)
+
+
+def document_without_place(result: Any) -> dict[str, Any]:
+    """What is written, but where the model was."""
+    document: dict[str, Any] = result.document()
+    assert document["model"].pop("device")
+    return document
+
+
+@needs_minilm
+def test_heads_of_minilm_on_disk_are_the_same_to_the_bit():
+    plain, spread = (attnviz.analyze(SENTENCE, "minilm", syntax=False, device_map=each) for each in (None, MINILM))
+    assert on_meta(spread.checkpoint.model) > 0.9
+    assert spread.checkpoint.place == "cpu, disk"
+    assert spread.checkpoint.weights_sha256 == plain.checkpoint.weights_sha256
+    assert document_without_place(spread) == document_without_place(plain)
+    assert torch.equal(spread.pattern("L5H11"), plain.pattern("L5H11"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda **at: attnviz.analyze(SENTENCE, "tiny-gpt2", generate=3, syntax=False, **at),
+        lambda **at: attnviz.head_outputs(SENTENCE, "tiny-gpt2", **at),
+        lambda **at: attnviz.rollout(SENTENCE, "tiny-gpt2", **at),
+        lambda **at: attnviz.explain(SENTENCE, "tiny-gpt2", every_layer=True, **at),
+        lambda **at: attnviz.ablate([SENTENCE], "tiny-gpt2", **at),
+        lambda **at: attnviz.ablate([SENTENCE], "tiny-gpt2", method="uniform", curve=False, **at),
+    ],
+    ids=["heads", "outputs", "rollout", "explain", "ablate", "ablate uniform"],
+)
+def test_every_command_gives_the_same_to_the_bit_from_disk(command):
+    spread = command(device_map=TINY_GPT2)
+    assert on_meta(spread.checkpoint.model) > 0.8
+    assert document_without_place(spread) == document_without_place(command())
+
+
+def test_a_profile_is_measured_from_disk(tmp_path):
+    (tmp_path / "corpus.txt").write_text("the cat ran away\ni saw the dog\nthe dog ran\n")
+    of = {"paths": [tmp_path / "corpus.txt"], "syntax": False, "repeats": True, "limit": 3}
+    plain = attnviz.profile_heads("tiny-gpt2", control=False, **of)
+    spread = attnviz.profile_heads("tiny-gpt2", control=False, device_map=TINY_GPT2, **of)
+    assert document_without_place(spread) == document_without_place(plain)
+    with pytest.raises(UsageError, match=r"untrained copy .* expected --no-control"):
+        attnviz.profile_heads("tiny-gpt2", device_map=TINY_GPT2, **of)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_an_encoder_decoder_on_disk_is_the_same_to_the_bit(tmp_path, family):
+    folder = saved(family, tmp_path)
+    given = {"": "cpu", "encoder": "disk", "decoder": "disk"}
+    plain, spread = (
+        attnviz.analyze("a dog ran away", folder, target="ein Hund lief weg", device_map=each, syntax=False)
+        for each in (None, given)
+    )
+    assert on_meta(spread.checkpoint.model) > 0.5
+    assert document_without_place(spread) == document_without_place(plain)
+
+
+@pytest.mark.parametrize(("family", "layers"), [("gpt_neox", "layers"), ("modernbert", "layers")])
+def test_a_family_that_is_not_declared_is_the_same_from_disk(tmp_path, family, layers):
+    folder = save_checkpoint(undeclared_model(family), gpt2_tokenizer(), tmp_path / "model")
+    plain, spread = (
+        attnviz.analyze("the cat ran away", folder, device_map=each, any_family=True, syntax=False)
+        for each in (None, {"": "cpu", layers: "disk"})
+    )
+    assert on_meta(spread.checkpoint.model) > 0.3
+    assert document_without_place(spread) == document_without_place(plain)
+
+
+@pytest.mark.parametrize("model_class", [BertForMaskedLM, GPT2LMHeadModel])
+def test_a_tied_head_goes_where_its_table_is(tmp_path, model_class):
+    sharp, tokenizer = (
+        (sharp_bert, bert_tokenizer()) if model_class is BertForMaskedLM else (sharp_gpt2, gpt2_tokenizer())
+    )
+    folder = save_checkpoint(sharp(model_class=model_class), tokenizer, tmp_path / "model")
+    words = "embeddings.word_embeddings" if model_class is BertForMaskedLM else "wte"
+    logits = []
+    for device_map in (None, {"": "cpu", words: "disk"}):
+        checkpoint, _ = open_checkpoint(folder, language_head=True, device_map=device_map)
+        assert checkpoint.language_head is not None
+        tokens = checkpoint.tokenize("the cat ran away")
+        with torch.no_grad():
+            logits.append(checkpoint.language_head(checkpoint.model(**tokens.model_inputs(checkpoint.device))[0]))
+    assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_weights_on_disk_are_converted_as_those_in_memory_are(bert_folder, dtype):
+    given = {"": "cpu", "encoder": "disk"}
+    plain, spread = (
+        attnviz.analyze("the cat ran away", bert_folder, dtype=dtype, device_map=each, syntax=False)
+        for each in (None, given)
+    )
+    assert document_without_place(spread) == document_without_place(plain)
+
+
+@pytest.mark.parametrize("offload", [cpu_offload, disk_offload])
+def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp_path, offload):
+    model, tokenizer = AutoModel.from_pretrained(bert_folder), bert_tokenizer()
+    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=tokenizer)
+    spread = offload(model, **({"offload_dir": tmp_path} if offload is disk_offload else {}))
+    again = attnviz.analyze("the cat ran away", spread, tokenizer=tokenizer)
+    assert on_meta(spread) == 1
+    assert again.document() == plain.document()
+
+
+def test_a_model_with_a_device_map_of_transformers_is_taken_as_it_is(bert_folder):
+    model = AutoModel.from_pretrained(bert_folder, device_map={"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"})
+    again = attnviz.analyze("the cat ran away", model, tokenizer=bert_tokenizer())
+    assert again.checkpoint.place == "cpu, disk"
+    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=bert_tokenizer())
+    assert document_without_place(again) == document_without_place(plain)
+
+
+def test_weights_on_disk_that_were_changed_since_are_noticed(tmp_path):
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    analysis = attnviz.analyze("the cat ran away", folder, device_map={"": "cpu", "encoder": "disk"}, syntax=False)
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.attention.self.query.weight"
+    save_file({**weights, name: weights[name] * 1.01}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(attnviz.AttnvizError, match="layer 1 no longer gives the verified patterns"):
+        analysis.pattern("L1H0")
+
+
+def test_a_pickle_is_offloaded_to_a_folder_that_goes_with_the_model(tmp_path, monkeypatch):
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    plain = attnviz.analyze("the cat ran away", folder, syntax=False)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+
+    def again() -> torch.Tensor:
+        spread = attnviz.analyze("the cat ran away", folder, device_map={"": "cpu", "encoder": "disk"}, syntax=False)
+        assert list((tmp_path / "temporary").rglob("*.safetensors"))
+        return spread.pattern("L1H0")
+
+    assert torch.equal(again(), plain.pattern("L1H0"))
+    gc.collect()
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_accelerate_decides_itself_runs(bert_folder):
+    for device_map in ("auto", "balanced", "sequential"):
+        assert attnviz.analyze("the cat ran away", bert_folder, device_map=device_map, syntax=False).heads
+
+
+def test_weights_that_are_missing_are_still_an_error_with_a_device_map(tmp_path):
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1 missing \(encoder\.layer\.1\.output\.dense\.bias\)"):
+        open_checkpoint(folder, device_map={"": "cpu", "encoder": "disk"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nonsense", "expected auto, balanced, sequential, or a JSON file"),
+        ([1], "expected a device map from names of modules to devices"),
+        ({}, "expected a device map from names of modules to devices"),
+        ({1: "cpu"}, "expected a device map from names of modules to devices"),
+        ({"": True}, "has the device True; expected cpu, disk"),
+        ({"": "auto"}, "has the device 'auto'; expected cpu, disk"),
+        ({"": "gpu"}, "unknown device 'gpu'"),
+    ],
+)
+def test_what_is_no_device_map_is_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        resolve_device_map(given)
+
+
+def test_a_device_map_of_devices_that_are_not_there_is_refused():
+    with pytest.raises(DeviceError, match=r"cuda"):
+        resolve_device_map({"": "cpu", "encoder": 99})
+
+
+def test_a_device_map_is_instead_of_a_device():
+    with pytest.raises(UsageError, match="expected one of them"):
+        resolve_device_map("auto", "cpu")
+    assert resolve_device_map("auto", "auto") == "auto"
+
+
+def test_a_device_map_is_not_for_a_model_in_memory(bert_folder):
+    with pytest.raises(UsageError, match="device_map are for models by name"):
+        open_checkpoint(AutoModel.from_pretrained(bert_folder), bert_tokenizer(), device_map="auto")
+
+
+def test_without_accelerate_it_is_said_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(DeviceError, match=r"needs the package accelerate.*pip install 'attnviz\[large\]'"):
+        resolve_device_map("auto")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"": "cpu", "layers": "disk"},
+            "names 'layers', which this model has not; its parts are embeddings, encoder, pooler",
+        ),
+        ({"encoder": "disk", "pooler": "cpu"}, 'says nothing of embeddings; name each, or .* under ""'),
+        ({"": "disk"}, "leaves all on disk"),
+    ],
+)
+def test_a_device_map_that_does_not_fit_the_model_is_refused(bert_folder, given, message):
+    with pytest.raises(UsageError, match=message):
+        open_checkpoint(bert_folder, device_map=given)
+
+
+def test_names_of_a_map_are_those_of_the_bare_model_or_of_one_with_a_head():
+    bare, whole = sharp_gpt2(), sharp_gpt2(model_class=GPT2LMHeadModel)
+    given = {"transformer": "cpu", "transformer.h.1": "disk", "lm_head": "cpu"}
+    assert fitted_map(given, bare, ("lm_head",))["h.1"] == "disk"
+    assert fitted_map({"": "cpu", "h.1": "disk"}, whole, ("lm_head",))["transformer.h.1"] == "disk"
+    assert fitted_map({"h.1": "disk", "": "cpu"}, bare, ())["h.0"] == "cpu"
+
+
+def test_a_mask_that_is_moved_gives_its_rows_there():
+    named = {"batch_size": 1, "q_length": 5, "kv_length": 5, "q_offset": 0, "kv_offset": 0, "dtype": torch.float32}
+    from transformers.masking_utils import causal_mask_function
+
+    mask = _lazy_mask(**named, mask_function=causal_mask_function, device=torch.device("cpu"))
+    moved: Any = mask.to(torch.device("meta"))
+    assert mask.to(torch.device("cpu")) is mask
+    assert moved.of(1, 3).shape == mask.of(1, 3).shape == (1, 1, 2, 5)
+    assert moved.of(1, 3).is_meta
+
+
+def test_the_command_reads_the_map_from_a_file(bert_folder, tmp_path):
+    (tmp_path / "map.json").write_text(json.dumps({"": "cpu", "encoder": "disk"}))
+    command = [sys.executable, "-m", "attnviz", "heads", "the cat ran away", "-m", str(bert_folder), "--no-syntax"]
+    command += ["--device-map", str(tmp_path / "map.json"), "--figures", "none", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert "cpu, disk" in " ".join(done.stdout.split())
+    assert "meta device" not in done.stderr
+    assert json.loads((tmp_path / "out" / "heads.json").read_text())["model"]["device"] == "cpu, disk"
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_file_that_is_no_map_is_refused(tmp_path, content):
+    (tmp_path / "map.json").write_text(content)
+    with pytest.raises(UsageError, match=r"cannot be read|expected a device map"):
+        resolve_device_map(tmp_path / "map.json")
+
+
+@pytest.mark.parametrize("saved", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("stated", [True, False])
+def test_auto_is_the_checkpoints_own_number_format(tmp_path, saved, stated):
+    folder = save_checkpoint(sharp_bert().to(saved), bert_tokenizer(), tmp_path / "model")
+    if not stated:
+        config = json.loads((folder / "config.json").read_text())
+        assert config.pop("dtype") == str(saved).removeprefix("torch.")
+        (folder / "config.json").write_text(json.dumps(config))
+    checkpoint, _ = open_checkpoint(folder, dtype="auto")
+    assert checkpoint.dtype == saved
+    assert verify_attention(checkpoint, checkpoint.tokenize("the cat")).verification.level == 4
+
+
+def test_a_number_format_that_attnviz_does_not_compute_in_is_refused(tmp_path):
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float8_e4m3fn"}))
+    with pytest.raises(
+        CheckpointError,
+        match=r"number format 'float8_e4m3fn'; expected one of float64, float32, .* instead of --dtype auto",
+    ):
+        open_checkpoint(folder, dtype="auto")
+
+
+def fp8_llama(folder: Path) -> dict[str, torch.Tensor]:
+    """Save a Llama whose projections are FP8 with a scale for each block of 16 x 16; its weights as plain numbers."""
+    save_checkpoint(sharp_llama(hidden_size=32, intermediate_size=48), gpt2_tokenizer(), folder)
+    saved, plain = load_file(folder / "model.safetensors"), {}
+    for name, weight in list(saved.items()):
+        plain[name] = weight
+        if name.endswith("proj.weight"):
+            blocks = weight.unflatten(1, (-1, 16)).unflatten(0, (-1, 16))
+            scales = blocks.abs().amax((1, 3)) / 448
+            saved[name] = (blocks / scales[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn)
+            saved[f"{name}_scale_inv"] = scales
+            plain[name] = saved[name].float() * scales.repeat_interleave(16, 0).repeat_interleave(16, 1)
+    save_file(saved, folder / "model.safetensors", {"format": "pt"})
+    quantisation = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
+    return plain
+
+
+@pytest.mark.parametrize("generate", [None, 2])
+def test_fp8_is_verified_as_dequantised_and_said_to_be(tmp_path, generate):
+    """With the numbers of the same weights saved as float32."""
+    plain = fp8_llama(tmp_path / "model")
+    quantised = attnviz.analyze("the cat ran away", tmp_path / "model", syntax=False, generate=generate)
+    save_file(plain, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    same = attnviz.analyze("the cat ran away", tmp_path / "model", syntax=False, generate=generate)
+    documents = [each.document() for each in (quantised, same)]
+    assert documents[0]["model"].pop("dequantised_from") == "fp8"
+    for document in documents:
+        del document["model"]["weights_sha256"]
+    assert documents[0] == documents[1]
+    assert quantised.verification.level == 4
+    assert quantised.checkpoint.runs_as == "float32 dequantised from fp8, cpu"
+
+
+def test_fp8_whose_scales_are_missing_or_not_finite_is_refused(tmp_path):
+    fp8_llama(tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    name = "model.layers.1.self_attn.q_proj.weight"
+    spoilt = weights[name].float()
+    spoilt[0, 0] = torch.nan
+    for changed, message in (
+        ({name: spoilt.to(torch.float8_e4m3fn)}, "values that are not finite"),
+        ({f"{name}_scale_inv": weights[f"{name}_scale_inv"] * torch.inf}, "values that are not finite"),
+        ({f"{name}_other": weights[f"{name}_scale_inv"].clone()}, "1 unexpected"),
+    ):
+        save_file({**weights, **changed}, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(tmp_path / "model")
+    del weights[f"{name}_scale_inv"]
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"is in FP8, but its scales, .* are missing"):
+        open_checkpoint(tmp_path / "model")
+
+
+def test_fp8_is_not_for_a_device_map_and_other_kinds_are_refused(tmp_path):
+    fp8_llama(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=r"weights in fp8, .* expected one device"):
+        open_checkpoint(tmp_path / "model", device_map={"": "cpu", "layers": "disk"})
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="asks for quantized weights"):
+        open_checkpoint(tmp_path / "model")
+
+
+PEAK = """
+import sys
+import attnviz
+given = {"": "cpu", "encoder": "disk"} if len(sys.argv) > 2 else None
+attnviz.analyze("the cat ran away", sys.argv[1], syntax=False, device_map=given)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's own account of memory")
+def test_a_model_on_disk_is_never_whole_in_memory(tmp_path):
+    """24 layers, 202 MB in all: with the layers on disk a process needs less by most of them."""
+    model = sharp_bert(hidden_size=512, num_hidden_layers=24, intermediate_size=1024)
+    size = sum(parameter.numel() for parameter in model.parameters()) * 4 / 1024
+    folder = save_checkpoint(model, bert_tokenizer(), tmp_path / "model")
+    peaks = []
+    for spread in ([], ["spread"]):
+        command = [sys.executable, "-c", PEAK, str(folder), *spread]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        peaks.append(int(done.stdout))
+    assert peaks[0] - peaks[1] > 0.7 * size

@@ -1,0 +1,111 @@
+"""Which commands take which family: every claim of ``attnviz models --families`` is tried on a tiny random model."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.models.report import families_document, families_report
+from attnviz.errors import ArchitectureError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import ARCHITECTURES, COMMANDS
+from attnviz.present.tables import plain_text
+from tests.support import encoder_decoders, llamas, relatives
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+TEXT = "the cat saw the dog"
+CLAIMS = {family["architecture"]: family["commands"] for family in families_document("")["families"]}
+
+
+@cache
+def model(family: str) -> Checkpoint:
+    """A tiny random model of a family."""
+    if family in encoder_decoders.FAMILIES:
+        tokenizer = encoder_decoders.unigram_tokenizer()
+        return from_loaded(encoder_decoders.sharp(family, len(tokenizer)), tokenizer)
+    if family in llamas.FAMILIES:
+        tokenizer = llamas.sentencepiece_tokenizer()
+        return from_loaded(llamas.sharp_llama(family, vocab_size=len(tokenizer)), tokenizer)
+    if family == "bert":
+        return from_loaded(sharp_bert(), bert_tokenizer())
+    if family == "gpt2":
+        return from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    return relatives.checkpoint_of(family)
+
+
+def target(family: str) -> dict[str, str]:
+    return {"target": "a dog"} if family in encoder_decoders.FAMILIES else {}
+
+
+def compared(family: str, _: Path) -> Any:
+    one = attnviz.analyze(TEXT, model(family), syntax=False, **target(family))
+    return attnviz.compare(one, one)
+
+
+def profiled(family: str, folder: Path) -> Any:
+    corpus = folder / "corpus.txt"
+    corpus.write_text(f"{TEXT}\nthe dog ran away\n")
+    return attnviz.profile_heads(model(family), [corpus], syntax=False, control=False)
+
+
+RUN: dict[str, Callable[[str, Path], Any]] = {
+    "heads": lambda family, _: attnviz.analyze(TEXT, model(family), syntax=False, **target(family)),
+    "compare": compared,
+    "outputs": lambda family, _: attnviz.head_outputs(TEXT, model(family), **target(family)),
+    "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, gradient=False, **target(family)),
+    "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
+    "profile": profiled,
+    "explain": lambda family, _: attnviz.explain(TEXT, model(family)),
+}
+
+
+def test_every_family_and_command_is_claimed():
+    assert set(CLAIMS) == set(ARCHITECTURES)
+    assert set(RUN) == set(COMMANDS)
+    assert all(set(parts) == set(COMMANDS) for parts in CLAIMS.values())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("family", sorted(ARCHITECTURES))
+def test_a_command_takes_what_it_claims_to(family, command, tmp_path):
+    part = CLAIMS[family][command]
+    if part is None:
+        with pytest.raises(ArchitectureError, match=family):
+            RUN[command](family, tmp_path)
+        return
+    result = RUN[command](family, tmp_path)
+    (entry,) = result.document()["models"][:1] if command == "compare" else [result.document()["model"]]
+    assert entry.get("part", "model") == part
+    assert entry["architecture"] == family
+
+
+def test_the_list_is_a_table_a_document_and_a_line_for_what_it_does_not_take():
+    ran = CliRunner().invoke(app, ["models", "--families", "--json"])
+    assert json.loads(ran.stdout)["families"][0] == {
+        "architecture": "bart",
+        "level": 4,
+        "commands": CLAIMS["bart"],
+    }
+    wide, narrow = (plain_text(lambda columns: families_report(families_document(""), columns), n) for n in (80, 60))
+    assert next(line for line in wide.splitlines() if line.startswith("t5")).split()[:4] == ["t5", "4", "yes", "yes"]
+    assert all(len(line) <= 60 for line in narrow.splitlines())
+    assert "encoder: rollout, profile" in " ".join(narrow.split())
+    ran = CliRunner().invoke(app, ["models", "minilm", "--families"])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert "leave out NAME" in ran.stderr
+
+
+def test_whisper_is_refused_by_name():
+    import torch
+    from transformers import WhisperConfig
+
+    from attnviz.models.families import architecture_of
+
+    with pytest.raises(ArchitectureError, match=r"'whisper', whose encoder reads sound, not text; expected one of: b"):
+        architecture_of(WhisperConfig(), torch.float32)

@@ -1,0 +1,518 @@
+"""Models of the Llama kind against transformers' eager; every wrong attention of theirs fails verification."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, GptOssConfig, GptOssModel
+
+import attnviz
+from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.llama import Llama
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import Rotary, default_frequencies
+from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
+from attnviz.trace.checks import LayerCheck
+from attnviz.trace.verify import VerifiedRows, verify_attention
+from tests.reference.test_attention import batch
+from tests.support.llamas import (
+    FAMILIES,
+    N_HEADS,
+    N_LAYERS,
+    NORMED,
+    WINDOW,
+    WINDOWED,
+    llama_config,
+    sentencepiece_tokenizer,
+    sharp_llama,
+)
+from tests.support.models import save_checkpoint
+from tests.support.recorded import verified_batch
+
+TOKENIZER = sentencepiece_tokenizer()
+TEXT = "the cat that i saw ran away."
+N = 12
+
+
+def checks_of(model: Any, inputs: dict[str, Tensor]) -> tuple[list[LayerCheck], list[Tensor]]:
+    """Every layer verified, and its patterns."""
+    seen: list[VerifiedRows] = []
+    verification = verified_batch(from_loaded(model, TOKENIZER), inputs, seen.append)
+    return list(verification.layers), [rows.pattern for rows in seen]
+
+
+def run(model: Any) -> None:
+    checks_of(model, batch(400, (N,)))
+
+
+# --- the right attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_number_format_verifies(family, dtype):
+    checks, patterns = checks_of(sharp_llama(family, dtype=dtype), batch(400, (N,)))
+    limit = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.003}[dtype]
+    assert [check.heads_compared for check in checks] == [N_HEADS] * N_LAYERS
+    assert max(check.pattern_error for check in checks) <= limit
+    assert max(check.output_error for check in checks) <= limit
+    assert max(check.residual_error for check in checks) <= limit
+    for pattern in patterns:  # far from uniform, or wrong formulas would agree
+        assert pattern.float().max(-1).values[..., 2:].mean() > 0.3
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("padded", ["left", "right"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_groups_of_heads_and_padding_on_either_side_verify(family, n_kv_heads, padded):
+    inputs = batch(400, (N, 7))
+    if padded == "left":
+        inputs = {name: values.flip(1) for name, values in inputs.items()}
+    checks, patterns = checks_of(sharp_llama(family, num_key_value_heads=n_kv_heads), inputs)
+    assert max(check.pattern_error for check in checks) <= 1e-6
+    real = inputs["attention_mask"][1].bool()
+    assert all((pattern[1][:, real][..., ~real] == 0).all() for pattern in patterns)
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_windows_are_shorter_than_the_text(family):
+    _, patterns = checks_of(sharp_llama(family), batch(400, (N,)))
+    beyond = torch.ones(N, N, dtype=torch.bool).tril(-WINDOW)
+    windowed = [bool((pattern[..., beyond] == 0).all()) for pattern in patterns]
+    assert windowed == {"qwen2": [False, True], "mistral": [True, True], "phi3": [True, True]}.get(
+        family, [True, False]
+    )
+
+
+ROPE: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 3.0},
+    "dynamic": {"factor": 3.0},
+    "llama3": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0},
+    "yarn, temperatures": {
+        "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False
+    },
+    "longrope": {
+        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 16, "factor": 4.0,
+    },
+    "longrope, longer": {
+        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 8, "factor": 8.0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROPE)
+def test_scaled_kinds_of_rotary_positions_verify(kind):
+    settings = {"rope_type": kind.split(",")[0], "rope_theta": 10000.0, **ROPE[kind]}
+    scaled, patterns = checks_of(sharp_llama(rope_parameters=settings), batch(400, (N,)))
+    assert max(check.pattern_error for check in scaled) <= 1e-6
+    if kind != "dynamic":  # which scales what is longer than the model's positions alone
+        _, plain = checks_of(sharp_llama(), batch(400, (N,)))
+        assert (patterns[0] - plain[0]).abs().max() > 0.02
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_final_states_are_those_of_the_untouched_eager_run(family):
+    model, inputs, finals = sharp_llama(family), batch(400, (N, 7)), list[Tensor]()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        untouched = model.base_model(**inputs, use_cache=False).last_hidden_state
+    handle = model.base_model.norm.register_forward_hook(lambda _, __, normed: finals.append(normed))
+    checks_of(model, inputs)
+    handle.remove()
+    assert torch.equal(finals[0], untouched)
+
+
+def test_a_model_that_was_loaded_with_sdpa_is_set_to_eager_and_back():
+    model = sharp_llama()
+    model.set_attn_implementation("sdpa")
+    run(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_loads_with_and_without_its_head(family, tmp_path):
+    model = sharp_llama(family)
+    folder = save_checkpoint(model, TOKENIZER, tmp_path / "model")
+    for head in (False, True):
+        checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=head)
+        assert (checkpoint.language_head is not None) == head
+        assert verify_attention(checkpoint, checkpoint.tokenize(TEXT)).verification.heads_compared == N_LAYERS * N_HEADS
+    assert checkpoint.d_head == getattr(model.config, "head_dim", 8)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with torch.no_grad():
+        logits = checkpoint.language_head(checkpoint.model(**inputs).last_hidden_state)
+        torch.testing.assert_close(logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_counts_are_those_of_the_model(family, tmp_path):
+    model = sharp_llama(family).base_model
+    folder = save_checkpoint(model, TOKENIZER, tmp_path / family)
+    (known,) = attnviz.model_configurations(str(folder))
+    assert known.reproduced
+    assert known.parameters == sum(parameter.numel() for parameter in model.parameters())
+    of_attention = sum(p.numel() for name, p in model.named_parameters() if ".self_attn." in name)
+    assert known.attention_parameters == of_attention
+    assert (known.n_heads, known.n_kv_heads) == (N_HEADS, 2)
+    assert known.d_head == getattr(model.config, "head_dim", 8)
+
+
+# --- wrong attention must be noticed ------------------------------------------------------------------
+
+Change = Callable[[HeadParameters], HeadParameters]
+
+
+def _rotary(parameters: HeadParameters, change: Callable[[Rotary], Rotary]) -> HeadParameters:
+    return parameters if parameters.rotary is None else replace(parameters, rotary=change(parameters.rotary))
+
+
+def _without_bias(parameters: HeadParameters, *names: str) -> HeadParameters:
+    changed = {name: replace(getattr(parameters, name), bias=None) for name in names}
+    return replace(parameters, **changed)
+
+
+def _no_one(parameters: HeadParameters) -> HeadParameters:
+    assert parameters.query_norm is not None
+    return replace(parameters, query_norm=replace(parameters.query_norm, one_more=False))
+
+
+ALL = tuple(FAMILIES)
+CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
+    "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
+    "no scale": (ALL, lambda p: replace(p, scale=1.0)),
+    "RoPE base": (
+        ALL, lambda p: _rotary(p, lambda r: replace(r, frequencies=default_frequencies(2 * len(r.frequencies), 5000.0)))
+    ),
+    "RoPE factor": (ALL, lambda p: _rotary(p, lambda r: replace(r, factor=1.05))),
+    "no RoPE": (ALL, lambda p: replace(p, rotary=None)),
+    "RoPE of a whole head": (
+        ("phi3",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 10000.0)))
+    ),
+    "RoPE in every layer": (("smollm3",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 2000000.0)))),
+    "RoPE of the other type of layer": (
+        ("gemma3_text",), lambda p: replace(p, rotary=Rotary(default_frequencies(16, 1000000.0)))
+    ),
+    "window one longer": (WINDOWED, lambda p: replace(p, window=p.window and p.window + 1)),
+    "window one shorter": (WINDOWED, lambda p: replace(p, window=p.window and p.window - 1)),
+    "no window": (WINDOWED, lambda p: replace(p, window=None)),
+    "a window in every layer": (("qwen2", "gemma2", "gemma3_text"), lambda p: replace(p, window=WINDOW)),
+    "not causal": (ALL, lambda p: replace(p, causal=False)),
+    "no query norm": (NORMED, lambda p: replace(p, query_norm=None)),
+    "no key norm": (NORMED, lambda p: replace(p, key_norm=None)),
+    "query norm with w for 1 + w": (("gemma3_text",), _no_one),
+    "no biases of queries and keys": (("llama", "qwen2"), lambda p: _without_bias(p, "query", "key")),
+    "no bias of values": (("llama", "qwen2"), lambda p: _without_bias(p, "value")),
+    "no bias of the output": (("llama",), lambda p: replace(p, output_bias=None)),
+    "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
+    "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
+}  # fmt: skip
+
+
+def change_parameters(monkeypatch: pytest.MonkeyPatch, family: str, change: Change) -> None:
+    kind = type(ARCHITECTURES[family])
+    original = kind.parameters
+    monkeypatch.setattr(kind, "parameters", lambda self, model, layer: change(original(self, model, layer)))
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for name in CHANGES for family in CHANGES[name][0]])
+def test_wrong_parameters_fail_verification(monkeypatch, family, name):
+    dtype = torch.float64 if family in ("llama", "qwen3") else torch.float32
+    change_parameters(monkeypatch, family, CHANGES[name][1])
+    with pytest.raises(VerificationError, match="do not reproduce the model"):
+        run(sharp_llama(family, dtype=dtype))
+
+
+right_rotary, right_allowed, right_keys = (
+    attention.apply_rotary,
+    attention.allowed_positions,
+    attention.queries_and_keys,
+)
+
+
+def queries_one_further(x: Tensor, rotary: Rotary) -> Tensor:
+    if x.shape[-3] != N_HEADS:  # keys, which have fewer heads
+        return right_rotary(x, rotary)
+    return right_rotary(torch.cat([x[..., :1, :], x], dim=-2), rotary)[..., 1:, :]
+
+
+def interleaved(x: Tensor, rotary: Rotary) -> Tensor:
+    """Pairs (2i, 2i + 1), as GPT-J has them."""
+    d = 2 * len(rotary.frequencies)
+    order = torch.arange(d).view(-1, 2).T.flatten()
+    turned = right_rotary(torch.cat([x[..., :d][..., order], x[..., d:]], -1), rotary)
+    return torch.cat([turned[..., :d][..., order.argsort()], turned[..., d:]], -1)
+
+
+def normed_after_rotation(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
+    query, key = right_keys(x, source, replace(parameters, query_norm=None, key_norm=None))
+    if parameters.query_norm is None or parameters.key_norm is None:  # where the message looks for a reason
+        return query, key
+    return parameters.query_norm(query), parameters.key_norm(key)
+
+
+def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int, n_queries: int) -> Tensor:
+    later = torch.arange(mask.shape[1]) - torch.arange(first, first + n_queries)[:, None]
+    return right_allowed(mask, False, window, first, n_queries) & (later <= 1)
+
+
+STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
+    "RoPE off by one": (ALL, "apply_rotary", queries_one_further),
+    "RoPE interleaved": (ALL, "apply_rotary", interleaved),
+    "groups in turn": (ALL, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
+    "mask off by one": (ALL, "allowed_positions", one_key_too_many),
+    "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for name in STEPS for family in STEPS[name][0]])
+def test_wrong_steps_fail_verification(monkeypatch, family, name):
+    _, function, wrong = STEPS[name]
+    monkeypatch.setattr(attention, function, wrong)
+    with pytest.raises(VerificationError, match="The largest difference is in layer"):
+        run(sharp_llama(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_without_its_mask_fails_verification(monkeypatch, family):
+    """Registered attentions without a mask get none; a mask taken from the model would agree with that."""
+    module = type(sharp_llama(family)).__module__
+    for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
+        monkeypatch.setattr(f"{module}.{name}", lambda *_, **__: None, raising=False)
+    with pytest.raises(VerificationError, match="The largest difference is in layer 0"):
+        run(sharp_llama(family))
+
+
+@pytest.mark.parametrize(
+    ("family", "attribute", "value"),
+    [("gemma2", "norm_kind", "rms"), ("gemma3_text", "norm_kind", "rms"), ("llama", "norm_kind", "rms, 1 + w")],
+)
+def test_a_wrong_norm_fails_verification(monkeypatch, family, attribute, value):
+    monkeypatch.setattr(ARCHITECTURES[family], attribute, value)
+    with pytest.raises(VerificationError):
+        run(sharp_llama(family))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text"])
+def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, family):
+    original = Llama.modules
+    monkeypatch.setattr(
+        Llama, "modules", lambda self, base: [replace(m, attention_output_norm=None) for m in original(self, base)]
+    )
+    with pytest.raises(VerificationError, match="does not pass them on"):
+        run(sharp_llama(family))
+
+
+# --- what is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "setting"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "rope_type='proportional'"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+         "partial_rotary_factor=0.5"),
+        ("gemma3_text", {"rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}, "rope_type='proportional'"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+        ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_not_reproduced_are_refused_by_name_and_value(family, changes, setting, tmp_path):
+    config = llama_config(family, **changes)
+    config.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ArchitectureError, match=re.escape(setting)):
+        open_checkpoint(str(tmp_path), device="cpu")
+
+
+def test_other_decoders_are_refused_by_name():
+    config = GptOssConfig(
+        num_hidden_layers=1, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, intermediate_size=8,
+        num_local_experts=2, vocab_size=50, head_dim=8, num_experts_per_tok=1,
+    )  # fmt: skip
+    with pytest.raises(ArchitectureError, match=r"'gpt_oss'; expected one of: bart, bert, .*llama, .*mistral"):
+        from_loaded(GptOssModel(config), TOKENIZER)
+    with pytest.raises(ArchitectureError, match="'bloom'"):
+        from_loaded(_Configured("bloom"), TOKENIZER)
+
+
+class _Configured(nn.Module):
+    def __init__(self, model_type: str) -> None:
+        super().__init__()
+        self.config = AutoConfig.for_model(model_type)
+
+
+def test_rounded_frequencies_are_refused():
+    with pytest.raises(CheckpointError, match=r"rotary frequencies to bfloat16.*dtype=torch\.bfloat16"):
+        from_loaded(sharp_llama().to(torch.bfloat16), TOKENIZER)
+
+
+def test_only_float64_has_another_tolerance():
+    assert tolerance_of(torch.float64, True) == FLOAT32_STEPS
+    assert "float32" in FLOAT32_STEPS.reason
+    assert all(tolerance_of(dtype, False) == TOLERANCES[dtype] for dtype in TOLERANCES)
+    assert all(tolerance_of(dtype, True) == TOLERANCES[dtype] for dtype in TOLERANCES if dtype != torch.float64)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_heads_write_sums_to_outputs_and_logits(family):
+    result = attnviz.head_outputs(TEXT, sharp_llama(family), tokenizer=TOKENIZER)
+    assert max(layer.sum_error for layer in result.layers) <= 1e-5
+    if family == "gemma2":
+        assert "final_logit_softcapping" in result.no_attribution
+    else:
+        assert result.attribution is not None
+        assert result.attribution.error <= 1e-5
+        names = {part.name for part in result.attribution.parts}
+        assert names == {"word embedding", "feed-forward"} | ({"attention bias"} if family == "llama" else set())
+
+
+def _checkpoint(family: str) -> Checkpoint:
+    return from_loaded(sharp_llama(family), TOKENIZER)
+
+
+@pytest.mark.parametrize("method", ["zero", "uniform"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2"])
+def test_removing_a_head_is_what_editing_the_weights_does(family, method):
+    """Zero: W_O of the head is zero. Uniform: its queries are, so that all its scores are equal."""
+    model, edited = sharp_llama(family), sharp_llama(family)
+    attention_module = edited.base_model.layers[0].self_attn
+    rows = slice(attention_module.head_dim, 2 * attention_module.head_dim)
+    with torch.no_grad():
+        if method == "zero":
+            attention_module.o_proj.weight[:, rows] = 0
+        else:
+            attention_module.q_proj.weight[rows] = 0
+            if attention_module.q_proj.bias is not None:
+                attention_module.q_proj.bias[rows] = 0
+        ids = torch.tensor([TOKENIZER(TEXT).input_ids])
+        losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
+    result = attnviz.ablate(TEXT, model, tokenizer=TOKENIZER, method=method, curve=False, gradient=False)
+    effect = next(head for head in result.heads if head.id == (0, 1))
+    assert effect.damage["loss"].value == pytest.approx(float(losses[1] - losses[0]), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_rollout_and_comparison_run(family):
+    model = sharp_llama(family)
+    rolled = attnviz.rollout(TEXT, model, tokenizer=TOKENIZER)
+    assert rolled.weights.shape[0] == N_LAYERS
+    sides = (
+        attnviz.analyze(TEXT, each, tokenizer=TOKENIZER, syntax=False) for each in (model, sharp_llama(family, seed=1))
+    )
+    assert len(attnviz.compare(*sides).heads) == N_LAYERS * N_HEADS
+
+
+def test_the_first_token_is_a_sink_with_and_without_a_beginning_of_text():
+    tokens = _checkpoint("llama").tokenize(TEXT)
+    assert (tokens.labels[0], tokens.special[0]) == ("<s>", True)
+    assert tokens.sinks == {0}
+
+
+def test_baselines_of_a_layer_with_a_window_are_those_within_it():
+    analysis = attnviz.analyze(TEXT, sharp_llama("gemma2"), tokenizer=TOKENIZER, syntax=False)
+    n, sinks = len(analysis.tokens), 1
+    assert n > WINDOW + 2
+    first, second = (next(head for head in analysis.document()["heads"] if head["layer"] == layer) for layer in (0, 1))
+    keys = [min(query + 1, WINDOW) for query in range(n)]
+    assert first["entropy_uniform"] == pytest.approx(sum(math.log(count) for count in keys) / n)
+    assert second["entropy_uniform"] == pytest.approx(sum(math.log(query + 1) for query in range(n)) / n)
+    content = [min(query + 1, WINDOW) - (query < WINDOW) for query in range(sinks, n)]
+    current = sum(1 / count for count in content) / len(content)
+    assert analysis.context_of(0).baselines["current"] == pytest.approx(current)
+    assert first["baseline"]["current"] == pytest.approx(current)
+    assert "in 1 layer of 2 a token sees the last 4 tokens alone" in " ".join(analysis.report(width=300).split())
+    plain = attnviz.analyze(TEXT, sharp_llama("llama"), tokenizer=TOKENIZER, syntax=False)
+    assert plain.windowed == {}
+    assert "Windows:" not in plain.report()
+    by_word = attnviz.analyze("unbelievable cat that i saw", sharp_llama("gemma2"), tokenizer=TOKENIZER, syntax=False,
+                              words=True)  # fmt: skip
+    seen = by_word.context_of(0).allowed.int().tolist()  # <s> un ##believ ##able cat that i saw: 8 tokens, 6 words
+    assert seen == [
+        [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 0],
+        [0, 0, 1, 1, 1, 1],
+    ]  # fmt: skip
+
+
+# --- which step is wrong ---------------------------------------------------------------------------------
+
+
+def _without_bias_of(name: str) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    def forget(attention_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        linear = getattr(attention_module, name)
+        monkeypatch.setattr(linear, "forward", lambda x: nn.functional.linear(x, linear.weight))
+
+    return forget
+
+
+def _without_norm(name: str) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    return lambda module, monkeypatch: monkeypatch.setattr(getattr(module, name), "forward", lambda x: x)
+
+
+def _without_rotary(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{type(module).__module__}.apply_rotary_pos_emb", lambda q, k, *_, **__: (q, k))
+
+
+def _with_groups_in_turn(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{type(module).__module__}.repeat_kv", lambda x, n: x.repeat(1, n, 1, 1))
+
+
+def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    def disturb(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        linear = getattr(module, name)
+        forward = linear.forward
+        monkeypatch.setattr(linear, "forward", lambda x: change(forward(x)))
+
+    return disturb
+
+
+FORGOTTEN: dict[str, tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]] = {
+    "bias of queries": ("qwen2", _without_bias_of("q_proj"), "queries differ {}; they agree without the bias"),
+    "bias of keys": ("llama", _without_bias_of("k_proj"), "keys differ {}; they agree without the bias"),
+    "bias of values": ("llama", _without_bias_of("v_proj"), "values differ {}; they agree without the bias"),
+    "norm of queries": ("qwen3", _without_norm("q_norm"), "queries differ {}; they agree without the norm"),
+    "norm of keys": ("qwen3", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
+    "rotary positions": ("llama", _without_rotary, "queries differ {}; they agree without rotary positions"),
+    "order of heads": (
+        "qwen3", _changed("q_proj", lambda x: x.unflatten(-1, (N_HEADS, -1)).flip(-2).flatten(-2)),
+        "queries differ {}; they agree with the heads in another order",
+    ),
+    "order of groups": (
+        "llama", _with_groups_in_turn,
+        "values agree before that; patterns agree with the groups of heads in another order",
+    ),
+    "projection of queries": ("qwen3", _changed("q_proj", lambda x: x.flip(1)), "queries differ {}"),
+    "projection of values": ("mistral", _changed("v_proj", lambda x: 1.01 * x), "values differ {}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_the_message_names_the_step_that_differs(monkeypatch, name):
+    family, forget, expected = FORGOTTEN[name]
+    model = sharp_llama(family)
+    forget(model.base_model.layers[0].self_attn, monkeypatch)
+    with pytest.raises(VerificationError) as caught:
+        run(model)
+    sentence = expected.format(r"before that, by [\d.e-]+ of the largest")
+    assert re.search(rf"{sentence}\.", str(caught.value)), str(caught.value)
+    if "norm" in name or "bias" in name:  # of one of the three alone
+        assert str(caught.value).count("differ before that") == 1

@@ -1,0 +1,199 @@
+"""A model by name or in memory, with or without its language-modelling head, on a device of this machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
+)
+
+from attnviz.errors import CheckpointError, DeviceError, UsageError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
+from attnviz.reference.tolerances import TOLERANCES
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}
+WITH_HEAD = [(sharp_bert, BertForMaskedLM), (sharp_bert, BertForPreTraining), (sharp_gpt2, GPT2LMHeadModel)]
+
+
+def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
+    model = make(model_class=model_class)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith("cls"):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model, save_checkpoint(model, TOKENIZERS[make.__name__[6:]](), folder)
+
+
+@pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
+def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_path: Path) -> None:
+    model, folder = saved(make, model_class, tmp_path)
+    checkpoint, _ = open_checkpoint(folder, device="cpu", language_head=True)
+    inputs = checkpoint.tokenize("the cat ran away").model_inputs(torch.device("cpu"))
+    with torch.inference_mode():
+        whole = model(**inputs)
+        expected = whole.prediction_logits if model_class is BertForPreTraining else whole.logits
+        hidden = checkpoint.model(**inputs).last_hidden_state
+        assert checkpoint.language_head is not None
+        torch.testing.assert_close(checkpoint.language_head(hidden), expected)
+    assert expected.std() > 0.01
+    assert not checkpoint.language_head.training
+
+
+@pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
+def test_the_head_is_left_out_unless_asked_for(make: Any, model_class: Any, tmp_path: Path) -> None:
+    _, folder = saved(make, model_class, tmp_path)
+    assert open_checkpoint(folder, device="cpu")[0].language_head is None
+
+
+def test_a_bert_without_head_has_none(bert_folder: Path, tmp_path: Path) -> None:
+    assert open_checkpoint(bert_folder, device="cpu", language_head=True)[0].language_head is None
+    _, folder = saved(sharp_bert, BertForSequenceClassification, tmp_path)
+    assert open_checkpoint(folder, device="cpu", language_head=True)[0].language_head is None
+
+
+def test_a_bare_gpt2_has_its_tied_head(gpt2_folder: Path, tmp_path: Path) -> None:
+    checkpoint, _ = open_checkpoint(gpt2_folder, device="cpu", language_head=True)
+    assert checkpoint.language_head is not None
+    assert checkpoint.language_head.weight is checkpoint.model.wte.weight  # type: ignore[union-attr]
+    _, folder = saved(sharp_gpt2, GPT2ForSequenceClassification, tmp_path)  # it was saved to classify
+    classifies, _ = open_checkpoint(folder, device="cpu", language_head=True)
+    assert (classifies.language_head, classifies.classifier is not None) == (None, True)
+
+
+def test_a_gpt2_whose_own_head_is_missing_has_none(tmp_path: Path) -> None:
+    folder = save_checkpoint(sharp_gpt2(tie_word_embeddings=False), gpt2_tokenizer(), tmp_path)
+    assert open_checkpoint(folder, device="cpu", language_head=True)[0].language_head is None
+
+
+def test_missing_weights_below_the_head_are_an_error(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    _, folder = saved(sharp_gpt2, GPT2LMHeadModel, tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["transformer.h.1.attn.c_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1 missing \(h\.1\.attn\.c_proj\.weight\)"):
+        open_checkpoint(folder, device="cpu", language_head=True)
+
+
+@pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
+def test_a_model_in_memory_brings_its_head(make: Any, model_class: Any) -> None:
+    checkpoint = from_loaded(make(model_class=model_class), TOKENIZERS[make.__name__[6:]]())
+    assert checkpoint.language_head is not None
+    assert from_loaded(make(), TOKENIZERS[make.__name__[6:]]()).language_head is None
+
+
+def test_devices_and_formats_may_be_those_of_torch(bert_folder: Path) -> None:
+    checkpoint, _ = open_checkpoint(bert_folder, device=torch.device("cpu"), dtype=torch.float64)
+    assert (checkpoint.device, checkpoint.dtype) == (torch.device("cpu"), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": 0}, "expected the device as a string such as 'auto', found 0"),
+        ({"device": ["cpu"]}, "expected the device"),
+        ({"dtype": 32}, "expected the dtype as a string such as 'float32', found 32"),
+        ({"dtype": torch.int8}, "unknown dtype 'int8'"),
+        ({"model": None}, "expected a model .* found NoneType"),
+        ({"model": 3}, "found int"),
+        ({"revision": 3}, "expected the revision as a string, found 3"),
+    ],
+)
+def test_what_names_nothing_is_one_message(options: dict[str, Any], message: str, bert_folder: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_checkpoint(**{"model": bert_folder, **options})
+
+
+def test_a_model_without_tokenizer_is_advised_whatever_was_called() -> None:
+    with pytest.raises(CheckpointError, match="needs its tokenizer") as caught:
+        open_checkpoint(sharp_bert())
+    assert "analyze" not in str(caught.value)
+
+
+# --- devices and number formats, of a machine that is made up for each test
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend a number of NVIDIA GPUs, and an Apple GPU or none."""
+
+    def pretend(gpus: int = 0, mps: bool = False) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mps", "expected"), [(0, False, "cpu"), (0, True, "mps"), (1, False, "cuda"), (2, True, "cuda")]
+)
+def test_auto_takes_cuda_then_mps_then_cpu(machine, gpus, mps, expected):
+    machine(gpus, mps)
+    assert resolve_device("auto") == torch.device(expected)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:0", "cuda:1", "mps"])
+def test_a_device_that_is_there_is_taken(machine, name):
+    machine(gpus=2, mps=True)
+    assert resolve_device(name) == torch.device(name)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "message"),
+    [
+        (0, "cuda", "the device 'cuda' .*finds no CUDA GPU here; use --device cpu"),
+        (0, "cuda:7", "the device 'cuda:7' .*finds no CUDA GPU here"),
+        (1, "cuda:1", "the device 'cuda:1' .*this machine has cuda:0 to cuda:0"),
+        (2, "cuda:99", "the device 'cuda:99' .*this machine has cuda:0 to cuda:1"),
+        (0, "mps", "'mps' was asked for, but torch finds no Apple GPU here; use --device cpu"),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error_with_what_is(machine, gpus, name, message):
+    machine(gpus)
+    with pytest.raises(DeviceError, match=message):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda: 1", "cuda:0:1", "cpu:0", "cpu:", "mps:0",
+     "mps:", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠"],
+)  # fmt: skip
+def test_name_that_is_no_device_is_an_error_with_the_valid_names(machine, name):
+    machine(gpus=2, mps=True)
+    with pytest.raises(UsageError, match=r"unknown device .*expected one of auto, cpu, cuda, cuda:N, mps"):
+        resolve_device(name)
+
+
+def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance():
+    for name, dtype in DTYPES.items():
+        assert resolve_dtype(name, CPU) is dtype is getattr(torch, name)
+        assert resolve_dtype(name, torch.device("cuda:1")) is dtype
+    assert set(DTYPES.values()) == set(TOLERANCES)
+
+
+@pytest.mark.parametrize("name", ["", "double", "half", "float", "FLOAT32", "torch.float32", "int8", "float8"])
+def test_unknown_dtype_is_an_error_with_the_valid_names(name):
+    with pytest.raises(UsageError, match=r"unknown dtype .*expected one of float32, float64, bfloat16, float16"):
+        resolve_dtype(name, CPU)
+
+
+def test_mps_computes_in_all_dtypes_but_float64():
+    assert [resolve_dtype(name, torch.device("mps")) for name in ("float32", "float16")] == [
+        torch.float32,
+        torch.float16,
+    ]
+    with pytest.raises(DeviceError, match="'mps' cannot compute in float64; use --device cpu or --dtype float32"):
+        resolve_dtype("float64", torch.device("mps"))

@@ -1,0 +1,420 @@
+"""BERT's relatives: verified as BERT is, from their own files, with their own tokenizers, by every command."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.explain import reference as explain_reference
+from attnviz.commands.explain.position_share import input_parts
+from attnviz.commands.explain.stages import verify_stages
+from attnviz.commands.models.configurations import find_config
+from attnviz.commands.models.measure import read_configuration
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.families import ARCHITECTURES, architecture_of
+from attnviz.models.sources import find_checkpoint
+from attnviz.models.tokens import merge_subwords
+from attnviz.trace.verify import VerifiedRows, verify_attention
+from tests.conftest import SENTENCE, needs_parser
+from tests.reference.test_verify import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS
+from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
+from tests.support.recorded import verified_batch, whole_pattern
+from tests.support.relatives import KINDS, RELATIVES, checkpoint_of, sharp
+
+of_each = pytest.mark.parametrize("kind", KINDS)
+SHAPES = [{}, {"hidden_size": 24, "num_attention_heads": 1, "num_hidden_layers": 1}, {"num_attention_heads": 16}]
+PARTED = [kind for kind in KINDS if not ARCHITECTURES[kind].segments]
+
+
+def loaded(folder: Path, language_head: bool = False) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32, language_head)
+
+
+def run(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> Any:
+    return verify_attention(checkpoint, checkpoint.tokenize(text, pair))
+
+
+# --- verified, and every wrong attention noticed -------------------------------------------------------------
+
+
+@of_each
+@pytest.mark.parametrize("changes", SHAPES)
+def test_heads_reproduce_the_model_in_several_shapes(kind, changes):
+    checkpoint = checkpoint_of(kind, torch.float64, **changes)
+    verification = run(checkpoint, SENTENCE, "the dog ran").verification
+    assert verification.heads_compared == checkpoint.n_layers * checkpoint.n_heads
+    assert verification.pattern_error < 1e-14
+    assert verification.output_error < 1e-14
+    assert verification.residual_error < 1e-14
+
+
+@of_each
+def test_patterns_are_far_from_even_so_that_a_wrong_formula_shows(kind):
+    checkpoint = checkpoint_of(kind)
+    pattern = whole_pattern(run(checkpoint), 1)
+    assert float(pattern.amax(-1).mean()) > 1.5 / pattern.shape[-1]
+
+
+@of_each
+@pytest.mark.parametrize("name", [*PATTERN_MUTATIONS, *OUTPUT_MUTATIONS])
+def test_a_wrong_attention_fails_verification(monkeypatch, kind, name):
+    checkpoint, family = checkpoint_of(kind), type(ARCHITECTURES[kind])
+    change, right = (PATTERN_MUTATIONS | OUTPUT_MUTATIONS)[name], family.parameters
+    monkeypatch.setattr(family, "parameters", lambda self, model, layer: change(right(self, model, layer)))
+    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
+        run(checkpoint)
+
+
+@of_each
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name):
+    checkpoint = checkpoint_of(kind)
+    modules = checkpoint.architecture.modules(checkpoint.model)[1]
+    w_o: Any = modules.o_proj
+    given: list[Tensor] = []
+    w_o.register_forward_hook(lambda _, __, output: given.append(output))
+    modules.attention_norm.register_forward_pre_hook(
+        lambda _, args: (args[0] - given[-1] + PASSED_ON[name](given[-1], w_o.bias),)
+    )
+    with pytest.raises(VerificationError, match="but layer 1 does not pass them on: the sum"):
+        run(checkpoint)
+
+
+@of_each
+def test_a_wrong_epsilon_and_a_norm_that_gives_something_else_are_noticed(monkeypatch, kind):
+    checkpoint = checkpoint_of(kind, torch.float64)
+    monkeypatch.setattr(type(checkpoint.architecture), "epsilon_setting", 1e-3)
+    with pytest.raises(VerificationError, match=r"does not pass them on: the .*norm after its attention is"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", *KINDS])
+def test_hooks_only_read_so_that_final_states_are_those_of_the_untouched_run(kind, bert_folder):
+    """Level 4, bit for bit."""
+    if kind == "gpt2":
+        checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    else:
+        checkpoint = loaded(bert_folder) if kind == "bert" else checkpoint_of(kind)
+    checkpoint.model.set_attn_implementation("eager")
+    tokens = checkpoint.tokenize(SENTENCE)
+    with torch.inference_mode():
+        untouched = checkpoint.model(**tokens.model_inputs(checkpoint.device)).last_hidden_state
+    finals: list[Tensor] = []
+    checkpoint.model.register_forward_hook(lambda _, __, result: finals.append(result.last_hidden_state))
+    verified = verify_attention(checkpoint, tokens)
+    assert torch.equal(finals[0], untouched)
+    assert verified.verification.level == 4
+
+
+@of_each
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_is_masked(kind, side):
+    checkpoint = checkpoint_of(kind)
+    tokenizer = checkpoint.tokenizer
+    ids = [tokenizer(text)["input_ids"] for text in ("the cat", SENTENCE)]
+    n = max(map(len, ids))
+    rows = [[tokenizer.pad_token_id] * (n - len(each)) for each in ids]
+    rows = [pad + each if side == "left" else each + pad for pad, each in zip(rows, ids, strict=True)]
+    mask = torch.tensor(rows) != tokenizer.pad_token_id
+    inputs = {"input_ids": torch.tensor(rows), "attention_mask": mask.long()}
+    seen: list[VerifiedRows] = []
+    verified_batch(checkpoint, inputs, seen.append)
+    assert len(seen) == 3
+    assert float(seen[0].pattern[0][:, :, ~mask[0]].max()) == 0
+    with pytest.raises(VerificationError, match="do not reproduce the model"):
+        verified_batch(checkpoint, inputs, mask=torch.ones_like(mask))
+
+
+# --- positions ------------------------------------------------------------------------------------------------
+
+
+@of_each
+def test_a_text_may_have_as_many_tokens_as_the_model_has_usable_positions(kind):
+    checkpoint = checkpoint_of(kind, max_position_embeddings=20)
+    usable = 18 if checkpoint.architecture.positions_after_padding else 20
+    tokens = checkpoint.tokenize("the cat " * 20, truncate=True)
+    assert len(tokens) == checkpoint.positions == usable
+    verify_attention(checkpoint, tokens)
+    with pytest.raises(TextError, match=rf"has 42 tokens, but the model has {usable} positions"):
+        checkpoint.tokenize("the cat " * 19 + "the cat")
+
+
+@of_each
+@pytest.mark.parametrize("pair", [None, "a dog"])
+def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
+    checkpoint = checkpoint_of(kind, torch.float64)
+    tokens = checkpoint.tokenize(f"{SENTENCE}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
+    kept: list[Any] = []
+    verify_stages(checkpoint, tokens, [0, 2], kept.append)
+    assert kept[0].checks["input"].error < 1e-14
+    assert kept[1].checks["output"].error < 1e-13
+    with torch.inference_mode():
+        parts = torch.stack(list(input_parts(checkpoint, tokens).values())).sum(0)
+    assert float((parts - kept[0]["input"].tensor).abs().max()) < 1e-13
+
+
+@of_each
+def test_positions_one_off_are_noticed(monkeypatch, kind):
+    checkpoint, right = checkpoint_of(kind), explain_reference.position_rows
+    monkeypatch.setattr(explain_reference, "position_rows", lambda *given: right(*given) + 1)
+    with pytest.raises(VerificationError, match="input of layer 0"):
+        verify_stages(checkpoint, checkpoint.tokenize(SENTENCE), [0], lambda _: None)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+@of_each
+@pytest.mark.parametrize(
+    "head",
+    [
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+        AutoModelForQuestionAnswering,
+        AutoModelForMultipleChoice,
+    ],
+)
+def test_a_checkpoint_with_any_head_is_read_from_its_files(kind, head, tmp_path):
+    model = sharp(kind, auto_class=head)
+    folder = save_checkpoint(model, RELATIVES[kind].tokenizer, tmp_path / kind)
+    bare, whole = loaded(folder), loaded(folder, language_head=True)
+    assert (bare.language_head, whole.language_head is None) == (None, head is not AutoModelForMaskedLM)
+    inputs = bare.tokenize(SENTENCE).model_inputs(bare.device)
+    with torch.inference_mode():
+        states = bare.model(**inputs).last_hidden_state
+        if whole.language_head is not None:
+            torch.testing.assert_close(whole.language_head(states), model(**inputs).logits)
+    torch.testing.assert_close(states, from_loaded(model, bare.tokenizer).model(**inputs).last_hidden_state)
+    run(bare)
+
+
+@of_each
+def test_a_head_keeps_the_modes_of_its_modules(kind):
+    model = sharp(kind, auto_class=AutoModelForMaskedLM)
+    checkpoint = from_loaded(model, RELATIVES[kind].tokenizer)
+    attnviz.ablate(["the cat ran"], checkpoint, curve=False, gradient=False)
+    assert not any(module.training for module in model.modules())
+
+
+@of_each
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("is_decoder", True), ("add_cross_attention", True), ("position_embedding_type", "relative_key")],
+)
+def test_what_is_not_reproduced_is_refused_by_name_and_value(kind, setting, value):
+    config = RELATIVES[kind].config()
+    setattr(config, setting, value)
+    with pytest.raises(ArchitectureError, match=rf"this \w+\S* has {setting}={value!r}"):
+        architecture_of(config, torch.float32)
+
+
+def test_a_width_of_heads_that_the_family_does_not_read_is_not_believed(tmp_path):
+    checkpoint = checkpoint_of("roberta", torch.float32)
+    checkpoint.config.head_dim = 5
+    assert checkpoint.d_head == checkpoint.d_model // checkpoint.n_heads
+    assert attnviz.ablate(SENTENCE, checkpoint, curve=False).heads
+
+
+def test_a_size_that_is_no_model_is_refused_by_the_configs_own_name():
+    with pytest.raises(ArchitectureError, match="the config has n_layers=0; expected a model with layers"):
+        architecture_of(RELATIVES["distilbert"].config(num_hidden_layers=0), torch.float32)
+
+
+def test_the_discriminator_of_electra_is_read_without_a_head(tmp_path):
+    folder = save_checkpoint(
+        sharp("electra", auto_class=AutoModelForPreTraining), RELATIVES["electra"].tokenizer, tmp_path / "it"
+    )
+    checkpoint = loaded(folder, language_head=True)
+    assert checkpoint.language_head is None
+    run(checkpoint)
+
+
+@pytest.mark.parametrize("width", [20, 32])
+def test_embeddings_of_electra_are_projected_where_they_are_narrower(width):
+    checkpoint = checkpoint_of("electra", embedding_size=width)
+    verify_stages(checkpoint, checkpoint.tokenize(SENTENCE, "a dog"), [0], lambda _: None)
+    formula = attnviz.explain(SENTENCE, checkpoint).document()["stages"][0]["formula"]
+    assert formula == "x = norm(word + position + segment)" + " W + b" * (width == 20)
+
+
+def test_what_older_versions_saved_beside_the_weights_is_left_out(tmp_path):
+    model = sharp("roberta", auto_class=AutoModelForMaskedLM)
+    folder = save_checkpoint(model, RELATIVES["roberta"].tokenizer, tmp_path / "it")
+    weights = load_file(folder / "model.safetensors")
+    older = {
+        "roberta.embeddings.position_ids": torch.arange(66)[None],
+        "roberta.pooler.dense.weight": torch.zeros(32, 32),
+        "roberta.pooler.dense.bias": torch.zeros(32),
+    }
+    save_file(weights | older, folder / "model.safetensors", {"format": "pt"})
+    assert loaded(folder, language_head=True).language_head is not None
+    run(loaded(folder))
+    save_file(weights | {"roberta.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1 unexpected \(.*encoder\.extra\)"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("padding", [None, -1, 65])
+def test_roberta_without_a_padding_token_to_count_from_is_refused(padding):
+    config = RELATIVES["roberta"].config()
+    config.pad_token_id = padding
+    with pytest.raises(ArchitectureError, match=rf"pad_token_id={padding}, from which its 66 positions"):
+        architecture_of(config, torch.float32)
+
+
+@of_each
+def test_models_counts_the_parameters_and_says_how_many_positions_are_usable(kind, tmp_path):
+    model = sharp(kind)
+    folder = save_checkpoint(model, RELATIVES[kind].tokenizer, tmp_path / kind)
+    found = read_configuration(find_config(str(folder)))
+    assert (found.architecture, found.level, found.n_layers, found.n_heads, found.d_model, found.d_head) == (
+        kind, 4, 3, 4, 32, 8,
+    )  # fmt: skip
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert found.attention_parameters == 3 * 4 * (32 * 32 + 32)
+    skipped = ARCHITECTURES[kind].positions_after_padding
+    assert (found.positions, any("for no token" in note for note in found.notes)) == (66 - 2 * skipped, skipped)
+
+
+# --- pairs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", PARTED)
+def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(kind, tmp_path):
+    checkpoint = checkpoint_of(kind)
+    result = attnviz.analyze("the cat ran", checkpoint, pair="a dog", syntax=False)
+    between = "</s></s>" if "<s>" in result.tokens.labels else "[SEP]"
+    first, last = result.tokens.labels[0], result.tokens.labels[-1]
+    assert result.tokens.ids == tuple(checkpoint.tokenizer("the cat ran", "a dog")["input_ids"])
+    note = (
+        f"This model has no token types: the pair is joined as its tokenizer does, {first} TEXT {between} PAIR {last}."
+    )
+    assert result.document()["pair_note"] == note
+    assert note in " ".join(result.report().split())
+    assert "token types" not in attnviz.analyze("the cat ran", checkpoint, syntax=False).report()
+    assert attnviz.compare(result, result).document()["pair_note"] == note
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [
+        ("roberta", ("<s>", "the", "un", "##be", "##liev", "##a", "##bl", "##e", "cat", "##s", "ran", "away", ".",
+                     "<mask>", "</s>")),
+        ("xlm-roberta", ("<s>", "the", "un", "##believ", "##able", "cat", "##s", "ran", "away", ".", "<mask>", "</s>")),
+    ],
+)  # fmt: skip
+def test_labels_and_words_are_those_of_other_tokenizers(kind, labels):
+    tokens = checkpoint_of(kind).tokenize("the unbelievable cats ran away. <mask>")
+    assert tokens.labels == labels
+    assert tokens.word_labels == ("the", "unbelievable", "cats", "ran", "away", ".", "<mask>")
+    assert [i for i, special in enumerate(tokens.special) if special] == [0, len(labels) - 1]
+    units = merge_subwords(tokens, words=True)
+    assert units.labels == ("<s>", *tokens.word_labels, "</s>")
+    assert tokens.sinks == {0, len(labels) - 1}
+
+
+def test_an_unknown_piece_is_shown_as_the_model_sees_it():
+    tokens = checkpoint_of("xlm-roberta").tokenize("cat 中")
+    assert tokens.labels == ("<s>", "cat", "␣", "##<unk>", "</s>")
+    assert tokens.word_labels == ("cat", "中")
+
+
+@needs_parser
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_a_parse_meets_the_words_of_the_tokenizer(kind):
+    result = attnviz.analyze("The cats saw a dog.", checkpoint_of(kind), words=True)
+    assert result.parse is not None
+    at = {word.text: word.positions for word in result.parse.words}
+    assert list(at) == ["The", "cats", "saw", "a", "dog", "."]
+    labels = result.tokens.labels
+    assert [labels[i] for i in at["cats"]] == ["cat", "##s"]
+    assert [labels[i] for i in at["dog"]] == ["dog"]
+    assert [labels[i] for i in at["."]] == ["."]
+
+
+# --- every command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of every family a checkpoint with a masked-LM head, and a corpus."""
+    base = tmp_path_factory.mktemp("relatives")
+    (base / "corpus.txt").write_text("The cat ran away\nthe dog that I saw ran\nhe saw one tree\n", encoding="utf-8")
+    made = {
+        kind: save_checkpoint(sharp(kind, auto_class=AutoModelForMaskedLM), RELATIVES[kind].tokenizer, base / kind)
+        for kind in KINDS
+    }
+    return {**made, "corpus": base / "corpus.txt"}
+
+
+COMMANDS: dict[str, list[str]] = {
+    "heads": [SENTENCE, "--words", "--no-syntax"],
+    "compare": ["the cat ran", "the dog ran", "--pair", "a dog", "--no-syntax"],
+    "profile": ["CORPUS", "--repeats", "--no-syntax"],
+    "explain": [SENTENCE, "--every-layer"],
+    "outputs": [SENTENCE, "--pair", "a dog"],
+    "ablate": ["the cat ran"],
+    "rollout": [SENTENCE, "--pair", "a dog"],
+}
+
+
+@of_each
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_runs_on_every_family(kind, command, folders, tmp_path):
+    arguments = [str(folders["corpus"]) if each == "CORPUS" else each for each in COMMANDS[command]]
+    options = ["-m", str(folders[kind]), "-o", str(tmp_path / "out"), "--no-figures"]
+    done = CliRunner().invoke(app, [command, *arguments, *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    written = json.loads((tmp_path / "out" / f"{command}.json").read_text(encoding="utf-8"))
+    model = written["models"][0] if command == "compare" else written["model"]
+    assert (model["architecture"], model["n_layers"], model["n_heads"]) == (kind, 3, 4)
+    first = written["verification"][0] if command == "compare" else written["verification"]
+    assert (first["passed"], first["level"]) == (True, 4)
+    if command == "explain":
+        assert first["layers"][2]["output_error"] < 1e-4
+    else:
+        assert first["heads_compared"] == 12
+        assert "Level 4 of 4." in " ".join(done.stdout.split())
+    assert ("pair_note" in written) == ("--pair" in arguments and kind in PARTED)
+    if command == "ablate":
+        assert written["measured"]["kind"] == "masked-token"
+
+
+@of_each
+def test_models_shows_the_level(kind, folders):
+    done = CliRunner().invoke(app, ["models", str(folders[kind])], catch_exceptions=False)
+    assert re.search(r"Source +Level", done.stdout)
+    assert "Level 4: patterns and outputs are recomputed" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_profile_does_not_depend_on_the_side_of_the_tokenizers_padding(side, folders):
+    checkpoint = loaded(folders[KINDS[0]])
+    checkpoint.tokenizer.padding_side = side
+    scores = [
+        attnviz.profile_heads(checkpoint, [folders["corpus"]], syntax=False, batch_size=size).document()["statistics"]
+        for size in (1, 8)
+    ]
+    for name in ("entropy", "distance", "sink"):
+        torch.testing.assert_close(torch.tensor(scores[0][name]), torch.tensor(scores[1][name]), rtol=1e-5, atol=1e-5)

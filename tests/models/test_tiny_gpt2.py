@@ -1,0 +1,253 @@
+"""The trained GPT-2 that ships with attnviz: found without a network, real, and with the heads that it is for."""
+
+import importlib.util
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from attnviz import __version__, analyze
+from attnviz.cli.program import app
+from attnviz.errors import CheckpointError, UsageError
+from attnviz.models.sources import find_checkpoint
+from tests.conftest import SHARED
+
+COUNTING = "one two three four five one two three four five"
+NATURAL = (  # nobody's novel: written for this test
+    "The bus was late again, so Maria walked along the canal and counted the boats that were moored there. Two of "
+    "them had been sold in the spring. On the third a dog slept in the sun, and its owner, who knew her from the "
+    "market, asked whether the rain had reached the town last night."
+)
+FOLDER = Path(str(resources.files("attnviz"))) / "data" / "tiny-gpt2"
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_tiny_gpt2.py"
+
+needs_books = pytest.mark.skipif(not (SHARED / "books").is_dir(), reason="needs the novels of shared/data")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The training script as a module."""
+    spec = importlib.util.spec_from_file_location("train_tiny_gpt2", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def patterns(model, ids):
+    """[layer, batch, head, n, n], by transformers alone."""
+    with torch.no_grad():
+        return torch.stack(model(ids, output_attentions=True).attentions)
+
+
+def diagonal(pattern, offset):
+    """Mean attention on a diagonal, by layer and head."""
+    return torch.diagonal(pattern, offset=offset, dim1=-2, dim2=-1).mean(dim=(1, 3))
+
+
+# --- where it is
+
+
+def test_it_is_part_of_the_package_and_small():
+    source = find_checkpoint("tiny-gpt2")
+    assert (source.name, source.folder, source.revision) == ("tiny-gpt2", FOLDER, f"attnviz=={__version__}")
+    files = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
+    assert set(files) >= {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
+    assert not [name for name in files if name.endswith((".bin", ".pt", ".py"))]
+    assert sum(files.values()) <= 8_000_000
+
+
+def test_a_folder_of_that_name_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="tiny-gpt2"):
+        find_checkpoint("./tiny-gpt2")
+    with pytest.raises(UsageError, match="revision"):
+        find_checkpoint("tiny-gpt2", "main")
+
+
+def test_an_installation_without_it_says_what_to_type(monkeypatch, tmp_path):
+    monkeypatch.setattr("attnviz.models.sources.__file__", str(tmp_path / "sources.py"))
+    with pytest.raises(CheckpointError, match=r"lacks its own model tiny-gpt2.*pip install --force-reinstall"):
+        find_checkpoint("tiny-gpt2")
+
+
+# --- what its heads do, measured without attnviz
+
+
+def test_random_tokens_repeated_show_previous_token_and_induction_heads(model):
+    """Wang et al. 2022: token ids uniform, repeated once, no BOS, means of attention diagonals."""
+    length = 64
+    once = torch.randint(1, model.config.vocab_size, (8, length), generator=torch.Generator().manual_seed(99))
+    pattern = patterns(model, torch.cat([once, once], 1))
+    assert diagonal(pattern, -1).max() >= 0.6
+    assert diagonal(pattern, 1 - length).max() >= 0.6
+
+
+def test_natural_text_shows_a_previous_token_head(model):
+    ids = AutoTokenizer.from_pretrained(FOLDER)(NATURAL, return_tensors="pt")["input_ids"]
+    assert diagonal(patterns(model, ids), -1).max() >= 0.6
+
+
+def test_no_head_was_set_by_hand(model):
+    """Trained weights are full of small numbers that nobody would type."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            assert parameter.unique().numel() > 1000, name
+
+
+@needs_books
+@pytest.mark.parametrize("largest", [400_000, pytest.param(10**9, marks=pytest.mark.slow)])
+def test_the_held_out_novel_is_predicted_clearly_better_than_by_a_bigram(model, script, largest):
+    """Than by that of the card, which has read all books, and by one of the small books (slow: of all of them) here."""
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER).backend_tokenizer
+    books, held_out = script.read_books(SHARED / "books", "treasure-island")
+    text = script.encode(tokenizer, held_out)[: 64 * 256]
+    some = [book for book in books if len(book) < largest]
+    losses = script.n_gram_losses(np.concatenate(list(script.books_as_ids(tokenizer, some))), text, 256, 4096)
+    found = script.held_out_loss(model, text, 256)
+    assert found < losses["bigram"] - 0.2 < losses["unigram"] - 0.2
+    card = [line.split("|") for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()]
+    stated = {row[1].strip(): float(row[2]) for row in card if len(row) > 3 and row[1].strip() in {"model", *losses}}
+    assert found == pytest.approx(stated["model"], abs=0.2)  # the card's is of the whole novel
+    assert losses["unigram"] == pytest.approx(stated["unigram"], abs=0.2)
+    assert stated["model"] < stated["bigram"] - 0.2 < losses["bigram"]
+
+
+# --- what attnviz says of it
+
+
+def test_heads_lists_the_induction_head_with_its_score_and_baseline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["heads", COUNTING, "--model", "tiny-gpt2", "--no-syntax"])
+    assert result.exit_code == 0, result.output
+    (written,) = (tmp_path / "attnviz-out" / "tiny-gpt2").glob("*/heads.json")
+    content = json.loads(written.read_text(encoding="utf-8"))
+    n_heads = content["model"]["n_layers"] * content["model"]["n_heads"]
+    assert content["verification"]["heads_compared"] == n_heads == len(content["heads"])
+    labels = {head["id"]: head["label"] for head in content["heads"]}
+    assert "induction" in labels.values()
+    assert "previous-token" in labels.values()
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("induction ")]
+    found = [
+        (pattern["score"], head["id"], pattern)
+        for head in content["heads"]
+        for pattern in head["patterns"]
+        if pattern["name"] == "induction"
+    ]
+    score, best, pattern = max(found, key=lambda entry: entry[0])
+    assert f"{best} {score:.2f} ({pattern['on_repeats']:.2f})" in line
+    assert f" {pattern['baseline']:.2f} " in line
+    assert pattern["passed"]
+
+
+def test_a_text_without_repeats_has_no_induction_label():
+    analysis = analyze("My old friend walked home", model="tiny-gpt2", syntax=False)
+    assert not {head.label for head in analysis.heads} & {"induction", "duplicate-token"}
+
+
+# --- how it was made
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small books and a third to hold out."""
+    folder = tmp_path_factory.mktemp("books")
+    rng = np.random.default_rng(0)
+    words = ["the", "cat", "dog", "house", "ran", "saw", "away", "and", "“quoted”", "in"]
+    for name in ("a", "b", "c"):
+        lines = [" ".join(rng.choice(words, size=12)) for _ in range(300)]
+        (folder / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def run(script, books, out, **options):
+    script.main(books, out=out, held_out="c", batch_size=1, seed=3, device="cpu", sharpening_steps=3, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(script, books, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model trained in one go."""
+    folder = tmp_path_factory.mktemp("trained") / "whole"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(script, "CHECKED", 3)
+        run(script, books, folder, steps=6, save_every=2)
+    return folder
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 9 - 4), (7, 9 - 6)], ids=["first stage", "last stage"])
+def test_training_goes_on_after_an_interruption_to_the_same_result(
+    script, books, whole, tmp_path, monkeypatch, before, after
+):
+    monkeypatch.setattr(script, "CHECKED", 3)
+    steps = []
+    one_step = script.one_step
+
+    def interrupted(*arguments):
+        if len(steps) == before:
+            steps.append("once")
+            raise KeyboardInterrupt
+        steps.append(1)
+        return one_step(*arguments)
+
+    monkeypatch.setattr(script, "one_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(script, books, tmp_path / "parts", steps=6, save_every=2)
+    assert (tmp_path / "parts" / "training-state.pt").is_file()
+    run(script, books, tmp_path / "parts", steps=6, save_every=2)
+    assert len(steps) == before + 1 + after  # those since the last saved state again, no others
+    expected, found = weights(whole), weights(tmp_path / "parts")
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        assert torch.equal(weight, found[name]), name
+    assert not (tmp_path / "parts" / "training-state.pt").exists()
+    assert (whole / "README.md").read_text() == (tmp_path / "parts" / "README.md").read_text()
+
+
+def test_another_recipe_does_not_go_on_from_what_is_saved(script, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    run(script, books, tmp_path / "out", steps=1, save_every=1)
+    with pytest.raises(Exception, match="another recipe"):
+        run(script, books, tmp_path / "out", steps=2, save_every=1)
+
+
+def test_what_it_makes_is_a_checkpoint_for_attnviz(whole):
+    analysis = analyze("the cat saw the dog", model=whole, syntax=False)
+    assert len(analysis.heads) == analysis.verification.heads_compared
+
+
+@pytest.mark.parametrize("held_out", ["d", "a.txt"])
+def test_a_book_that_is_not_there_cannot_be_held_out(script, books, held_out):
+    with pytest.raises(Exception, match=f"one of them {held_out}"):
+        script.read_books(books, held_out)
+
+
+def test_exercises_leave_out_what_cannot_be_predicted(script):
+    recipe = script.Recipe(seed=0, steps=1, batch_size=2)
+    batches = script.Batches(recipe, np.arange(1000), line_end=5)
+    ids, targets = batches(0, exercising=True)
+    assert ids.shape == (8, 64)
+    assert targets.shape == (8, 63)
+    for row, wanted in zip(ids.tolist(), targets.tolist(), strict=True):
+        assert 2 <= len(set(row)) <= 16
+        for position, target in enumerate(wanted, start=1):
+            assert target == (row[position] if row[position] in row[:position] else -100)
+    ids, targets = batches(0, exercising=False)
+    assert ids.shape == (2, 256)
+    again, _ = batches(0, exercising=False)
+    assert torch.equal(ids, again)

@@ -1,0 +1,375 @@
+"""Labels, special and sink positions, words, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from attnviz.errors import CheckpointError, TextError
+from attnviz.models.encoding import tokenize
+from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_subwords
+from attnviz.models.wording import visible
+from attnviz.models.words import vocabulary_labels
+from tests.support.llamas import sentencepiece_tokenizer
+from tests.support.models import bert_tokenizer, gpt2_tokenizer
+
+BERT = bert_tokenizer()
+GPT2 = gpt2_tokenizer()
+property_test = settings(deadline=None, max_examples=60)
+
+
+def as_bert(text: str, pair: str | None = None, **changes: Any) -> Tokens:
+    limits = {"max_positions": 40, "vocabulary_size": len(BERT), "segments": True, "sink_first": False}
+    return tokenize(BERT, text, pair, **{**limits, **changes})
+
+
+def as_gpt2(text: str, pair: str | None = None, **changes: Any) -> Tokens:
+    limits = {"max_positions": 40, "vocabulary_size": len(GPT2), "segments": False, "sink_first": True}
+    return tokenize(GPT2, text, pair, **{**limits, **changes})
+
+
+def metaspace_tokenizer() -> PreTrainedTokenizerFast:
+    """A SentencePiece-like tokenizer, which writes a leading space as ▁."""
+    pieces = [("<unk>", 0.0), ("▁the", -1.0), ("▁cat", -1.0), ("s", -2.0), ("▁", -3.0)]
+    backend = Tokenizer(tokenizer_models.Unigram(pieces, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+
+
+def row_stochastic(n: int, heads: int = 2, seed: int = 0) -> Tensor:
+    return torch.randn(heads, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(-1)
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def test_wordpiece_labels_mark_continuations_only():
+    tokens = as_bert("The unbelievableness ran")
+    assert tokens.labels == ("[CLS]", "the", "un", "##believ", "##able", "##ness", "ran", "[SEP]")
+    assert tokens.word_labels == ("the", "unbelievableness", "ran")
+
+
+def test_byte_level_labels_have_no_leading_space_and_mark_continuations_like_wordpiece():
+    tokens = as_gpt2("the cats saw a dog")
+    assert tokens.labels[:2] == ("the", "cat")
+    assert tokens.labels[2] == "##s"
+    assert tokens.word_labels == ("the", "cats", "saw", "a", "dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "words"),
+    [
+        ("cat Ġ ▁", None, ("cat", "Ġ", "▁")),  # typed stand-ins are the user's own text
+        ("cat   dog", ("cat", "␣", "##␣"), None),
+        ("cat\ncat\tcat", ("cat", "\\n", "cat", "\\t", "cat"), None),
+        ("cat\x1b[31m", ("cat", "\\x1b"), None),
+        ("a 😀", ("a", "␣", "##\\xf0", "##\\x9f", "##\\x98", "##\\x80"), ("a", "😀")),  # split over bytes
+        ("a\u202eb\u00a0b", None, ("a", "\\u202e", "b", "\\xa0", "b")),
+    ],
+)
+def test_byte_level_tokens_are_shown_without_stand_ins_and_steer_nothing(text: str, labels: Any, words: Any):
+    tokens = as_gpt2(text)
+    assert labels is None or tokens.labels[: len(labels)] == labels
+    assert words is None or tokens.word_labels == words
+    assert "".join((*tokens.labels, *tokens.word_labels)).isprintable()
+
+
+def test_a_metaspace_tokenizer_shows_words_without_their_mark():
+    limits: Any = {"max_positions": 9, "vocabulary_size": 5, "segments": False, "sink_first": True}
+    tokens = tokenize(metaspace_tokenizer(), "the cats", **limits)
+    assert tokens.labels == ("the", "cat", "##s")
+    assert tokens.word_labels == ("the", "cats")
+    assert tokenize(metaspace_tokenizer(), "the  cat", **limits).labels == ("the", "␣", "cat")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("été 中 😀", "été 中 😀"),
+        ("\x00\x1b\x7f\x85", "\\x00\\x1b\\x7f\\x85"),
+        ("\u202a\u202b\u202d\u202e\u2066\u2069\u200f", "\\u202a\\u202b\\u202d\\u202e\\u2066\\u2069\\u200f"),
+        ("\u00a0\u2003\u3000", "\\xa0\\u2003\\u3000"),
+        ("\u200b\u200d\ufeff\u00ad", "\\u200b\\u200d\\ufeff\\xad"),
+        ("\u2028\u2029", "\\u2028\\u2029"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\ud800", "\\ud800"),
+        ("\ue000", "\\ue000"),
+        ("  ", "␣␣"),
+        ("a b", "a b"),
+        ("", ""),
+    ],
+)
+def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str):
+    assert visible(text) == shown
+
+
+@property_test
+@given(st.text(min_size=1))
+def test_labels_hold_nothing_that_steers_a_terminal(text: str):
+    assert visible(text).isprintable()
+
+
+# --- special, sink, words -----------------------------------------------------------------------
+
+
+def test_only_tokens_that_the_tokenizer_adds_are_special():
+    tokens = as_bert("[MASK] cat [SEP] qqq")
+    assert tokens.labels == ("[CLS]", "[MASK]", "cat", "[SEP]", "[UNK]", "[SEP]")
+    assert tokens.special == (True, False, False, False, False, True)
+    assert tokens.sink == tokens.special
+    assert tokens.words == (None, 0, 1, 2, 3, None)
+    assert tokens.segments == (None, 0, 0, 0, 0, None)
+
+
+def test_the_first_position_of_gpt2_is_a_sink_but_not_special():
+    tokens = as_gpt2("the cat saw")
+    assert tokens.sink == (True, False, False)
+    assert tokens.special == (False, False, False)
+
+
+def test_a_typed_end_of_text_is_content():
+    tokens = as_gpt2("cat<|endoftext|>dog")
+    place = tokens.labels.index("<|endoftext|>")
+    assert not tokens.special[place]
+    assert not tokens.sink[place]
+    assert tokens.words[place] is not None
+
+
+def test_word_numbers_run_on_over_a_pair():
+    tokens = as_bert("the unable cat", "un dog")
+    assert tokens.words == (None, 0, 1, 1, 2, None, 3, 4, None)
+    assert tokens.segments == (None, 0, 0, 0, 0, None, 1, 1, None)
+    assert tokens.type_ids == (0, 0, 0, 0, 0, 0, 1, 1, 1)
+    assert tokens.word_labels == ("the", "unable", "cat", "un", "dog")
+
+
+def test_offsets_are_characters_of_the_segment():
+    text, pair = "The unable", "A dog"
+    tokens = as_bert(text, pair)
+    spans = [(segment, *span) for segment, span in zip(tokens.segments, tokens.offsets, strict=True)]
+    found = [(text, pair)[segment][first:last] for segment, first, last in spans if segment is not None]
+    assert found == ["The", "un", "able", "A", "dog"]
+
+
+def test_model_inputs_are_a_batch_of_one():
+    inputs = as_bert("the cat", "dog").model_inputs(torch.device("cpu"))
+    assert inputs["input_ids"].tolist() == [list(as_bert("the cat", "dog").ids)]
+    assert inputs["attention_mask"].tolist() == [[1] * 6]
+    assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1]]
+    assert "token_type_ids" not in as_gpt2("the cat").model_inputs(torch.device("cpu"))
+
+
+# --- merging ------------------------------------------------------------------------------------
+
+
+def test_words_gather_their_pieces_and_special_tokens_stay():
+    units = merge_subwords(as_bert("the unable cat", "ran"), words=True)
+    assert units.name == "word"
+    assert units.labels == ("[CLS]", "the", "unable", "cat", "[SEP]", "ran", "[SEP]")
+    assert units.members == ((0,), (1,), (2, 3), (4,), (5,), (6,), (7,))
+    assert units.special == units.sink == (True, False, False, False, True, False, True)
+    assert len(units) == 7
+    tokens = as_bert("the unable")
+    units = merge_subwords(tokens, words=False)
+    assert (units.name, units.labels, units.members) == ("token", tokens.labels, ((0,), (1,), (2,), (3,), (4,)))
+
+
+def test_the_first_word_of_gpt2_is_a_sink_as_a_whole():
+    units = merge_subwords(as_gpt2("The cat"), words=True)
+    assert units.labels == ("The", "cat")
+    assert units.members == ((0, 1), (2,))
+    assert units.sink == (True, False)
+    assert units.special == (False, False)
+
+
+def test_the_same_word_twice_is_two_units():
+    assert merge_subwords(as_bert("cat cat"), words=True).members == ((0,), (1,), (2,), (3,))
+
+
+def test_merging_sums_over_keys_and_averages_over_queries():
+    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]], dtype=torch.float64)
+    # unit 0 = tokens 0 and 1: to itself ((.1 + .2) + (.3 + .3)) / 2, to token 2 (.7 + .4) / 2
+    expected = torch.tensor([[0.45, 0.55], [0.6, 0.4]], dtype=torch.float64)
+    torch.testing.assert_close(merge_pattern(pattern, [(0, 1), (2,)]), expected)
+
+
+def test_a_token_may_be_in_two_units_and_another_in_none():
+    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]])
+    merged = merge_pattern(pattern, [(0, 1), (1,)])
+    torch.testing.assert_close(merged, torch.tensor([[0.45, 0.25], [0.6, 0.3]]))
+
+
+@property_test
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 1000))
+def test_rows_of_merged_patterns_sum_to_one(sizes: list[int], seed: int):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    members = [tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+    merged = merge_pattern(row_stochastic(sum(sizes), seed=seed), members)
+    assert merged.shape == (2, len(sizes), len(sizes))
+    torch.testing.assert_close(merged.sum(-1), torch.ones(2, len(sizes), dtype=torch.float64))
+
+
+def test_a_causal_pattern_stays_causal_when_merged():
+    pattern = row_stochastic(5).tril()
+    assert merge_pattern(pattern, [(0, 1), (2,), (3, 4)]).triu(1).count_nonzero() == 0
+
+
+def test_nothing_to_merge_gives_the_same_tensor():
+    pattern = row_stochastic(4)
+    assert merge_pattern(pattern, [(0,), (1,), (2,), (3,)]) is pattern
+
+
+def test_reordered_or_fewer_units_are_not_the_same_tensor():
+    pattern = row_stochastic(3)
+    torch.testing.assert_close(merge_pattern(pattern, [(1,), (0,)]), pattern[:, [1, 0]][..., [1, 0]])
+
+
+# --- refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "empty"), (" \t\n", "blank"), ("\u00a0\u2003", "blank")])
+def test_a_text_or_pair_without_words_is_refused(text: str, found: str):
+    with pytest.raises(TextError, match=f"the text is {found}; expected at least one word"):
+        as_gpt2(text)
+    with pytest.raises(TextError, match=f"the pair is {found}"):
+        as_bert("the cat", text)
+
+
+def test_a_text_that_the_tokenizer_drops_is_refused():
+    with pytest.raises(TextError, match="no tokens are left of the text"):
+        as_bert("\u200b")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("ab\udcff", "byte 0xff at character 2"), ("\ud800", "byte 0xed at character 0")],
+)
+def test_lone_surrogates_are_refused(text: str, found: str):
+    with pytest.raises(TextError, match=f"the text is not valid UTF-8: found {found}"):
+        as_gpt2(text)
+    with pytest.raises(TextError, match=f"the pair is not valid UTF-8: found {found}"):
+        as_bert("cat", text)
+
+
+def test_a_text_that_is_too_long_gives_both_numbers():
+    assert len(as_bert("the cat saw", max_positions=5)) == 5
+    with pytest.raises(TextError, match=r"the text has 5 tokens, but the model has 4 positions.*truncate"):
+        as_bert("the cat saw", max_positions=4)
+
+
+@pytest.mark.parametrize(
+    ("read", "pair", "most", "labels", "cut"),
+    [
+        (as_bert, None, 5, ("[CLS]", "the", "cat", "saw", "[SEP]"), 2),
+        (as_bert, "a tree", 7, ("[CLS]", "the", "cat", "[SEP]", "a", "tree", "[SEP]"), 3),  # the longer of both
+        (as_bert, None, 7, ("[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"), 0),
+        (as_gpt2, None, 3, ("the", "cat", "saw"), 2),
+    ],
+)
+def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(
+    read: Any, pair: str | None, most: int, labels: tuple[str, ...], cut: int
+):
+    tokens = read("the cat saw the dog", pair, max_positions=most, truncate=True)
+    assert (tokens.labels, tokens.truncated) == (labels, cut)
+
+
+def test_truncating_once_leaves_the_tokenizer_as_it_was():
+    as_bert("the cat saw the dog", max_positions=4, truncate=True)
+    assert len(as_bert("the cat saw the dog")) == 7
+
+
+def test_truncation_that_leaves_no_text_is_refused():
+    with pytest.raises(TextError, match="no tokens are left"):
+        as_bert("the cat", max_positions=2, truncate=True)
+
+
+def test_a_pair_for_a_model_without_segments_is_refused():
+    with pytest.raises(TextError, match=r"a pair was given.*no sentence segments"):
+        as_gpt2("the cat", "the dog")
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(CheckpointError, match=r"token id 6, but the model's vocabulary ends at 5"):
+        as_bert("the cat", vocabulary_size=6)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
+        tokenize(object(), "the cat", max_positions=9, vocabulary_size=9, segments=True, sink_first=False)
+
+
+@pytest.mark.parametrize("pretokens", [False, True])
+def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
+    """Whether the tokenizer takes the whole text for one pretoken, as Llama's does, or splits it at spaces."""
+    tokens = tokenize(
+        sentencepiece_tokenizer(pretokens), "the unbelievable cat, é", max_positions=40, vocabulary_size=400,
+        segments=False, sink_first=True,
+    )  # fmt: skip
+    assert tokens.labels == ("<s>", "the", "un", "##believ", "##able", "cat", ",", "␣", r"##\xc3", r"##\xa9")
+    assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
+    assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")
+    assert tokens.sinks == {0}
+
+
+def test_entries_of_sentencepiece_vocabularies_are_shown_as_tokens_are():
+    tokenizer = sentencepiece_tokenizer()
+    ids = tokenizer.convert_tokens_to_ids(["▁cat", "able", "▁", ",", "<0x0A>", "<s>"])
+    assert vocabulary_labels(tokenizer, ids) == ["cat", "##able", "␣", ",", r"\n", "<s>"]
+
+
+@st.composite
+def units_in_blocks(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], Tensor, list[int], bool]:
+    """Units of queries and of keys, a pattern, where its blocks begin, and whether it is cut where it is causal."""
+
+    def units(n: int) -> list[tuple[int, ...]]:
+        """Runs of tokens in the order of the text; some tokens are in none, some in two."""
+        groups, at = list[tuple[int, ...]](), 0
+        while at < n:
+            run = tuple(range(at, min(n, at + draw(st.integers(1, 4)))))
+            groups.append(run)
+            at = run[-1] + (draw(st.sampled_from([0, 1, 1, 1, 2])) if len(run) > 1 else 1)
+            if groups[-1][-1] == n - 1:
+                break
+        return groups
+
+    causal = draw(st.booleans())
+    n_queries = draw(st.integers(1, 14))
+    n_keys = n_queries if causal else draw(st.integers(1, 14))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
+    pattern = torch.rand(2, n_queries, n_keys, generator=generator, dtype=torch.float64)
+    if causal:
+        pattern = pattern.tril()
+    members = units(n_queries)
+    keys = draw(st.sampled_from([members, [*members, ()]])) if causal else units(n_keys)
+    if draw(st.booleans()):  # a last unit of scattered keys, as sinks are
+        keys = [*keys, tuple(sorted(draw(st.sets(st.integers(0, n_keys - 1)))))]
+    begin = sorted({0, *draw(st.sets(st.integers(0, n_queries - 1)))})
+    return members, keys, pattern, begin, causal
+
+
+@given(units_in_blocks())
+def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
+    members, keys, pattern, begin, causal = drawn
+    n_queries, n_keys = pattern.shape[1:]
+    attending = torch.zeros(len(members), n_queries, dtype=torch.float64)
+    for unit, group in enumerate(members):
+        attending[unit, list(group)] = 1 / len(group)
+    attended = torch.zeros(n_keys, len(keys), dtype=torch.float64)
+    for unit, group in enumerate(keys):
+        attended[list(group), unit] = 1
+    expected = attending @ pattern @ attended
+    merge, found = UnitRows(members, keys, n_queries, n_keys), list[Tensor]()
+    for first, last in zip(begin, [*begin[1:], n_queries], strict=True):
+        rows = pattern[:, first:last, : last if causal else n_keys]
+        unit, merged = merge.add(first, rows)
+        assert unit == sum(each.shape[1] for each in found)
+        found.append(torch.nn.functional.pad(merged, (0, len(keys) - merged.shape[-1])))
+    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(merge_pattern(pattern, members, keys), expected, rtol=1e-12, atol=1e-12)

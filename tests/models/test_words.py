@@ -1,0 +1,123 @@
+"""Words are what stands between spaces, punctuation apart, and one rule names a token in every command."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.errors import UsageError
+from attnviz.models.tokens import Positions, find_positions, merge_subwords, only_position
+from attnviz.models.words import word_spans
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I don't know.", ["I", "don't", "know", "."]),
+        ("a well-known fact", ["a", "well-known", "fact"]),
+        ("“Yes,” she said…", ["“", "Yes", ",", "”", "she", "said", "…"]),
+        ("wait... what?!", ["wait", "...", "what", "?", "!"]),
+        ("this—that 3.14 e.g. 'tis", ["this", "—", "that", "3.14", "e.g", ".", "'", "tis"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),  # vowel signs are marks, no letters
+        ("สวัสดีครับ ผม", ["สวัสดีครับ", "ผม"]),
+        ("我喜欢 cats", ["我", "喜", "欢", "cats"]),
+        ("ねこ カタカナ", ["ね", "こ", "カタカナ"]),
+        ("한국어 말", ["한국어", "말"]),
+        ("café naïve", ["café", "naïve"]),
+        ("👍🏽 $5", ["👍🏽", "$", "5"]),
+        (" \t\n", []),
+        ("", []),
+    ],
+)
+def test_words_stand_between_spaces_with_punctuation_apart(text: str, words: list[str]):
+    assert [text[start:end] for start, end in word_spans(text)] == words
+
+
+@pytest.mark.parametrize("make", [bert_tokenizer, gpt2_tokenizer])
+@pytest.mark.parametrize("text", ["the cat don't know", "हिन्दी में", "well-known cat", "สวัสดีครับ"])
+def test_merged_words_are_the_texts_own(make: object, text: str):
+    """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation."""
+    model = sharp_bert() if make is bert_tokenizer else sharp_gpt2()
+    found = attnviz.analyze(text, model, tokenizer=make(), words=True).units  # type: ignore[operator]
+    of_text = [label for label, special in zip(found.labels, found.special, strict=True) if not special]
+    if "[UNK]" not in "".join(of_text):
+        assert of_text == text.split()
+    assert len(of_text) == len(text.split())
+
+
+def units(*labels: str, wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Positions:
+    n = len(labels)
+    return Positions("token", labels, (False,) * n, (False,) * n, tuple((place,) for place in range(n)), wholes)
+
+
+def test_a_token_is_named_by_its_text_its_word_or_its_number():
+    text = units("[CLS]", "the", "un", "##able", "cat", wholes=(("unable", (2, 3)),))
+    assert find_positions(text, "cat") == (4,)
+    assert find_positions(text, "unable") == (2, 3)
+    assert only_position(text, "unable") == 3
+    assert find_positions(text, "#1") == find_positions(text, 1) == (1,)
+    assert find_positions(text, "The") == (1,)
+
+
+def test_the_case_decides_where_a_text_has_both():
+    text = units("The", "the", "cat")
+    assert (find_positions(text, "The"), find_positions(text, "the")) == ((0,), (1,))
+    with pytest.raises(UsageError, match="THE#1"):
+        find_positions(text, "THE")
+
+
+def test_of_several_occurrences_one_is_named():
+    text = units("the", "cat", "saw", "the", "dog", "#2", "2")
+    assert find_positions(text, "the#2") == (3,)
+    assert find_positions(text, "#2") == (5,)  # a text goes before a number
+    with pytest.raises(UsageError, match=r"“the” stands in the text 2 times; name one: the#1 \(#0\), the#2 \(#3\)\."):
+        find_positions(text, "the")
+    with pytest.raises(UsageError, match="“the” stands in the text 2 times, found the#3: occurrences count from the#1"):
+        find_positions(text, "the#3")
+    with pytest.raises(UsageError, match="“cat” stands in the text once, found cat#2: occurrences count from cat#1"):
+        find_positions(text, "cat#2")
+
+
+@pytest.mark.parametrize("token", ["mouse", "#7", "mouse#1", "#", "", "cat#", "#1234567890", "#²"])
+def test_a_token_that_the_text_lacks_is_answered_with_those_it_has(token: str):
+    with pytest.raises(UsageError, match="expected one of the, cat"):
+        find_positions(units("the", "cat"), token)
+
+
+def test_every_command_names_tokens_alike():
+    model, tokenizer, text = sharp_bert(), bert_tokenizer(), "the unable cat saw the dog"
+    heads = attnviz.analyze(text, model, tokenizer=tokenizer)
+    assert merge_subwords(heads.tokens, words=False).wholes == (("unable", (2, 3)),)
+    explained = attnviz.explain(text, model, tokenizer=tokenizer, token="Unable")
+    assert explained.token == 3
+    assert attnviz.rollout(text, model, tokenizer=tokenizer, token="unable").positions == (2, 3)
+    for refused in (
+        lambda: heads.figure("lines", token="the"),
+        lambda: attnviz.explain(text, model, tokenizer=tokenizer, token="the"),
+        lambda: attnviz.rollout(text, model, tokenizer=tokenizer, token="the"),
+    ):
+        with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
+            refused()
+
+
+def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_for(tmp_path):
+    def told(n: int, *options: str) -> str:
+        text, out = "the cat " * n, str(tmp_path / f"{n}{len(options)}")
+        folder = save_checkpoint(
+            sharp_bert(max_position_embeddings=64), bert_tokenizer(), tmp_path / f"model{n}{len(options)}"
+        )
+        found = CliRunner().invoke(
+            app, ["heads", text, "-m", str(folder), "-o", out, "--figures", "overview", "--no-syntax", *options]
+        )
+        assert found.exit_code == 0, found.output
+        return " ".join((Path(out) / "captions.md").read_text(encoding="utf-8").split())
+
+    why = "logarithmic colours, since most weights of a text this long are near 0"
+    assert why in told(25)
+    assert why not in told(10)
+    linear = told(25, "--scale", "shared")
+    assert why not in linear
+    assert "from 0 to 1, the same for every head" in linear

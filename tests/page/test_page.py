@@ -1,0 +1,238 @@
+"""What the page is made of: packed patterns, budget, policy; what it does is seen in test_page_browser.py."""
+
+import base64
+import json
+import re
+import zlib
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.commands.heads.page_view import page_data
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
+from attnviz.page.page import ERROR, MANY, PackedPattern, pack, page_html, script_text
+from attnviz.present.view import ViewOptions
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.hand_made import by_design, hand_made
+
+
+def data_of(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def filled(pattern: torch.Tensor, packing: PackedPattern, size: int = 64) -> PackedPattern:
+    """It has been given the pattern in blocks of so many rows."""
+    for first in range(0, len(pattern), size):
+        packing.add(first, pattern[first : first + size])
+    return packing
+
+
+def packed(pattern: torch.Tensor, triangle: bool, coarse: bool = False, size: int = 64) -> str:
+    return filled(pattern, PackedPattern(triangle, coarse), size).text()
+
+
+def unpacked(text: str, n: int, triangle: bool) -> np.ndarray:
+    kept = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+    roots = np.zeros((n, n), np.uint8)
+    roots[np.tril_indices(n) if triangle else ...] = kept if triangle else kept.reshape(n, n)
+    return (roots / 255.0) ** 2
+
+
+@pytest.mark.parametrize("triangle", [False, True])
+def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool) -> None:
+    rows = torch.rand(40, 40, generator=torch.Generator().manual_seed(1)) ** 9
+    rows = rows.tril() if triangle else rows
+    pattern = rows / rows.sum(-1, keepdim=True)
+    error = np.abs(unpacked(packed(pattern, triangle), 40, triangle) - pattern.numpy())
+    assert error.max() <= ERROR
+    assert (error <= np.sqrt(pattern.numpy()) / 255 + 4e-6).all()  # small weights keep their digits
+
+
+def test_on_a_page_of_many_weights_small_ones_are_kept_in_half_the_steps() -> None:
+    rows = torch.rand(60, 60, generator=torch.Generator().manual_seed(1)) ** 9
+    pattern = rows / rows.sum(-1, keepdim=True)
+    error = np.abs(unpacked(packed(pattern, False, coarse=True), 60, False) - pattern.numpy())
+    assert error.max() <= ERROR
+    assert (error <= 2 * np.sqrt(pattern.numpy()) / 255 + 2e-5).all()
+    ids = [HeadId(0, i) for i in range(3)]
+
+    def kept(cells: int, triangle: bool) -> str:
+        def patterns(some: Any, empty: Any) -> Any:
+            return ((id, [filled(pattern, empty(id))]) for id in some)
+
+        return pack(ids, patterns, cells, lambda _: triangle)[ids[0]][0]
+
+    assert kept(MANY // 3, False) == packed(pattern, False)
+    assert kept(MANY // 3 + 1, False) == packed(pattern, False, coarse=True)
+    assert kept(MANY // 3 + 1, True) == packed(pattern, True)  # half as many
+    assert len(packed(pattern, False, coarse=True)) < 0.9 * len(packed(pattern, False))
+
+
+def test_a_causal_model_keeps_its_triangle_alone() -> None:
+    pattern = torch.full((64, 64), 0.5).tril()
+    sizes = [len(zlib.decompress(base64.b64decode(packed(pattern, triangle)))) for triangle in (True, False)]
+    assert sizes == [64 * 65 // 2, 64 * 64]
+
+
+@pytest.mark.parametrize("triangle", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 99])
+def test_a_pattern_that_comes_in_blocks_is_packed_as_a_whole_one(triangle: bool, size: int) -> None:
+    rows = torch.rand(100, 100, generator=torch.Generator().manual_seed(1)) ** 9
+    pattern = rows.tril() if triangle else rows
+    assert packed(pattern, triangle, size=size) == packed(pattern, triangle, size=100)
+    packing = PackedPattern(triangle)
+    for first in range(0, 100, size):  # hidden keys lack
+        packing.add(first, pattern[first : first + size, : min(100, first + size) if triangle else 100])
+    assert packing.text() == packed(pattern, triangle, size=100)
+
+
+def test_rows_and_columns_may_be_of_different_length() -> None:
+    text = packed(torch.eye(3, 5), False)
+    assert len(zlib.decompress(base64.b64decode(text))) == 15
+
+
+def test_above_the_budget_the_first_heads_are_kept() -> None:
+    noise = {HeadId(0, i): torch.rand(50, 50) for i in range(6)}
+    ranked = [HeadId(0, i) for i in (4, 1, 0, 2, 3, 5)]
+    one = len(packed(noise[HeadId(0, 4)], False))
+
+    def kept(budget: int) -> list[int]:
+        def patterns(ids: Any, empty: Any) -> Any:
+            return ((id, [filled(noise[id], empty(id))]) for id in ids)
+
+        of = pack(ranked, patterns, 2500, lambda _: False, budget)
+        return [head.head for head in of]
+
+    assert kept(10 * one) == [4, 1, 0, 2, 3, 5]
+    assert kept(int(2.5 * one)) == [4, 1]
+    assert kept(1) == [4]
+
+
+def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> None:
+    result = hand_made()
+    data = page_data(result, ViewOptions(select=("L1H1",), budget=10))
+    assert [len(head["patterns"]) for head in data["heads"]] == [0, 0, 0, 1]
+    assert data["notes"][0].startswith("Patterns of 1 of 4 heads are on this page, those selected")
+    assert data["notes"][0].removesuffix(".") in data["caption"]
+    entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
+    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=1e-5)
+    whole = page_data(result, ViewOptions())
+    assert not [note for note in whole["notes"] if note.startswith("Patterns of")]
+
+
+def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
+    data = data_of(hand_made().page(attnviz.figures.Style(scale="log"), select="L1H0", drop_special=True, token="cat"))
+    assert data["start"] == {"head": "L1H0", "scale": "log", "drop": True, "token": [2]}
+    for head, pattern in zip(data["heads"], by_design(6).reshape(4, 6, 6), strict=True):
+        (place,) = head["patterns"]
+        np.testing.assert_allclose(unpacked(data["patterns"][place]["data"], 6, False), pattern, atol=ERROR)
+    long = hand_made(labels=[str(i) for i in range(60)], special=(), patterns=by_design(60))
+    assert data_of(long.page())["start"]["scale"] == "log"  # on the other nearly all would look like 0
+
+
+@pytest.fixture(scope="module")
+def translated() -> Any:
+    tokenizer = unigram_tokenizer()
+    checkpoint = from_loaded(sharp("t5", len(tokenizer)), tokenizer)
+    return attnviz.analyze(SOURCE, checkpoint, target=TARGET, syntax=False)
+
+
+def test_every_kind_of_attention_is_between_its_own_texts(translated: Any) -> None:
+    data = data_of(translated.page())
+    n, m = len(translated.tokens), len(translated.target.tokens)
+    assert [axis["labels"] for axis in data["axes"]] == [
+        list(translated.tokens.labels),
+        list(data["axes"][1]["labels"]),
+    ]
+    assert data["axes"][1]["labels"][0] == "<pad>"
+    assert [len(axis["words"]["labels"]) for axis in data["axes"]] == [9 + 1, 5 + 1]
+    assert data["kinds"] == ["encoder", "decoder", "cross-attention"]
+    assert data["rows"] == ["E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2"]
+    between = {"E": (0, 0, False), "D": (1, 1, True), "X": (1, 0, False)}
+    for head in data["heads"]:
+        assert data["kinds"][head["kind"]][0].upper() == head["id"][0].replace("X", "C")
+        assert data["rows"][head["row"]] == head["id"].partition("H")[0]
+        found = data["patterns"][head["patterns"][0]]
+        assert (found["rows"], found["columns"], found["triangle"]) == between[head["id"][0]]
+    cross = next(head for head in data["heads"] if head["id"] == "X1H2")
+    kept = zlib.decompress(base64.b64decode(data["patterns"][cross["patterns"][0]]["data"]))
+    weights = (np.frombuffer(kept, np.uint8).reshape(m, n) / 255.0) ** 2
+    np.testing.assert_allclose(weights, translated.pattern("X1H2").numpy(), atol=ERROR)
+
+
+def test_statistics_have_uniform_attention_of_every_kind(translated: Any) -> None:
+    statistics = {each["key"]: each for each in data_of(translated.page())["statistics"]}
+    uniform = [part.context.uniform["entropy"] for part in translated.parts]
+    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=1e-5)
+    assert statistics["distance"]["uniform"][2] is statistics["diagonality"]["uniform"][0] is None
+    by_head = [head.statistics.get("diagonality") for head in translated.heads]
+    assert statistics["diagonality"]["values"] == [
+        pytest.approx(value, abs=1e-5) if value else None for value in by_head
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"target": TARGET}, ["--target", TARGET]),
+        ({"max_new_tokens": 3}, ["--max-new-tokens", "3"]),
+        ({"pair": "a dog", "target": "ein Hund"}, ["--pair", "a dog", "--target", "ein Hund"]),
+    ],
+)
+def test_the_command_gives_the_same_target(translated: Any, asked: Any, expected: list[str]) -> None:
+    result = attnviz.analyze(SOURCE, translated.checkpoint, syntax=False, **asked)
+    data = data_of(result.page(select="D0H1", token="#2"))
+    assert data["command_line"]["options"][2:] == expected
+    assert (data["start"]["head"], data["start"]["token"]) == ("D0H1", [2])
+
+
+def test_nothing_but_the_pages_own_script_and_style_may_run() -> None:
+    html = hand_made(name="</script><script>alert(1)</script>", text="<!-- <img src=x onerror=alert(1)>").page()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
+    for kind, tag in (("script", r'<script type="module">(.*?)</script>'), ("style", "<style>(.*?)</style>")):
+        (content,) = re.findall(tag, html, re.DOTALL)
+        digest = base64.b64encode(sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert html.count("<script") == 2
+    assert "<img" not in html
+    assert not re.search(r"(?:src|href)=[\"']?http|url\(|@import", html)
+
+
+def test_the_script_writes_no_markup() -> None:
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script_text())
+    assert not re.search(r"^(import|export)\b", script_text(), re.MULTILINE)
+
+
+def test_names_of_the_modules_do_not_clash() -> None:
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_text(), re.MULTILINE)
+    assert len(names) == len(set(names)) > 30
+
+
+@pytest.mark.parametrize(("theme", "attribute"), [("light", "auto"), ("dark", "dark")])
+def test_a_page_is_as_the_reader_prefers_unless_it_shall_be_dark(theme: str, attribute: str) -> None:
+    assert f'data-theme="{attribute}"' in page_html({}, theme)
+
+
+def test_a_page_is_written_once_whatever_the_formats(tmp_path: Path) -> None:
+    content = hand_made().save(tmp_path, figures=["page"], formats=["png", "svg"])
+    assert content["figures"] == ["heads.html"]
+    assert "heads.html" in (tmp_path / "captions.md").read_text()
+    hand_made().save(tmp_path, figures=[], overwrite=True)
+    assert (tmp_path / "heads.html").exists()  # of the same text: it stays, and is still attnviz's own
+    hand_made(text="another").save(tmp_path, figures=[], overwrite=True)
+    assert not (tmp_path / "heads.html").exists()
+
+
+def test_a_page_is_no_figure() -> None:
+    with pytest.raises(attnviz.UsageError, match=r"'page' is no figure: expected result\.page\(\), or save"):
+        hand_made().figure("page")

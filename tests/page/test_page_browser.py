@@ -1,0 +1,512 @@
+"""The page in a real browser: opened from disk without network, clicked, read, saved; its numbers are heads.json's.
+
+Everything runs in one session of Chromium, since starting one takes longer than all that is done in it. Needs the extra
+"browser", and Debian's chromium and chromium-driver: ``apt-get install -y chromium chromium-driver``.
+"""
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import attnviz
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.wording import visible
+from tests.conftest import SENTENCE
+from tests.support.corpora import treebank
+from tests.support.drawn import HOSTILE
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.hand_made import hand_made
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MISSING = [name for name, found in (("chromium", CHROMIUM), ("chromedriver", DRIVER)) if found is None]
+if importlib.util.find_spec("selenium") is None:
+    MISSING.append("the extra browser (selenium)")
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {', '.join(MISSING)} not found")
+
+MARKUP = [
+    '</script><img src=x onerror="document.title=1">',
+    "\u202egnp.exe\u202c",
+    "<b>bold</b>",
+    "&lt;",
+    "$x$",
+    *HOSTILE,
+]
+IN_COMMANDS = " ".join(MARKUP).replace("\x00", "\x150\x7f\x85\u2028\u200d\u00a0\U000e0041'\\'\r")
+"""A text that a command line can have."""
+
+
+class Page:
+    """A page in the browser, by what is on it."""
+
+    def __init__(self, driver: Any, folder: Path, translated: Analysis) -> None:
+        self.driver, self.folder, self.translated = driver, folder, translated
+
+    def open(self, name: str, address: str = "") -> None:
+        self.driver.get("about:blank")
+        self.driver.get(f"file://{self.folder / name}{address}")
+        self.until(lambda: self.text("#head h2") != "")
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(3000):
+            if holds():
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"waited 30 s; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def text(self, selector: str) -> str:
+        found = self.driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        return str(found)
+
+    def click(self, selector: str) -> None:
+        self.one(selector).click()
+
+    def token(self, at: int) -> Any:
+        return self.one(f".token[data-at='{at}']")
+
+    def choose(self, name: str, value: str) -> None:
+        self.one(f"select[name={name}] option[value='{value}']").click()
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver import ActionChains
+
+        actions = ActionChains(self.driver, duration=0)
+        for key in keys:
+            actions.send_keys(key)
+        actions.perform()
+
+    def hover(self, element: Any, x: float = 0, y: float = 0) -> None:
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver, duration=0).move_to_element_with_offset(element, x, y).perform()
+
+    def shift_click(self, element: Any) -> None:
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        ActionChains(self.driver, duration=0).key_down(Keys.SHIFT).click(element).key_up(Keys.SHIFT).perform()
+
+    def table(self, selector: str) -> list[list[str]]:
+        rows = "[...document.querySelectorAll(arguments[0] + ' tbody tr')]"
+        return list(self.driver.execute_script(f"return {rows}.map(r => [...r.cells].map(c => c.innerText))", selector))
+
+    def weights(self) -> np.ndarray:
+        """The weights of the table of what is chosen, by position."""
+        rows = self.table("#head .scroll:not([hidden])")
+        return np.array([float(row[2].replace("−", "-")) for row in sorted(rows, key=lambda row: int(row[0]))])
+
+    @property
+    def address(self) -> str:
+        return str(self.driver.execute_script("return location.hash"))
+
+
+@pytest.fixture(scope="module")
+def analysis(bert_folder: Path) -> Analysis:
+    return attnviz.analyze(SENTENCE, bert_folder, syntax=False)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterator[Page]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    folder = tmp_path_factory.mktemp("pages")
+    analysis.save(folder, figures=["page"])
+    labels = ["[CLS]", *(visible(label) or "x" for label in MARKUP)]
+    hostile = hand_made(labels=labels, special=(0,), name="<b>&</script>", text=" ".join(MARKUP), pair="</script>",
+                        patterns=torch.full((1, 2, len(labels), len(labels)), 1 / len(labels)))  # fmt: skip
+    (folder / "hostile.html").write_text(hostile.page(), encoding="utf-8")
+    escaped = replace(hostile, text=IN_COMMANDS, pair="\\x00 it's")
+    (folder / "escaped.html").write_text(escaped.page(), encoding="utf-8")
+    other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
+    (folder / "compare.html").write_text(attnviz.compare(analysis, other).page(), encoding="utf-8")
+    tokenizer = unigram_tokenizer()
+    model = from_loaded(sharp("bart", len(tokenizer)), tokenizer)
+    translated = attnviz.analyze(SOURCE, model, target=TARGET, syntax=False)
+    (folder / "translated.html").write_text(translated.page(), encoding="utf-8")
+    notebook = f"<!doctype html><meta charset=utf-8>{analysis._repr_html_()}"
+    (folder / "notebook.html").write_text(notebook, encoding="utf-8")
+    trees = treebank(folder / "trees.conllu", 30)
+    profile = attnviz.profile_heads("tiny-gpt2", [trees], device="cpu", control=False)
+    assert profile is not None
+    profile.save(folder / "profile", figures=["page"])
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1600"):
+        options.add_argument(argument)
+    several = {"profile.default_content_setting_values.automatic_downloads": 1}
+    options.add_experimental_option("prefs", {"download.default_directory": str(folder), **several})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.execute_cdp_cmd("Network.enable", {})
+    driver.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
+    yield Page(driver, folder, translated)
+    driver.quit()
+
+
+def check_what_is_read_from_the_page_is_in_heads_json(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L1H2&left=table&view=table&tokens=2")
+    content = json.loads((page.folder / "heads.json").read_text())
+    rows = {row[0]: row for row in page.table("#heads")}
+    assert len(rows) == 12
+    for head in content["heads"]:
+        numbers = [head[name] for name in ("entropy", "entropy_non_sink", "distance", "distance_non_sink")]
+        assert [float(text) for text in rows[head["id"]][2:6]] == pytest.approx(numbers, abs=0.005)
+        assert rows[head["id"]][1].startswith(head["label"])
+    np.testing.assert_allclose(page.weights(), analysis.pattern("L1H2")[2], atol=0.005)
+    assert page.text("#verified").startswith("Verified 12 heads in 3 layers")
+    assert [token.text for token in page.all(".token")] == list(analysis.units.labels)
+
+
+def check_hovering_reads_and_a_click_locks(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L0H1")
+    pattern = analysis.pattern("L0H1").numpy()
+    labels = analysis.units.labels
+    page.hover(page.token(3))
+    best = int(pattern[3].argmax())
+    page.until(lambda: page.text(".reading") == f"{labels[3]} attends to {labels[best]}, {pattern[3, best]:.2f}")
+    page.token(4).click()
+    assert "tokens=4" in page.address
+    page.hover(page.one("h1"))
+    best = int(pattern[4].argmax())
+    assert page.text(".reading") == f"{labels[4]} attends to {labels[best]}, {pattern[4, best]:.2f}"
+    assert page.token(4).get_attribute("aria-pressed") == "true"
+    assert page.one(".reading").get_attribute("aria-live") == "polite"
+
+
+def check_a_cell_of_the_heatmap_says_its_weight(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L2H3")
+    canvas, n, labels = page.one("canvas.picture"), len(analysis.units), analysis.units.labels
+    heard = set()
+    for x in range(120, 500, 25):
+        page.hover(canvas, x - canvas.size["width"] / 2, 40)
+        heard.add(page.text(".reading"))
+    read = [re.fullmatch(r"(.+) attends to (.+), (\d\.\d\d)", each) for each in heard]
+    found = [each.groups() for each in read if each is not None]
+    assert len(found) > n / 2
+    pattern = analysis.pattern("L2H3")
+    for query, key, weight in found:
+        assert float(weight) == pytest.approx(float(pattern[labels.index(query), labels.index(key)]), abs=0.01)
+
+
+def check_shift_click_means_rows_and_sums_columns(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L1H0&view=table")
+    pattern = analysis.pattern("L1H0").numpy()
+    page.token(2).click()
+    page.shift_click(page.token(5))
+    assert "(mean of 2 tokens)" in page.text(".reading")
+    np.testing.assert_allclose(page.weights(), pattern[[2, 5]].mean(0), atol=0.005)
+    page.choose("direction", "to")
+    assert "(sum of 2 tokens)" in page.text(".reading")
+    np.testing.assert_allclose(page.weights(), pattern[:, [2, 5]].sum(1), atol=0.008)
+    page.shift_click(page.token(5))
+    np.testing.assert_allclose(page.weights(), pattern[:, 2], atol=0.005)
+    page.press("\ue00c")  # Escape
+    assert "tokens" not in page.address
+
+
+def check_keys_walk_through_heads_and_tokens(page: Page, _: Analysis) -> None:
+    page.open("heads.html", "#head=L0H0")
+    for key, head in (("j", "L0H1"), ("\ue015", "L1H1"), ("\ue014", "L1H2"), ("k", "L1H1"), ("\ue013", "L0H1")):
+        page.press(key)
+        page.until(lambda head=head: page.text("#head h2").startswith(head))  # type: ignore[misc]
+        assert f"head={head}" in page.address
+    page.driver.execute_script("document.querySelector('.token').focus()")
+    page.press("\ue014", "\ue014", "\ue007")
+    assert "tokens=2" in page.address
+
+
+def check_heads_are_sorted_and_filtered(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#left=grid&sort=entropy")
+    order = sorted(analysis.heads, key=lambda head: -(head.statistics["entropy"] or 0))
+    ids = [button.get_attribute("data-head") for button in page.all("button.head")]
+    assert ids == [str(head.id) for head in order]
+    bound = sorted(head.statistics["entropy"] or 0 for head in order)[-5]
+    page.one("input[name=least]").send_keys(f"{bound:.4f}", "\ue007")
+    assert 4 <= len(page.all("button.head")) <= 5
+    assert page.text("#heads p.quiet").endswith("of 12 heads")
+    page.open("heads.html", "#left=grid")
+    label = analysis.heads[0].label
+    page.choose("only", label)
+    assert len(page.all("button.head")) == sum(head.label == label for head in analysis.heads)
+
+
+def check_the_scale_changes_the_colours_of_thumbnails_and_says_so(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L0H0")
+    colours = []
+    for scale, words in (("shared", "0 to 1"), ("log", "logarithmic"), ("per-head", "largest weight")):
+        page.choose("scale", scale)
+        page.until(lambda words=words: words in page.text("#head .quiet"))  # type: ignore[misc]
+        page.until(lambda: page.one(".grid").get_attribute("data-painted") == "true")
+        colours.append(page.driver.execute_script("return document.querySelector('.thumbnail').toDataURL()"))
+    assert len(set(colours)) == 3
+    darkest = analysis.pattern("L0H0").numpy().argmax()
+    n = len(analysis.units)
+    pixel = f"getContext('2d').getImageData({darkest % n}, {darkest // n}, 1, 1).data"
+    found = page.driver.execute_script(f"return [...document.querySelector('.thumbnail').{pixel}]")
+    assert found == [8, 48, 107, 255]  # the strongest blue
+
+
+def check_special_tokens_are_left_out_and_words_merged(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L2H1&view=table&tokens=3")
+    page.click("input[name=drop]")
+    page.until(lambda: "rows renormalised" in page.text("#head > .quiet"))
+    kept = [at for at, sink in enumerate(analysis.units.sink) if not sink]
+    pattern = analysis.pattern("L2H1").numpy()[3, kept]
+    assert len(page.all(".token")) == len(kept)
+    np.testing.assert_allclose(page.weights(), pattern / pattern.sum(), atol=0.01)
+    assert "--drop-special" in page.text("code")
+
+
+def check_the_address_brings_everything_back(page: Page, _: Analysis) -> None:
+    page.open(
+        "heads.html", "#head=L1H3&left=scatter&x=sink&y=entropy&view=lines&scale=log&drop=1&tokens=3,5&direction=to"
+    )
+    before, said = page.address, page.text(".reading")
+    assert page.text("#head h2").startswith("L1H3")
+    assert page.one(".switches [data-value=scatter]").get_attribute("aria-pressed") == "true"
+    page.driver.refresh()
+    page.until(lambda: page.text("#head h2") != "")
+    assert (page.address, page.text(".reading")) == (before, said)
+    page.open("heads.html", "#head=L9H9&scale=<b>&tokens=999,-1,x&x=nothing")
+    assert page.all(".token")
+    assert "999" not in page.address
+
+
+def check_the_scatter_is_previewed_and_clicked(page: Page, _: Analysis) -> None:
+    page.open("heads.html", "#head=L0H0&left=scatter")
+    canvas = page.one("canvas.scatter")
+    (seen, chosen) = (set(), "")
+    size = canvas.size
+    for x in range(60, size["width"] - 20, 14):
+        for y in range(20, size["height"] - 50, 60):
+            page.hover(canvas, x - size["width"] / 2, y - size["height"] / 2)
+            if (title := canvas.get_attribute("title")) and not title.startswith("L0H0"):
+                seen.add(title.partition(":")[0])
+                chosen = title.partition(":")[0]
+                canvas_place = (x - size["width"] / 2, y - size["height"] / 2)
+                break
+        if chosen:
+            break
+    page.until(lambda: page.text("#head h2").startswith(chosen))
+    assert "head=L0H0" in page.address  # previewed only
+    page.hover(canvas, *canvas_place)
+    from selenium.webdriver import ActionChains
+
+    ActionChains(page.driver, duration=0).click().perform()
+    assert f"head={chosen}" in page.address
+
+
+def check_pictures_are_saved_as_they_are_seen(page: Page, _: Analysis) -> None:
+    page.open("heads.html", "#head=L1H2&tokens=2")
+    svg, png = page.folder / "L1H2-heatmap.svg", page.folder / "L1H2-heatmap.png"
+    for name, file, end in (("Save SVG", svg, b"</svg>\n"), ("Save PNG", png, b"IEND\xaeB`\x82")):
+        (button,) = [each for each in page.all("#head button") if each.text == name]
+        button.click()
+        page.until(lambda file=file, end=end: file.exists() and file.read_bytes().endswith(end))  # type: ignore[misc]
+    text = svg.read_text(encoding="utf-8")
+    assert "L1H2" in text
+    assert "data:image/png" in text
+    canvas = page.one("canvas.picture").size
+    with Image.open(png) as picture:
+        assert picture.size == (2 * canvas["width"], 2 * canvas["height"])
+
+
+def check_the_nearest_heads_are_those_of_the_smallest_hellinger_distance(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L1H2")
+    page.until(lambda: "(Hellinger" in page.text(".nearest"))
+    roots = {str(head.id): pattern.double().sqrt() for head, pattern in analysis.patterns()}
+    mine = roots.pop("L1H2")
+    distances = {id: float((1 - (mine * other).sum(1).mean()).clamp(0).sqrt()) for id, other in roots.items()}
+    listed = re.findall(r"(L\dH\d) (\d\.\d\d)", page.text(".nearest"))
+    assert [id for id, _ in listed][:2] == sorted(distances, key=distances.__getitem__)[:2]
+    for id, distance in listed:
+        assert float(distance) == pytest.approx(distances[id], abs=0.01)
+
+
+def check_hostile_texts_are_text(page: Page, _: Analysis) -> None:
+    for view in ("heatmap", "lines", "table"):
+        page.open("hostile.html", f"#view={view}&left=table&tokens=1,2")
+        assert page.driver.title.startswith("attnviz: <b>&</script>")
+        assert page.all("img") == page.all("b") == []
+    shown = "".join(token.text for token in page.all(".token"))
+    assert "<img src=x onerror=" in shown
+    assert "\u202e" not in shown
+    assert not page.one(".command").is_displayed()  # no command has the character 0
+
+
+def check_a_command_has_hostile_texts_as_escapes_which_a_shell_reads(page: Page, _: Analysis) -> None:
+    page.open("escaped.html")
+    command = str(page.one("code").get_property("textContent"))
+    assert [character for character in command if visible(character) != character and character != " "] == []
+    assert r"\u202egnp.exe\u202c" in command
+    shell = ["bash", "-c", f"printf '%s\\0' {command}"]
+    read = subprocess.run(shell, env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True, timeout=60)
+    words = read.stdout.decode().split("\0")
+    assert words[:7] == ["attnviz", "heads", IN_COMMANDS, "--model", "<b>&</script>", "--pair", "\\x00 it's"]
+
+
+def check_two_texts_are_chosen_from(page: Page, _: Analysis) -> None:
+    found = page.translated
+    assert found.target is not None
+    source, target = found.tokens.labels, found.target.tokens.labels
+    pattern = found.pattern("X1H2").numpy()
+    page.open("translated.html", "#head=X1H2&tokens=3&text=1&view=table")
+    sides = [[token.text for token in page.all(f".strip[data-side='{side}'] .token")] for side in (0, 1)]
+    assert sides == [list(target), list(source)]
+    np.testing.assert_allclose(page.weights(), pattern[3], atol=0.005)
+    best = int(pattern[3].argmax())
+    assert page.text(".reading") == f"{target[3]} attends to {source[best]}, {pattern[3, best]:.2f}"
+    page.click(".strip[data-side='1'] .token[data-at='5']")  # the source: what attends to it
+    np.testing.assert_allclose(page.weights(), pattern[:, 5], atol=0.005)
+    assert "text=0" in page.address
+    assert "direction=to" in page.address
+    page.shift_click(page.one(".strip[data-side='1'] .token[data-at='7']"))
+    np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
+    assert "sum of 2 tokens" in page.text(".reading")
+    page.driver.refresh()
+    page.until(lambda: page.text("#head h2") != "")
+    np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
+    page.open("translated.html", "#head=X1H2&text=0&tokens=5")
+    page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
+    assert f"attends to {source[5]}" in page.text(".reading")  # what is locked stays
+    page.press("\ue00c")  # Escape
+    page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
+    best = int(pattern[2].argmax())
+    page.until(lambda: page.text(".reading") == f"{target[2]} attends to {source[best]}, {pattern[2, best]:.2f}")
+
+
+def check_kinds_of_heads_are_chosen(page: Page, _: Analysis) -> None:
+    page.open("translated.html", "#head=E0H0&text=0&tokens=4")
+    page.choose("kind", "decoder")
+    assert [button.text.split()[0] for button in page.all("#heads .head .id")] == [
+        f"D{layer}H{head}" for layer in range(3) for head in range(4)
+    ]
+    assert [row.text for row in page.all("#heads .row")] == ["D0", "D1", "D2"]
+    page.click("h1")
+    page.press("j")  # the head that is shown is no decoder's: to the first that is
+    page.until(lambda: page.text("#head h2").startswith("D0H0"))
+    assert not page.all(".token.chosen")  # the token is of the other text
+    command = shlex.split(str(page.one("code").get_property("textContent")))
+    assert command[-6:] == ["--target", TARGET, "--select", "D0H0", "--figures", "heads"]
+    page.choose("kind", "")
+    page.click("h1")
+    page.press("k")
+    page.until(lambda: page.text("#head h2").startswith("E1H2"))
+    assert [token.get_attribute("data-at") for token in page.all(".token.chosen")] == ["4"]
+    page.open("translated.html", "#head=X0H0&view=lines&kind=cross-attention&drop=1&words=1")
+    assert [token.text for token in page.all(".strip[data-side='0'] .token")] == TARGET.split()
+    assert [token.text for token in page.all(".strip[data-side='1'] .token")] == SOURCE.split()
+
+
+def check_a_comparison_has_both_sides_and_their_difference(page: Page, analysis: Analysis) -> None:
+    other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
+    a, b = (side.pattern("L2H1").numpy()[2] for side in (analysis, other))
+    for side, expected, error in (("0", a, 0.005), ("1", b, 0.005), ("2", b - a, 0.008)):
+        page.open("compare.html", f"#head=L2H1&view=table&tokens=2&side={side}")
+        np.testing.assert_allclose(page.weights(), expected, atol=error)
+    assert "cat → dog" in [token.text for token in page.all(".token")]
+    distances = {str(head.id): head.distance for head in attnviz.compare(analysis, other).heads}
+    page.open("compare.html", "#left=table")
+    for row in page.table("#heads"):
+        assert float(row[2]) == pytest.approx(distances[row[0]], abs=0.001)
+
+
+def check_a_profile_has_tables_that_sort_and_a_scatter(page: Page, _: Analysis) -> None:
+    content = json.loads((page.folder / "profile" / "profile.json").read_text())
+    page.open("profile/profile.html", "#left=scatter&x=sink&y=entropy")
+    assert page.one("canvas.scatter").size["height"] > 200
+    passed = [role for role in content["roles"] if role["passed"]]
+    rows = page.table("#tables [aria-label^=Roles]")
+    assert sorted((row[0], row[1]) for row in rows) == sorted((role["id"], role["role"]) for role in passed)
+    header = page.one("#tables [aria-label^=Relations] th:nth-child(4) button")
+    header.click()
+    scores = [float(row[3]) for row in page.table("#tables [aria-label^=Relations]")]
+    assert scores == sorted(scores, reverse=True)
+    best = {each["relation"]: each["best"] for each in content["syntax"]["relations"]}
+    for row in page.table("#tables [aria-label^=Relations]"):
+        assert (row[1], float(row[3])) == (best[row[0]]["id"], pytest.approx(best[row[0]]["accuracy"], abs=0.001))
+    page.one("#tables td button").click()
+    assert f"head={page.one('#tables td button').text}" in page.address
+
+
+def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None:
+    content = json.loads((page.folder / "profile" / "profile.json").read_text())["examples"]
+    role = next(each for each in content["roles"] if each["best"] and each["failures"])
+    groups = [role[name] for name in ("best", "deciles", "failures")]
+    page.open("profile/profile.html", f"#head={role['id']}")
+    page.choose("examples-role", role["role"].removeprefix("syntactic:"))
+    page.choose("examples-head", role["id"])
+    rows = page.table("#examples")
+    assert [float(row[2]) for row in rows] == pytest.approx([e["weight"] for some in groups for e in some], abs=0.006)
+    assert rows[0][1] == "✓ hit"
+    assert rows[-1][1] == "✗ miss"
+    assert rows[0][4].split() == content["texts"][role["best"][0]["text"]]["text"].split()
+    assert page.text("#examples .query") in (role["best"][0]["query"][0], role["best"][0]["key"][0])
+    assert page.text("#examples h3").startswith(role["id"])
+    page.choose("examples-role", "")
+    page.choose("examples-head", "*")
+    assert page.text("#examples .sentences") == "Choose a role or relation, or a head."
+
+
+def check_a_notebook_shows_the_page_in_a_frame(page: Page, analysis: Analysis) -> None:
+    page.driver.get(f"file://{page.folder / 'notebook.html'}")
+    page.driver.switch_to.frame(page.one("iframe"))
+    page.until(lambda: page.text("#head h2") != "")
+    page.token(3).click()
+    best = int(analysis.pattern(page.text("#head h2").split()[0])[3].argmax())
+    assert f"attends to {analysis.units.labels[best]}" in page.text(".reading")
+    page.driver.switch_to.default_content()
+
+
+def check_narrow_and_dark(page: Page, _: Analysis) -> None:
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    size = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.open("heads.html")
+    wide = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).backgroundColor]"
+    width, colour = page.driver.execute_script(wide)
+    assert (width <= 700, colour) == (True, "rgb(20, 20, 20)")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_page_does_what_it_says(page: Page, analysis: Analysis) -> None:
+    from selenium.common.exceptions import WebDriverException
+
+    failures: list[Exception] = []
+    for name, check in sorted(globals().items()):
+        if not name.startswith("check_"):
+            continue
+        try:
+            check(page, analysis)
+        except (AssertionError, WebDriverException) as error:
+            error.add_note(name)
+            failures.append(error)
+        failures += [AssertionError(f"{name}: {entry['message']}") for entry in page.driver.get_log("browser")]
+    if failures:
+        raise ExceptionGroup("checks of the page", failures)

@@ -1,0 +1,299 @@
+"""README and guide say what the program does: commands and snippets run as written; options and numbers are its own."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from transformers import BertModel
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.profile import corpus_run
+from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
+from attnviz.measures import repeats
+from attnviz.measures.patterns import PATTERNS, PatternSpec
+from attnviz.models.families import ARCHITECTURES
+from attnviz.options import COMMANDS as TABLE
+from attnviz.present.report import views_of
+from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES
+from tests.conftest import needs_minilm, needs_parser
+from tests.support.classifiers import sharp_classifier
+from tests.support.corpora import examples, sentences, treebank
+from tests.support.encoder_decoders import saved
+from tests.support.llamas import cached_smollm2
+from tests.support.models import save_checkpoint
+from tests.support.relatives import roberta_tokenizer, sharp
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "examples" / "guide"
+PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]}
+README = PAGES[ROOT / "README.md"]
+KINDS = "heads compare profile explain outputs ablate rollout models".split()
+
+FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
+"""By the option that asks for it, what the document of a form of a command is called."""
+
+BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```(?:\n\n```text\n(?P<output>.*?)^```)?", re.M | re.S)
+BLOCKS = [(path.stem, block) for path, page in PAGES.items() for block in BLOCK.finditer(page)]
+LINES = [(line, block["output"] or "") for _, block in BLOCKS if block["kind"] == "sh"
+         for line in block["body"].splitlines()]  # fmt: skip
+INSTALL = [line for line, _ in LINES if line.startswith("python3 -m venv")]
+COMMANDS = dict(sorted(((line.rpartition("&& .venv/bin/")[2], output) for line, output in LINES
+                        if not line.endswith("pytest")), key=lambda each: each[1]))  # fmt: skip
+SNIPPETS = [(stem, block["body"]) for stem, block in BLOCKS if block["kind"] == "python"]
+DRAWS = re.compile(r"--(figures|format|map|json)|^attnviz models")
+
+
+def page(name: str) -> str:
+    return PAGES[GUIDE / f"{name}.md"]
+
+
+def section(name: str, title: str) -> str:
+    return page(name).split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def typed(command: str) -> tuple[list[str], str | None]:
+    """The arguments of ``attnviz`` in a line of a shell, and what is piped into it."""
+    first, _, after = command.partition(" | ")
+    words = shlex.split(first)
+    said = f"{words[-1]}\n" if words[0] in ("echo", "printf") else None
+    if said:
+        words = shlex.split(after)
+    return words[words.index("attnviz") + 1 :], said
+
+
+@pytest.fixture(scope="module")
+def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that commands of the guide name, made small; a cache of the hub with three models; a tiny smollm2."""
+    folder = tmp_path_factory.mktemp("user")
+    treebank(folder / "en_ewt-ud-dev.conllu", 8)
+    treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
+    examples(folder / "gap-development.tsv", 5)
+    sentences(folder / "novel.txt", 5)
+    roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")
+    marian = saved("marian", folder / "marian")
+    hub = {"bert-base-uncased": bert_folder, "roberta-base": roberta, "Helsinki-NLP/opus-mt-en-de": marian}
+    for name, source in hub.items():
+        snapshot = folder / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / ("0" * 40)
+        snapshot.parent.mkdir(parents=True)
+        snapshot.symlink_to(source, target_is_directory=True)
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+    cached_smollm2(folder / "cache")
+    save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
+    tuned = folder / "my-fine-tuned-bert"
+    tuned.mkdir()
+    for path in bert_folder.iterdir():
+        (tuned / path.name).write_bytes(path.read_bytes())
+    model = BertModel.from_pretrained(tuned)
+    model.embeddings.word_embeddings.weight.data *= 0.9
+    model.save_pretrained(tuned)
+    return folder
+
+
+@pytest.fixture
+def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own with the user's files."""
+    for path in user_files.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def missing(shown: str, printed: str) -> list[str]:
+    """The parts of an output block, between lines of dots, that the program did not print in this order."""
+    rest = "\n".join(line.rstrip() for line in printed.splitlines())
+    lacking = []
+    for part in (each.strip("\n") for each in re.split(r"^\.\.\.$", shown, flags=re.M)):
+        before, _, after = rest.partition(part) if part else ("", "", rest)
+        lacking += [] if part in rest else [part]
+        rest = after or before
+    return lacking
+
+
+@needs_minilm
+@needs_parser
+@pytest.mark.usefixtures("undrawn")  # every view of every command is drawn in test_results
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run_as_written_and_print_what_is_shown(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, said = typed(command)
+    kind = words[0]
+    if {"--repeats", "minilm"} <= set(words):  # a larger model, whose numbers are not shown
+        for module in (repeats, corpus_run):
+            monkeypatch.setattr(module, "SEQUENCES", 4)
+    if kind != "models" and "--show" not in words:
+        words += ["--device", "cpu"] * ("--device-map" not in words) + ["--no-figures"] * (not DRAWS.search(command))
+    done = CliRunner().invoke(app, words, input=said)
+    assert done.exit_code == 0, done.output
+    assert missing(COMMANDS[command], done.stdout) == []
+    if kind != "models" and not {"--target", "--generate", "--show"} & set(words):  # these have keys of their own
+        form = next((name for option, name in FORMS.items() if option in words), kind)
+        (document,) = place.glob(f"attnviz-out/*/*/{form}.json")
+        keys = page("files").split(f"\n- {form}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
+        assert re.findall(r"`(\w+)`", keys) == list(json.loads(document.read_bytes()))
+
+
+def test_no_command_escapes_the_tests() -> None:
+    assert len(COMMANDS) >= 25
+    assert [line for line in COMMANDS if " attnviz " not in f" {line}"] == []
+    text = [block["body"] for _, block in BLOCKS if block["kind"] == "text"]
+    assert [body for body in text if re.search(r"^(attnviz|python|torchrun) ", body, re.M)] == []
+
+
+@needs_minilm
+@needs_parser
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("name", "code"), SNIPPETS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(SNIPPETS)])
+def test_snippets_run_as_written_and_give_what_they_say(name: str, code: str, place: Path) -> None:
+    assert re.search(r"^import attnviz$", code, re.M)
+    names: dict[str, object] = {}
+    exec(compile(code, f"{name}.md", "exec"), names)
+    for expression, value in re.findall(r"^(.+?)  # → (.+)$", code, re.M):
+        assert str(eval(expression, names)) == value
+
+
+def test_the_ablation_shown_is_that_of_the_gallery() -> None:
+    (shown,) = [block["body"] for name, block in BLOCKS if name == "ablate" and block["kind"] == "text"]
+    printed = (ROOT / "examples" / "gallery" / "ablate-tiny-gpt2" / "tables.txt").read_text(encoding="utf-8")
+    assert missing(shown, printed) == []
+
+
+def test_readme_is_short_and_its_first_snippet_imports() -> None:
+    assert len(README.splitlines()) <= 250
+    assert f"version = {{{attnviz.__version__}}}" in README
+    assert all(path.stem in page("README") or path.stem == "README" for path in GUIDE.glob("*.md"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", PAGES[path]):
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        assert found.exists(), target
+        titles = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+                  for title in re.findall(r"^#+ (.*)$", PAGES.get(found, ""), re.M)]  # fmt: skip
+        assert not anchor or anchor in titles, target
+
+
+def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
+    first, second = INSTALL
+    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install -c .ci/constraints.txt")
+    assert first.endswith('attnviz heads "The cat that I saw ran away"')
+    assert f"<!-- command: demo -->\n```sh\n{first}" in README
+    assert second.endswith("-m pytest")
+    assert f"<!-- command: test -->\n```sh\n{second}" in README
+
+
+def test_ci_runs_the_second_command_exactly_as_written() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    extract = re.search(r"command=\$\((awk .*? README\.md)\)", script, re.S)
+    assert extract is not None
+    found = subprocess.run(extract[1], shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert found == INSTALL[1]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "models"])
+def test_figures_are_named_by_help_and_guide_as_by_the_program(kind: str) -> None:
+    names = [view.name for view in views_of(kind)]
+    assert [name for name in names if f"`{name}`" not in page(kind)] == []
+    printed = " ".join(CliRunner().invoke(app, [kind, "--help"], terminal_width=500).stdout.split())
+    assert f"Any of {', '.join(names)} (with commas between)" in printed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> None:
+    cells = [line.split("|")[1] for line in section(kind, "Options").splitlines() if line.startswith("| `")]
+    listed = {option for cell in cells for option in re.findall(r"--[a-z-]+", cell)}
+    shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [kind, "--help"], terminal_width=200).stdout))
+    switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
+    assert listed - switches == shown - {"--help"} - switches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_defaults_of_the_guide_are_the_defaults_of_the_program(kind: str) -> None:
+    rows = [line for line in section(kind, "Options").splitlines() if line.startswith("| `--") and "efault" in line]
+    for option in TABLE[kind].options:
+        named = [row for row in rows if option.flags[0] in row.split("|")[1]]
+        if isinstance(option.default, str | int) and not isinstance(option.default, bool):
+            assert [row for row in named if str(option.default) not in row] == []
+
+
+@pytest.mark.parametrize("spec", PATTERNS, ids=lambda spec: spec.statistic)
+def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
+    (row,) = [line for line in section("numbers", "Patterns").splitlines() if line.startswith(f"| `{spec.name}`")]
+    assert spec.source in row
+    assert spec.target.replace("{unit}", "token").format(window="W", far="D") in row
+
+
+def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program() -> None:
+    text = " ".join(section("numbers", "Labels").split())
+    points = f"{round(MARGIN * 100)} points above"
+    assert f"| `sink` | above {SINK_SHARE} and {points} uniform |" in text
+    assert f"| above {MAJORITY}, {points} uniform, sink at most {SINK_ONLY} |" in text
+    assert f"{points} its baseline, n of {ENOUGH} or more, at least {LEAST_N} more right" in text
+    assert f"(score − uniform) / (1 − uniform) > {HALF_OF_THE_REST}" in text
+    assert f"at least {BROAD_SHARE:.2f} of uniform" in text
+    assert f"fewer than {LEAST_N} content tokens" in text
+    assert f"Below n = {ENOUGH} a label" in text
+    assert f"{LEAST_TYPES} different tokens or more" in text
+
+
+def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None:
+    text = " ".join(section("verification", "Tolerances").split())
+    for dtype, written in (
+        (torch.float32, "{0.pattern:.0e} in float32"),
+        (torch.float64, "{0.pattern:.0e} in float64"),
+        (torch.float16, "{0.pattern:.0e} and {0.output:.0e} in float16"),
+        (torch.bfloat16, "{0.pattern:.0e} and {0.output:.0e} in bfloat16"),
+    ):
+        assert re.sub(r"e-0", "e-", written.format(TOLERANCES[dtype])) in text
+    assert re.sub(r"e-0", "e-", f"In float64 its tolerance is {FLOAT32_STEPS.pattern:.0e}.") in text
+
+
+def test_the_families_of_the_guide_are_those_that_are_reproduced() -> None:
+    rows = page("models").split("| family |")[1].split("\n\n")[0].splitlines()[2:]
+    listed = {name: row.endswith("| yes |") for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == {name: family.explained for name, family in ARCHITECTURES.items()}
+
+
+def test_every_error_is_of_the_family_that_the_guide_names() -> None:
+    errors = [value for value in vars(attnviz.errors).values() if isinstance(value, type)]
+    assert errors
+    assert all(issubclass(each, attnviz.AttnvizError) for each in errors)
+
+
+@needs_minilm
+def test_the_python_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = (ROOT / "examples" / "explore_heads.py").read_text(encoding="utf-8")
+    exec(compile(code, "explore_heads.py", "exec"), {})
+    assert "the model is still set to sdpa" in capsys.readouterr().out
+
+
+@needs_minilm
+def test_the_walkthrough_runs(place: Path) -> None:
+    script = (ROOT / "examples" / "walkthrough.sh").read_text(encoding="utf-8").replace("|\n  attnviz", "| attnviz")
+    commands = [
+        line.replace("$out", "out").removesuffix(" |")
+        for line in script.splitlines()
+        if " attnviz heads " in f" {line}"
+    ]
+    assert len(commands) == 7
+    for command in commands:
+        words, said = typed(command)
+        done = CliRunner().invoke(app, [*words, "--figures", "none"], input=said)
+        assert done.exit_code == 0, done.output
+    assert len(list(Path("out").glob("*/heads.json"))) == 7

@@ -1,0 +1,203 @@
+"""The Python surface: names, docstrings, cheap imports, figures and notebooks."""
+
+import ast
+import base64
+import html
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import attnviz
+from attnviz.present.result import Result, TextResult
+from tests.conftest import SENTENCE
+from tests.support.hand_made import by_design, hand_made
+
+PACKAGE = Path(attnviz.__file__).parent
+MODULES = sorted(
+    name for _, name, _ in pkgutil.walk_packages([str(PACKAGE)], "attnviz.") if not name.endswith("__main__")
+)
+
+
+def defined_names(module):
+    """Public names that a module's own source binds at its top level, imports left out."""
+    names = set()
+    for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_") or name == "__version__"}
+
+
+def public_objects():
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for public in sorted(defined_names(module)):
+            value = getattr(module, public)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{name}.{public}", value
+
+
+@pytest.fixture(scope="module")
+def analysis(bert_folder):
+    return attnviz.analyze(SENTENCE, bert_folder, syntax=False)
+
+
+def test_all_is_sorted_and_every_name_is_there():
+    assert sorted(attnviz.__all__) == attnviz.__all__
+    assert len(set(attnviz.__all__)) == len(attnviz.__all__)
+    assert all(getattr(attnviz, name) is not None for name in attnviz.__all__)
+
+
+def test_all_holds_every_error_and_every_command_with_its_result():
+    errors = {
+        name for name, value in vars(importlib.import_module("attnviz.errors")).items() if isinstance(value, type)
+    }
+    results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
+    functions = {
+        *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),
+        *("profile_heads", "rollout"),
+    }
+    assert {*errors, *results, *functions} <= set(attnviz.__all__)
+    assert len(results) == len(functions)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
+
+
+LAZY = ["attnviz", "attnviz.figures"]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_an_unknown_name_is_an_attribute_error(name):
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
+        importlib.import_module(name).nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
+    package = importlib.import_module(name)
+    (branch,) = [
+        node
+        for node in ast.parse(Path(package.__file__).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.name: f"{node.module}.{alias.name}" if node.module == name else node.module
+        for node in branch.body
+        for alias in node.names
+    }
+    assert seen == package._MODULES
+    assert dir(package) == sorted(package.__all__)
+    for public, module in seen.items():
+        value = getattr(package, public)
+        assert value is (importlib.import_module(module) if module == f"{name}.{public}" else getattr(
+            importlib.import_module(module), public
+        ))  # fmt: skip
+
+
+def test_every_module_and_public_function_and_class_and_method_has_a_docstring():
+    missing = [name for name in MODULES if len(inspect.getdoc(importlib.import_module(name)) or "") <= 10]
+    for name, value in public_objects():
+        if not inspect.getdoc(value):
+            missing.append(name)
+        if inspect.isclass(value) and value.__module__.startswith("attnviz"):
+            for method, function in vars(value).items():
+                is_own = inspect.isfunction(function) or isinstance(function, property | classmethod | staticmethod)
+                if is_own and not method.startswith("_") and not inspect.getdoc(getattr(value, method)):
+                    missing.append(f"{name}.{method}")
+    assert missing == []
+
+
+@pytest.mark.draws
+def test_what_other_modules_import_is_public_and_comes_from_where_it_is_defined():
+    strangers = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnviz."):
+                source = importlib.import_module(node.module)
+                public = defined_names(source) | set(getattr(source, "__all__", ()))
+                strangers += [
+                    f"{path.name}: {node.module}.{alias.name}"
+                    for alias in node.names
+                    if alias.name not in public and f"{node.module}.{alias.name}" not in MODULES
+                ]
+    assert strangers == []
+
+
+def test_importing_attnviz_is_cheap_and_names_come_when_asked_for():
+    code = (
+        "import sys, attnviz\n"
+        "heavy = ('torch', 'transformers', 'matplotlib', 'numpy', 'spacy', 'rich', 'typer')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+        "from attnviz import HeadId, TextError\n"
+        "print(attnviz.figures.Style().theme, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nlight False\n"
+
+
+def test_the_package_is_typed():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_a_pattern_is_the_heads_own_over_the_units(analysis):
+    pattern = analysis.pattern("L1H2")
+    assert pattern.shape == (9, 9)
+    torch.testing.assert_close(pattern, analysis.layer_patterns(1)[2])
+    assert torch.equal(hand_made().pattern("1.1"), by_design(6)[1, 1])
+
+
+@pytest.mark.parametrize("call", ["pattern", "head"])
+@pytest.mark.parametrize("head", ["L3H0", "L0H4"])
+def test_a_head_that_the_model_lacks_is_refused_with_the_range(analysis, call, head):
+    with pytest.raises(attnviz.UsageError, match=rf"the model has no head {head}; it has L0H0 to L2H3\."):
+        getattr(analysis, call)(head)
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own_and_a_picture_and_the_tables(analysis):
+    shown = analysis._repr_html_()
+    frame = re.match(r'<iframe sandbox="([^"]+)" [^>]* height="\d+" [^>]*srcdoc="([^"]+)"></iframe><details>', shown)
+    assert "allow-same-origin" not in frame[1]
+    assert html.unescape(frame[2]) == analysis.page()
+    picture = re.search(r'src="data:image/png;base64,([^"]+)"', shown)
+    Image.open(io.BytesIO(base64.b64decode(picture[1]))).verify()
+    assert "Verified 12 heads in 3 layers" in shown
+    assert "<pre>" in shown
+
+
+def test_a_notebook_escapes_what_the_text_holds():
+    shown = hand_made(text='<script>alert("x")</script>', name="<b>&")._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+@pytest.mark.draws
+def test_saving_from_python_tells_of_progress_and_writes_what_was_selected(analysis, tmp_path):
+    told = []
+    content = analysis.save(
+        tmp_path, select=["L0H0", "L2H3"], formats=["png", "svg"], progress=lambda *step: told.append(step)
+    )
+    assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
+    assert told == [("drawing", i, 0) for i in range(1, 7)]
+    assert content["figures"][:4] == ["overview.png", "overview.svg", "heads/L00H00.png", "heads/L02H03.png"]
+
+
+def test_saving_refuses_a_layer_that_the_model_lacks_and_leaves_no_folder(analysis, tmp_path):
+    with pytest.raises(attnviz.UsageError, match="the model has layers 0 to 2"):
+        analysis.save(tmp_path / "out", select=["L9"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_report_from_python_is_plain_text():
+    assert "\x1b" not in hand_made().report(width=90, top=1)

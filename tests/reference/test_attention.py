@@ -1,0 +1,416 @@
+"""The reference attention against four oracles: transformers, torch's own kernel, a plain loop, and algebra."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnviz.errors import ArchitectureError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference.attention import (
+    HeadParameters,
+    Projection,
+    allowed_positions,
+    attention_output,
+    attention_pattern,
+    attention_scores,
+    multi_head_attention,
+    project,
+)
+from tests.support.models import sharp_bert, sharp_gpt2
+from tests.support.recorded import RecordedLayer, recorded
+
+PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
+OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
+GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
+DTYPES = [torch.float32, torch.float64]
+
+
+def batch(vocabulary: int, lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Random tokens, padded on the right to the longest."""
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    ids = torch.randint(5, vocabulary, mask.shape, generator=generator)
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[RecordedLayer]]:
+    checkpoint = from_loaded(model, object())
+    return checkpoint, recorded(checkpoint, inputs)
+
+
+def recomputed(checkpoint: Checkpoint, layer: RecordedLayer, mask: Tensor) -> tuple[Tensor, Tensor]:
+    parameters = checkpoint.architecture.parameters(checkpoint.model, layer.layer)
+    with torch.inference_mode():
+        allowed = allowed_positions(mask, parameters.causal)
+        return multi_head_attention(layer.record.attention_input, parameters, allowed)
+
+
+def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Compare every row of a real query, in every layer, with what the model computed."""
+    checkpoint, layers = captured(model, inputs)
+    real = inputs["attention_mask"].bool()
+    assert len(layers) == 3
+    for layer in layers:
+        pattern, output = recomputed(checkpoint, layer, inputs["attention_mask"])
+        assert pattern.dtype == output.dtype == dtype
+        assert pattern.shape == layer.pattern.shape
+        difference = (pattern - layer.pattern).abs().amax(dim=(1, 3))[real]
+        assert difference.max() <= PATTERN_LIMIT[dtype]
+        scale = layer.record.output[real].abs().max()
+        assert (output - layer.record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
+
+
+def random_parameters(
+    n_heads: int,
+    d_head: int,
+    *,
+    d_model: int | None = None,
+    seed: int = 0,
+    sharpness: float = 1.0,
+    causal: bool = False,
+) -> HeadParameters:
+    generator = torch.Generator().manual_seed(seed)
+    d_model = n_heads * d_head if d_model is None else d_model
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def projection(factor: float) -> Projection:
+        return Projection(factor * normal(n_heads, d_model, d_head), normal(n_heads, d_head))
+
+    return HeadParameters(
+        query=projection(sharpness),
+        key=projection(1.0),
+        value=projection(1.0),
+        output_weight=normal(n_heads, d_head, d_model),
+        output_bias=normal(d_model),
+        scale=d_head**-0.5,
+        causal=causal,
+    )
+
+
+def random_input(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 1000), dtype=torch.float64)
+
+
+def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:
+    """The formulas of the paper on Python floats: no torch arithmetic at all."""
+    n, d_model = x.shape
+    n_heads, _, d_head = parameters.query.weight.shape
+    rows = x.tolist()
+
+    def vector(projection: Projection, head: int, position: int) -> list[float]:
+        weight, bias = projection.weight[head].tolist(), projection.bias[head].tolist()
+        return [bias[e] + math.fsum(rows[position][d] * weight[d][e] for d in range(d_model)) for e in range(d_head)]
+
+    pattern = [[[0.0] * n for _ in range(n)] for _ in range(n_heads)]
+    output = [list(parameters.output_bias.tolist()) for _ in range(n)]
+    for head in range(n_heads):
+        keys = [vector(parameters.key, head, k) for k in range(n)]
+        values = [vector(parameters.value, head, k) for k in range(n)]
+        w_o = parameters.output_weight[head].tolist()
+        for q in range(n):
+            query = vector(parameters.query, head, q)
+            seen = [k for k in range(n) if allowed[q, k]]
+            scores = {k: parameters.scale * math.fsum(a * b for a, b in zip(query, keys[k], strict=True)) for k in seen}
+            top = max(scores.values())
+            total = math.fsum(math.exp(score - top) for score in scores.values())
+            for k in seen:
+                pattern[head][q][k] = math.exp(scores[k] - top) / total
+            for e in range(d_head):
+                weighted = math.fsum(pattern[head][q][k] * values[k][e] for k in seen)
+                for d in range(d_model):
+                    output[q][d] += weighted * w_o[e][d]
+    return pattern, output
+
+
+# --- against transformers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_reference_reproduces_bert(dtype, seed):
+    assert_reproduces(sharp_bert(seed).to(dtype), batch(61, (11,)), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reference_reproduces_bert_with_padding(dtype):
+    assert_reproduces(sharp_bert().to(dtype), batch(61, (11, 6)), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("flags", list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize("lengths", [(11,), (11, 6)])
+def test_reference_reproduces_gpt2_under_every_flag(dtype, flags, lengths):
+    settings = dict(zip(GPT2_FLAGS, flags, strict=True))
+    if dtype == torch.float64 and settings["reorder_and_upcast_attn"]:
+        # transformers itself cannot compute this: its mask is float64 where it insists on float32 scores
+        with pytest.raises(ArchitectureError, match="reorder_and_upcast_attn=True"):
+            captured(sharp_gpt2(**settings).to(dtype), batch(400, lengths))
+        return
+    assert_reproduces(sharp_gpt2(**settings).to(dtype), batch(400, lengths), dtype)
+
+
+@pytest.mark.parametrize("flag", GPT2_FLAGS[:2])
+def test_each_scaling_flag_changes_the_patterns(flag):
+    """Otherwise the flag's own test above would compare a model with itself."""
+    default = flag == "scale_attn_weights"
+    patterns = []
+    for setting in (default, not default):
+        checkpoint, records = captured(sharp_gpt2(**{flag: setting}), batch(400, (11,)))
+        patterns.append(recomputed(checkpoint, records[1], torch.ones(1, 11))[0])
+    assert (patterns[0] - patterns[1]).abs().max() > 0.05
+
+
+def test_upcast_computes_scores_and_softmax_in_float32():
+    parameters = random_parameters(2, 3, sharpness=3.0)
+    x = random_input(5, 6)
+    allowed = torch.ones(5, 5, dtype=torch.bool)
+    narrow, _ = multi_head_attention(x, replace(parameters, upcast=True), allowed)
+    wide, _ = multi_head_attention(x, parameters, allowed)
+    assert narrow.dtype == torch.float64
+    assert torch.equal(narrow, narrow.float().double())  # nothing finer than float32 is left
+    assert not torch.equal(wide, wide.float().double())
+    torch.testing.assert_close(narrow, wide, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
+def test_captured_patterns_are_those_of_output_attentions(make):
+    """The oracle itself against transformers' documented way to the same numbers."""
+    model = make()
+    inputs = batch(61, (11, 6))
+    _, records = captured(model, inputs)
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        attentions = model(**inputs, output_attentions=True).attentions
+    assert len(attentions) == len(records) == 3
+    for record, expected in zip(records, attentions, strict=True):
+        torch.testing.assert_close(record.pattern, expected, rtol=0, atol=1e-5)
+
+
+def test_sharpened_models_are_sharp():
+    """A nearly uniform model (0.09 over 11 keys) would agree with many wrong formulas."""
+    for make in (sharp_bert, sharp_gpt2):
+        _, records = captured(make(), batch(61, (11,)))
+        assert all(record.pattern.max(dim=-1).values[..., 1:].mean() > 0.2 for record in records)
+
+
+# --- against torch's own kernel and a plain loop ----------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, padded):
+    parameters = random_parameters(4, 8, sharpness=0.3, causal=causal)
+    x = random_input(2, 9, 32)
+    mask = torch.ones(2, 9, dtype=torch.long)
+    if padded:
+        mask[1, 6:] = 0
+    allowed = allowed_positions(mask, causal)
+    _, output = multi_head_attention(x, parameters, allowed)
+
+    def linear(projection: Projection) -> Tensor:
+        weight = projection.weight.transpose(0, 1).flatten(1)
+        return torch.nn.functional.linear(x, weight.T, projection.bias.flatten()).view(2, 9, 4, 8).transpose(1, 2)
+
+    heads = torch.nn.functional.scaled_dot_product_attention(
+        linear(parameters.query), linear(parameters.key), linear(parameters.value), attn_mask=allowed, scale=8**-0.5
+    )
+    expected = torch.nn.functional.linear(
+        heads.transpose(1, 2).reshape(2, 9, 32), parameters.output_weight.flatten(0, 1).T, parameters.output_bias
+    )
+    real = mask.bool()
+    torch.testing.assert_close(output[real], expected[real], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("n", "n_heads", "d_head", "d_model"), [(1, 1, 1, 1), (3, 2, 2, 4), (5, 3, 2, 6), (4, 2, 3, 5)]
+)
+def test_reference_agrees_with_plain_loops(causal, n, n_heads, d_head, d_model):
+    parameters = random_parameters(n_heads, d_head, d_model=d_model, seed=n, causal=causal)
+    x = random_input(n, d_model)
+    allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
+    pattern, output = multi_head_attention(x, parameters, allowed)
+    expected_pattern, expected_output = plain_loops(x, parameters, allowed)
+    torch.testing.assert_close(pattern, torch.tensor(expected_pattern, dtype=torch.float64), rtol=0, atol=1e-13)
+    torch.testing.assert_close(output, torch.tensor(expected_output, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def test_worked_example_of_one_head_and_two_tokens():
+    """Small enough to check on paper: scores ln 3 and 0 give weights 3/4 and 1/4."""
+    scores = torch.tensor([[[math.log(3), 0.0], [0.0, math.log(3)]]])
+    pattern = attention_pattern(scores, torch.ones(2, 2, dtype=torch.bool))
+    torch.testing.assert_close(pattern, torch.tensor([[[0.75, 0.25], [0.25, 0.75]]]))
+
+
+def test_scores_are_scaled_dot_products_of_query_with_key():
+    query = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    key = torch.tensor([[[3.0, 5.0], [7.0, 11.0]]])
+    assert attention_scores(query, key, 0.5).tolist() == [[[1.5, 3.5], [5.0, 11.0]]]
+
+
+def test_projection_multiplies_from_the_right_and_adds_the_heads_own_bias():
+    x = torch.tensor([[1.0, 10.0]])
+    weight = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
+    projected = project(x, Projection(weight, torch.tensor([[0.5], [0.25]])))
+    assert projected.tolist() == [[[21.5]], [[43.25]]]
+
+
+def test_output_is_the_sum_of_each_heads_contribution_through_its_slice_of_w_o():
+    parameters = random_parameters(3, 2)
+    pattern = torch.softmax(random_input(3, 4, 4), dim=-1)
+    value = random_input(3, 4, 2, seed=5)
+    expected = sum(pattern[h] @ value[h] @ parameters.output_weight[h] for h in range(3)) + parameters.output_bias
+    torch.testing.assert_close(attention_output(pattern, value, parameters), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_allowed_positions_without_padding():
+    assert allowed_positions(torch.ones(1, 3), causal=False).tolist() == [[[[True] * 3] * 3]]
+    assert allowed_positions(torch.ones(1, 3), causal=True).int().tolist() == [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
+
+
+def test_allowed_positions_hide_padding_of_each_text_alone():
+    allowed = allowed_positions(torch.tensor([[1, 1, 1], [1, 1, 0]]), causal=False)
+    assert allowed.shape == (2, 1, 3, 3)
+    assert allowed[0].all()
+    assert allowed[1, 0].int().tolist() == [[1, 1, 0]] * 3
+
+
+def test_reference_leaves_its_arguments_as_they_were():
+    parameters = random_parameters(2, 3)
+    x, allowed = random_input(4, 6), torch.ones(4, 4, dtype=torch.bool).tril()
+    before = x.clone(), allowed.clone(), parameters.query.weight.clone()
+    first = multi_head_attention(x, parameters, allowed)
+    second = multi_head_attention(x, parameters, allowed)
+    assert torch.equal(x, before[0])
+    assert torch.equal(allowed, before[1])
+    assert torch.equal(parameters.query.weight, before[2])
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+
+
+# --- properties -------------------------------------------------------------------------------------
+
+few = settings(max_examples=40, deadline=None, derandomize=True)
+cases = {
+    "n": st.integers(1, 6),
+    "n_heads": st.integers(1, 4),
+    "d_head": st.integers(1, 4),
+    "seed": st.integers(0, 10_000),
+    "sharpness": st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+}
+
+
+@few
+@given(**cases, causal=st.booleans())
+def test_rows_sum_to_one_and_weights_are_not_negative(n, n_heads, d_head, seed, sharpness, causal):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
+    allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
+    pattern, _ = multi_head_attention(random_input(n, n_heads * d_head, seed=seed), parameters, allowed)
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(n_heads, n, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert (pattern >= 0).all()
+
+
+@few
+@given(**cases)
+def test_causal_triangle_is_exactly_empty(n, n_heads, d_head, seed, sharpness):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness, causal=True)
+    allowed = allowed_positions(torch.ones(1, n), causal=True)[0, 0]
+    pattern, _ = multi_head_attention(random_input(n, n_heads * d_head, seed=seed), parameters, allowed)
+    above = torch.ones(n, n, dtype=torch.bool).triu(1)
+    assert (pattern[:, above] == 0).all()
+    assert (pattern[:, 0, 0] == 1).all()
+
+
+@few
+@given(**cases)
+def test_later_tokens_change_nothing_before_them_where_attention_is_causal(n, n_heads, d_head, seed, sharpness):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness, causal=True)
+    x = random_input(n + 1, n_heads * d_head, seed=seed)
+    allowed = allowed_positions(torch.ones(1, n + 1), causal=True)[0, 0]
+    pattern, output = multi_head_attention(x, parameters, allowed)
+    shorter, shorter_output = multi_head_attention(x[:n], parameters, allowed[:n, :n])
+    torch.testing.assert_close(pattern[:, :n, :n], shorter, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output[:n], shorter_output, rtol=1e-10, atol=1e-10)
+
+
+@few
+@given(**cases, data=st.data())
+def test_permuting_heads_permutes_patterns_and_leaves_the_output(n, n_heads, d_head, seed, sharpness, data):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
+    order = data.draw(st.permutations(range(n_heads)))
+
+    def permuted(projection: Projection) -> Projection:
+        return Projection(projection.weight[order], projection.bias[order])
+
+    changed = replace(
+        parameters,
+        query=permuted(parameters.query),
+        key=permuted(parameters.key),
+        value=permuted(parameters.value),
+        output_weight=parameters.output_weight[order],
+    )
+    x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
+    pattern, output = multi_head_attention(x, parameters, allowed)
+    new_pattern, new_output = multi_head_attention(x, changed, allowed)
+    torch.testing.assert_close(new_pattern, pattern[order], rtol=0, atol=1e-12)
+    torch.testing.assert_close(new_output, output, rtol=1e-10, atol=1e-10)
+
+
+@few
+@given(**cases, leading=st.lists(st.integers(1, 3), max_size=3))
+def test_any_number_of_leading_batch_axes(n, n_heads, d_head, seed, sharpness, leading):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
+    d_model = n_heads * d_head
+    x = random_input(*leading, n, d_model, seed=seed)
+    allowed = torch.ones(n, n, dtype=torch.bool).tril()
+    pattern, output = multi_head_attention(x, parameters, allowed)
+    assert pattern.shape == (*leading, n_heads, n, n)
+    assert output.shape == (*leading, n, d_model)
+    for one, one_pattern, one_output in zip(
+        x.reshape(-1, n, d_model), pattern.reshape(-1, n_heads, n, n), output.reshape(-1, n, d_model), strict=True
+    ):
+        expected_pattern, expected_output = multi_head_attention(one, parameters, allowed)
+        torch.testing.assert_close(one_pattern, expected_pattern, rtol=0, atol=1e-12)
+        torch.testing.assert_close(one_output, expected_output, rtol=1e-10, atol=1e-10)
+
+
+@few
+@given(**cases)
+def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
+    """It adds the same score to every key of a query, which the softmax cancels: dropping it is no error."""
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
+    without = replace(parameters, key=Projection(parameters.key.weight, torch.zeros_like(parameters.key.bias)))
+    x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
+    pattern, output = multi_head_attention(x, parameters, allowed)
+    same_pattern, same_output = multi_head_attention(x, without, allowed)
+    torch.testing.assert_close(same_pattern, pattern, rtol=0, atol=1e-10)
+    torch.testing.assert_close(same_output, output, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> None:
+    from attnviz.reference.attention import head_outputs, transformed_values
+
+    model = (sharp_bert if kind == "bert" else sharp_gpt2)().double()
+    parameters = from_loaded(model, object()).architecture.parameters(model, 1)
+    x = torch.randn(2, 7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    allowed = allowed_positions(torch.ones(2, 7), parameters.causal)
+    with torch.no_grad():
+        pattern, output = multi_head_attention(x, parameters, allowed)
+        value = project(x, parameters.value)
+        written = head_outputs(pattern, value, parameters.output_weight)
+        of_each_key = transformed_values(value, parameters.output_weight)
+    assert written.shape == (2, 4, 7, 32)
+    torch.testing.assert_close(written.sum(1) + parameters.output_bias, output)
+    torch.testing.assert_close(torch.einsum("bhqk,bhkd->bhqd", pattern, of_each_key), written)

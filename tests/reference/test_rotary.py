@@ -1,0 +1,160 @@
+"""Rotary positions, norms, groups, caps, windows and biases by position: each against a plain loop or transformers."""
+
+import cmath
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, rms_norm
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from attnviz.models.families.llama import rotary_of
+from attnviz.reference.attention import (
+    HeadParameters,
+    LayerNorm,
+    Projection,
+    RMSNorm,
+    allowed_positions,
+    attention_pattern,
+    multi_head_attention,
+    repeat_kv,
+    softcap,
+)
+from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
+from tests.models.test_llamas import ROPE
+from tests.reference.test_attention import random_input, random_parameters
+from tests.support.llamas import llama_config
+
+
+@pytest.mark.parametrize("rotated_numbers", [8, 4])
+def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
+    x, half = random_input(2, 5, 8), rotated_numbers // 2
+    frequencies = default_frequencies(rotated_numbers, 100.0)
+    turned = apply_rotary(x, Rotary(frequencies, factor=1.5))
+    for head in range(2):
+        for position in range(5):
+            for i in range(half):
+                angle = position * 100.0 ** (-2 * i / rotated_numbers)
+                pair = complex(x[head, position, i], x[head, position, i + half])
+                expected = pair * cmath.exp(1j * angle) * 1.5
+                assert float(turned[head, position, i]) == pytest.approx(expected.real, abs=1e-6)
+                assert float(turned[head, position, i + half]) == pytest.approx(expected.imag, abs=1e-6)
+    assert torch.equal(turned[..., rotated_numbers:], x[..., rotated_numbers:])
+
+
+def test_scores_depend_on_distances_alone():
+    one = random_input(1, 1, 8)
+    x = apply_rotary(one.expand(1, 6, 8), Rotary(default_frequencies(8, 100.0)))
+    scores = (x @ x.mT)[0]
+    for distance in range(6):
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-6, atol=1e-6)
+    assert (scores[0, 1:] - scores[0, 0]).abs().min() > 0.01
+
+
+@pytest.mark.parametrize("kind", ROPE)
+def test_frequencies_are_those_of_transformers(kind):
+    name = kind.split(",")[0]
+    config = llama_config("llama", rope_parameters={"rope_type": name, "rope_theta": 10000.0, **ROPE[kind]})
+    rotary = rotary_of(config, 16)
+    for n in (4, 12):
+        expected, factor = ROPE_INIT_FUNCTIONS[name](config, seq_len=n)
+        torch.testing.assert_close(rotary.of(n), expected, rtol=1e-6, atol=0)
+        assert rotary.factor == pytest.approx(factor)
+
+
+def test_root_mean_square_norm_is_that_of_torch_and_of_a_loop():
+    x, weight = random_input(3, 6), random_input(6, seed=1)
+    torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=1e-6, atol=1e-6)
+    row = [float(value) for value in x[1]]
+    root = math.sqrt(sum(value**2 for value in row) / 6 + 1e-3)
+    expected = [value / root * (1 + float(w)) for value, w in zip(row, weight, strict=True)]
+    assert RMSNorm(weight, 1e-3, one_more=True)(x)[1].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("norm", [
+    RMSNorm(random_input(6, seed=1), 1e-3),
+    RMSNorm(random_input(6, seed=1), 1e-3, one_more=True),
+    LayerNorm(random_input(6, seed=1), torch.zeros(6, dtype=torch.float64), 1e-3),
+])  # fmt: skip
+def test_norms_are_linear_with_their_scale_held_fixed(norm):
+    x, y = random_input(3, 6), random_input(3, 6, seed=2)
+    scale = norm.scale(x + y)
+    parts = norm.linear_part(x, scale) + norm.linear_part(y, scale)
+    torch.testing.assert_close(parts, norm(x + y), rtol=1e-6, atol=1e-6)
+
+
+def test_layer_norm_is_that_of_torch():
+    x, weight, bias = random_input(3, 6), random_input(6, seed=1), random_input(6, seed=2)
+    torch.testing.assert_close(LayerNorm(weight, bias, 1e-3)(x), layer_norm(x, (6,), weight, bias, 1e-3))
+
+
+def test_neighbouring_heads_share_a_key_value_head():
+    x = torch.arange(3.0)[:, None, None].expand(2, 3, 4, 5)
+    assert repeat_kv(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert repeat_kv(x, 3) is x
+
+
+def test_caps_bound_scores_and_leave_small_ones():
+    scores = torch.tensor([0.01, -1.0, 1e6])
+    assert softcap(scores, 2.0).tolist() == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=1e-6)
+
+
+def test_windows_hide_all_keys_up_to_query_minus_window():
+    allowed = allowed_positions(torch.ones(1, 4), causal=True, window=2)[0, 0]
+    assert allowed.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    padded = allowed_positions(torch.tensor([[0, 1, 1, 0]]), causal=True, window=1)[0, 0]
+    assert padded.int().tolist() == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+
+
+def test_a_query_that_may_attend_to_nothing_is_finite():
+    pattern = attention_pattern(torch.tensor([[3.0, -5.0], [1.0, 1.0]]), torch.tensor([[False, False], [True, False]]))
+    assert pattern.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+
+
+def grouped_parameters() -> HeadParameters:
+    """Four heads of which two share keys and values each, no biases."""
+    parameters = random_parameters(4, 3, d_model=7, sharpness=0.5)
+    few = {name: Projection(getattr(parameters, name).weight[:2]) for name in ("key", "value")}
+    return replace(parameters, query=Projection(parameters.query.weight), output_bias=None, **few)
+
+
+def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
+    """Queries from one input, keys and values from another; a bias by distance on the scores."""
+    parameters = replace(grouped_parameters(), position_bias=_by_distance)
+    x, source = random_input(3, 7), random_input(5, 7, seed=1)
+    allowed = torch.ones(3, 5, dtype=torch.bool)
+    allowed[:, 4] = False
+    pattern, output = multi_head_attention(x, parameters, allowed, source)
+    assert pattern.shape == (4, 3, 5)
+    expected = torch.zeros(3, 7, dtype=torch.float64)
+    for head in range(4):
+        w_q, w_k, w_v = (p.weight for p in (parameters.query, parameters.key, parameters.value))
+        for q in range(3):
+            query = x[q] @ w_q[head]
+            keys = [source[k] @ w_k[head // 2] for k in range(4)]
+            weights = [math.exp(float(query @ key) * parameters.scale + 0.3 * head * (k - q))
+                       for k, key in enumerate(keys)]  # fmt: skip
+            for k, weight in enumerate(weights):
+                assert float(pattern[head, q, k]) == pytest.approx(weight / sum(weights), rel=1e-9)
+                expected[q] += weight / sum(weights) * (source[k] @ w_v[head // 2]) @ parameters.output_weight[head]
+    assert (pattern[..., 4] == 0).all()
+    torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+
+
+def _by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
+    distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
+    return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance
+
+
+def test_the_softmax_alone_can_be_computed_in_float32():
+    parameters, x = random_parameters(2, 3), random_input(5, 6)
+    allowed = torch.ones(5, 5, dtype=torch.bool)
+    narrow, _ = multi_head_attention(x, replace(parameters, softmax_in_float32=True), allowed)
+    wide, _ = multi_head_attention(x, parameters, allowed)
+    assert narrow.dtype == torch.float64
+    assert torch.equal(narrow, narrow.float().double())
+    assert not torch.equal(wide, narrow)
+    torch.testing.assert_close(narrow, wide, rtol=0, atol=1e-6)

@@ -1,0 +1,850 @@
+"""Verification must fail for every wrong attention, pass for the right one, and never compare nothing."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
+from typer.testing import CliRunner
+
+from attnviz.cli.program import app
+from attnviz.errors import AttnvizError, VerificationError
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families.bert_gpt2 import GPT2, Bert
+from attnviz.models.opening import open_checkpoint
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, Projection
+from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace.checks import LayerCheck, LayerComparison
+from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
+from tests.conftest import SENTENCE, needs_minilm
+from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.recorded import own_patterns, whole_pattern
+
+KINDS = ["bert", "gpt2"]
+DTYPES = [torch.float32, torch.float64]
+MAKERS = {"bert": sharp_bert, "gpt2": sharp_gpt2}
+HEADED = {"bert": BertForMaskedLM, "gpt2": GPT2LMHeadModel}
+TOKENIZERS = {"bert": bert_tokenizer(), "gpt2": gpt2_tokenizer()}
+MODELING = {
+    "bert": "transformers.models.bert.modeling_bert.eager_attention_forward",
+    "gpt2": "transformers.models.gpt2.modeling_gpt2.eager_attention_forward",
+}
+ARCHITECTURE = {"bert": Bert, "gpt2": GPT2}
+N_LAYERS, N_HEADS = 3, 4
+VALUE = r"-?(?:\d[\d.]*(?:e[+-]\d+)?|nan|inf)"
+
+
+def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Checkpoint:
+    return from_loaded(MAKERS[kind](**changes).to(dtype), TOKENIZERS[kind])
+
+
+def run(checkpoint: Checkpoint, visit: Callable[[VerifiedRows], None] = lambda layer: None) -> VerifiedAttention:
+    return verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), visit)
+
+
+# --- the right attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_right_reference_verifies_far_inside_the_tolerance(kind, dtype, limit):
+    verification = run(checkpoint_of(kind, dtype)).verification
+    assert verification.pattern_error <= limit < TOLERANCES[dtype].pattern
+    assert verification.output_error <= limit < TOLERANCES[dtype].output
+    assert verification.tolerance == TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_verifies_within_its_wider_tolerance(kind, dtype):
+    verification = run(checkpoint_of(kind, dtype)).verification
+    assert 0 <= verification.pattern_error <= TOLERANCES[dtype].pattern
+    assert verification.heads_compared == N_LAYERS * N_HEADS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_report_covers_every_layer_and_head(kind):
+    seen: list[VerifiedRows] = []
+    verified = run(checkpoint_of(kind), seen.append)
+    assert verified.verification.heads_compared == N_LAYERS * N_HEADS
+    assert [check.layer for check in verified.verification.layers] == [0, 1, 2]
+    assert [check.heads_compared for check in verified.verification.layers] == [N_HEADS] * N_LAYERS
+    assert [(layer.check.layer, layer.check.heads_compared) for layer in seen] == [(i, N_HEADS) for i in range(3)]
+    n = len(verified.tokens)
+    assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
+    assert verified.verification.pattern_error == max(c.pattern_error for c in verified.verification.layers)
+    assert verified.verification.output_error == max(c.output_error for c in verified.verification.layers)
+    assert all(check.output_scale > 0 for check in verified.verification.layers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_can_be_recomputed_later(kind):
+    seen: list[VerifiedRows] = []
+    verified = run(checkpoint_of(kind), seen.append)
+    for layer in (2, 0, 1):
+        (again,) = verified.rows(layer)
+        torch.testing.assert_close(again.pattern, seen[layer].pattern, rtol=0, atol=1e-6)
+        assert again.check == verified.verification.layers[layer]
+
+
+def test_float64_reorder_and_upcast_is_refused_by_name_where_transformers_cannot_compute_it():
+    with pytest.raises(AttnvizError, match="reorder_and_upcast_attn"):
+        run(checkpoint_of("gpt2", torch.float64, reorder_and_upcast_attn=True))
+
+
+# --- mutations: every wrong attention must be noticed ------------------------------------------------
+
+
+def zeros(projection: Projection) -> Projection:
+    return Projection(projection.weight, torch.zeros_like(projection.bias))
+
+
+def joined(projection: Projection) -> Tensor:
+    """[d_model, n_heads * d_head], as the checkpoint has it."""
+    return projection.weight.transpose(0, 1).flatten(1)
+
+
+def interleaved(projection: Projection) -> Projection:
+    """Columns dealt out to the heads one by one instead of in blocks."""
+    n_heads, _, d_head = projection.weight.shape
+    weight = joined(projection).unflatten(1, (d_head, n_heads)).permute(2, 0, 1)
+    return Projection(weight, projection.bias.flatten().unflatten(0, (d_head, n_heads)).T)
+
+
+def rolled(projection: Projection) -> Projection:
+    return Projection(projection.weight.roll(1, 0), projection.bias.roll(1, 0))
+
+
+def not_projecting(projection: Projection) -> Projection:
+    n_heads, d_model, d_head = projection.weight.shape
+    identity = torch.eye(d_model, dtype=projection.weight.dtype)
+    return Projection(
+        identity.unflatten(1, (n_heads, d_head)).transpose(0, 1).contiguous(), torch.zeros_like(projection.bias)
+    )
+
+
+def transposed_output(p: HeadParameters) -> Tensor:
+    return p.output_weight.flatten(0, 1).T.unflatten(0, p.output_weight.shape[:2])
+
+
+def without_biases(p: HeadParameters) -> HeadParameters:
+    return replace(
+        p,
+        query=zeros(p.query),
+        key=zeros(p.key),
+        value=zeros(p.value),
+        output_bias=torch.zeros_like(p.output_bias),
+    )
+
+
+Change = Callable[[HeadParameters], HeadParameters]
+
+PATTERN_MUTATIONS: dict[str, Change] = {
+    "no scale": lambda p: replace(p, scale=1.0),
+    "scale by sqrt(d_model)": lambda p: replace(p, scale=p.query.weight.shape[1] ** -0.5),
+    "scale by d_head": lambda p: replace(p, scale=1 / p.query.weight.shape[2]),
+    "query and key swapped": lambda p: replace(p, query=p.key, key=p.query),
+    "no query and key biases": lambda p: replace(p, query=zeros(p.query), key=zeros(p.key)),
+    "no biases": without_biases,
+    "query from the value weights": lambda p: replace(p, query=p.value),
+    "heads interleaved": lambda p: replace(
+        p, query=interleaved(p.query), key=interleaved(p.key), value=interleaved(p.value)
+    ),
+    "heads permuted": lambda p: replace(
+        p, query=rolled(p.query), key=rolled(p.key), value=rolled(p.value), output_weight=p.output_weight.roll(1, 0)
+    ),
+    "causal the other way": lambda p: replace(p, causal=not p.causal),
+}
+OUTPUT_MUTATIONS: dict[str, Change] = {
+    "no value bias": lambda p: replace(p, value=zeros(p.value)),
+    "no output bias": lambda p: replace(p, output_bias=torch.zeros_like(p.output_bias)),
+    "W_O transposed": lambda p: replace(p, output_weight=transposed_output(p)),
+    "value not projected": lambda p: replace(p, value=not_projecting(p.value)),
+    "values interleaved": lambda p: replace(p, value=interleaved(p.value)),
+    "values of another head": lambda p: replace(p, value=rolled(p.value)),
+    "W_O of another head": lambda p: replace(p, output_weight=p.output_weight.roll(1, 0)),
+}
+
+
+def softmax_over_queries(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-2)
+
+
+def softmax_before_mask(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1).masked_fill(~allowed, 0)
+
+
+def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores.mT.masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def no_concatenation(weighted: Tensor, parameters: HeadParameters) -> Tensor:
+    """Heads reshaped without moving the head axis behind the position."""
+    flat = weighted.reshape(*weighted.shape[:-3], weighted.shape[-2], -1)
+    return flat @ parameters.output_weight.flatten(0, 1) + parameters.output_bias
+
+
+def head_average(weighted: Tensor, parameters: HeadParameters) -> Tensor:
+    each = torch.einsum("...hqe,hed->...hqd", weighted, parameters.output_weight)
+    return each.mean(-3) + parameters.output_bias
+
+
+def change_parameters(monkeypatch: pytest.MonkeyPatch, kind: str, change: Change) -> None:
+    original = ARCHITECTURE[kind].parameters
+    monkeypatch.setattr(
+        ARCHITECTURE[kind], "parameters", lambda self, model, layer: change(original(self, model, layer))
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PATTERN_MUTATIONS)
+def test_wrong_patterns_fail_verification(monkeypatch, name, kind, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS[name])
+    with pytest.raises(VerificationError, match="The largest difference is in layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OUTPUT_MUTATIONS)
+def test_wrong_outputs_under_right_patterns_fail_verification(monkeypatch, name, kind, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    change_parameters(monkeypatch, kind, OUTPUT_MUTATIONS[name])
+    with pytest.raises(VerificationError, match="All patterns agree, but the attention output of layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("kind", "function", "wrong"),
+    [
+        ("bert", "attention_pattern", softmax_over_queries),
+        ("gpt2", "attention_pattern", softmax_over_queries),
+        ("gpt2", "attention_pattern", softmax_before_mask),
+        ("bert", "attention_pattern", softmax_of_transposed_scores),
+        ("gpt2", "attention_pattern", softmax_of_transposed_scores),
+        ("bert", "joined_output", no_concatenation),
+        ("gpt2", "joined_output", no_concatenation),
+        ("bert", "joined_output", head_average),
+        ("gpt2", "joined_output", head_average),
+    ],
+)
+def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    monkeypatch.setattr(attention, function, wrong)
+    with pytest.raises(VerificationError, match="do not reproduce the model: 3 of 3 layers differ"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("flag", ["scale_attn_weights", "scale_attn_by_inverse_layer_idx"])
+def test_ignoring_a_scaling_flag_of_gpt2_fails_verification(monkeypatch, flag, dtype):
+    checkpoint = checkpoint_of("gpt2", dtype, **{flag: flag != "scale_attn_weights"})
+    change_parameters(monkeypatch, "gpt2", lambda p: replace(p, scale=8**-0.5))
+    with pytest.raises(VerificationError, match="The largest difference is in layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", ["pattern", "output"])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.float64, 1e-9)])
+def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind, part, dtype, size):
+    if part == "pattern":
+        disturb(monkeypatch, pattern=lambda rows: rows[0, 3, 4, 2].add_(size))
+    else:
+        disturb(monkeypatch, output=lambda output: output[0, 4, 31].add_(size * output.abs().max()))
+    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
+        run(checkpoint_of(kind, dtype))
+
+
+# --- what the user is told ----------------------------------------------------------------------------
+
+
+def disturb(
+    monkeypatch: pytest.MonkeyPatch,
+    layer: int | None = None,
+    pattern: Callable[[Tensor], Any] = lambda _: None,
+    output: Callable[[Tensor], Any] = lambda _: None,
+) -> None:
+    """Change the reference's patterns or outputs in place, in one layer or in all, where a layer is one block."""
+    pattern_of, joined_output, done = attention.pattern_of, attention.joined_output, list[Tensor]()
+
+    def disturbed_pattern(query: Tensor, *more: Any) -> Tensor:
+        rows = pattern_of(query, *more)
+        if query.shape[-2] > 1 and layer in (None, len(done)):  # a single row is sampled for the fingerprint
+            pattern(rows)
+        return rows
+
+    def disturbed_output(*given: Any) -> Tensor:
+        done.append(joined_output(*given))
+        if layer in (None, len(done) - 1):
+            output(done[-1])
+        return done[-1]
+
+    monkeypatch.setattr(attention, "pattern_of", disturbed_pattern)
+    monkeypatch.setattr(attention, "joined_output", disturbed_output)
+
+
+def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
+    checkpoint = checkpoint_of("bert")
+    model_value = float(
+        own_patterns(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device))[1][0, 2, 5, 3]
+    )
+
+    def change(pattern: Tensor) -> None:
+        pattern[0, 2, 5, 3] += 0.5
+        pattern[0, 1, 5, 3] += 0.25
+
+    disturb(monkeypatch, 1, pattern=change)
+    pattern = (
+        r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
+        r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
+        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was written\."
+    )
+    with pytest.raises(VerificationError, match=pattern) as caught:
+        run(checkpoint)
+    found = re.search(rf"the model attends ({VALUE}), the reference ({VALUE})", str(caught.value))
+    assert found is not None
+    assert float(found[1]) == pytest.approx(model_value, rel=1e-4)
+    assert float(found[2]) == pytest.approx(model_value + 0.5, rel=1e-4)
+
+
+def test_message_for_an_output_names_layer_query_dimension_and_both_values(monkeypatch):
+    disturb(monkeypatch, 2, output=lambda output: output[0, 6, 17].add_(7.0))
+    pattern = (
+        r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
+        rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
+        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was written\."
+    )
+    with pytest.raises(VerificationError, match=pattern):
+        run(checkpoint_of("bert"))
+
+
+def test_message_tells_of_the_worst_layer(monkeypatch):
+    sizes = iter([0.1, 0.4, 0.2])
+    disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
+    with pytest.raises(VerificationError, match=r"3 of 3 layers differ\. .* layer 1, head 0"):
+        run(checkpoint_of("gpt2"))
+
+
+def test_patterns_of_another_shape_are_an_error(monkeypatch):
+    original = attention.pattern_of
+
+    def fewer_heads(query: Tensor, *more: Any) -> Tensor:
+        pattern = original(query, *more)
+        return pattern if query.shape[-2] == 1 else pattern[:, :3]
+
+    monkeypatch.setattr(attention, "pattern_of", fewer_heads)
+    with pytest.raises(VerificationError, match=r"layer 0: the reference gives patterns of shape \(1, 3, 9, 9\)"):
+        run(checkpoint_of("bert"))
+
+
+def test_layers_from_the_first_mismatch_on_are_not_handed_over(monkeypatch):
+    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 0, 0, 0].add_(0.5))
+    seen: list[int] = []
+    with pytest.raises(VerificationError, match="1 of 3 layers differ"):
+        run(checkpoint_of("bert"), lambda layer: seen.append(layer.check.layer))
+    assert seen == [0]
+
+
+# --- on the command line -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(bert_folder, gpt2_folder):
+    return {"bert": bert_folder, "gpt2": gpt2_folder}
+
+
+def heads_command(folder, out, *options: str):
+    return CliRunner().invoke(app, ["heads", SENTENCE, "-m", str(folder), "-o", str(out), "--no-syntax", *options])
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--quiet",)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, folders, tmp_path, kind, options):
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS["no scale"])
+    out = tmp_path / "out"
+    result = heads_command(folders[kind], out, *options)
+    assert result.exit_code == 3
+    assert "the recomputed heads do not reproduce the model" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.rglob("*")) in ([], [out])
+
+
+def test_command_with_a_wrong_reference_leaves_earlier_results_as_they_were(monkeypatch, bert_folder, tmp_path):
+    first = heads_command(bert_folder, tmp_path, "--figures", "none")
+    assert first.exit_code == 0, first.stderr
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert tmp_path / "heads.json" in before
+    change_parameters(monkeypatch, "bert", OUTPUT_MUTATIONS["no output bias"])
+    assert heads_command(bert_folder, tmp_path, "--figures", "none").exit_code == 3
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def wrong_eager(scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+        weights = query @ key.mT * scale
+        weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    return eager
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_exits_3_when_transformers_itself_scales_wrongly(monkeypatch, folders, tmp_path, kind):
+    monkeypatch.setattr(MODELING[kind], wrong_eager(32**-0.5))
+    result = heads_command(folders[kind], tmp_path / "out")
+    assert result.exit_code == 3
+    assert "the model attends" in result.stderr
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stand_in_for_transformers_attention_passes_with_the_right_scale(monkeypatch, kind):
+    """So that the test above fails for its scale and for nothing else."""
+    monkeypatch.setattr(MODELING[kind], wrong_eager(8**-0.5))
+    assert run(checkpoint_of(kind)).verification.heads_compared == N_LAYERS * N_HEADS
+
+
+# --- comparing nothing is not passing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_runs_once_for_each_layer(monkeypatch, kind):
+    patterns, outputs = list[Tensor](), list[Tensor]()
+    disturb(monkeypatch, pattern=patterns.append, output=outputs.append)
+    run(checkpoint_of(kind))
+    assert len(patterns) == len(outputs) == N_LAYERS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_runs_once(kind):
+    checkpoint = checkpoint_of(kind)
+    passes: list[nn.Module] = []
+    handle = checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
+    run(checkpoint)
+    handle.remove()
+    assert len(passes) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
+    add_rows, end = LayerComparison.add_rows, LayerComparison.end
+    compared: list[list[Tensor]] = []
+
+    def keep_rows(self, first, pattern, own):
+        compared.append([pattern, own])
+        return add_rows(self, first, pattern, own)
+
+    def keep(self, record, weighted, output, *more):
+        compared[-1] += [record.weighted, weighted, record.output, output]
+        return end(self, record, weighted, output, *more)
+
+    monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
+    monkeypatch.setattr(LayerComparison, "end", keep)
+    seen: list[VerifiedRows] = []
+    run(checkpoint_of(kind), seen.append)
+    assert len(compared) == N_LAYERS
+    for tensors, rows in zip(compared, seen, strict=True):
+        assert rows.pattern is tensors[0]
+        assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_model_says_later_does_not_change_what_was_verified(monkeypatch, kind):
+    """The reference never asks transformers for attention: with its attention broken, it still computes."""
+    seen: list[VerifiedRows] = []
+    verified = run(checkpoint_of(kind), seen.append)
+
+    def broken(*args, **kwargs):
+        raise AssertionError("the model's own attention was called")
+
+    monkeypatch.setattr(MODELING[kind], broken)
+    for layer in range(N_LAYERS):
+        torch.testing.assert_close(whole_pattern(verified, layer), seen[layer].pattern, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_without_patterns_is_an_error(monkeypatch, kind):
+    eager = wrong_eager(8**-0.5)
+    monkeypatch.setattr(MODELING[kind], lambda *args, **kwargs: (eager(*args, **kwargs)[0], None))
+    with pytest.raises(VerificationError, match=r"layer 0 of the model returned no attention pattern, .* eager"):
+        run(checkpoint_of(kind))
+
+
+@pytest.mark.parametrize(("times", "found"), [(0, r"\[\]"), (2, r"\[0, 1, 2, 0, 1, 2\]")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_that_run_more_or_less_than_once_are_an_error(monkeypatch, kind, times, found):
+    checkpoint = checkpoint_of(kind)
+    forward = checkpoint.model.forward
+    monkeypatch.setattr(checkpoint.model, "forward", lambda **inputs: [forward(**inputs) for _ in range(times)])
+    with pytest.raises(VerificationError, match=rf"one attention pattern from each of 3 layers, .* layers {found}"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_skipped_layer_is_an_error(monkeypatch, kind):
+    checkpoint = checkpoint_of(kind)
+    name = "encoder.layer" if kind == "bert" else "h"
+    layers = checkpoint.model.get_submodule(name)
+    monkeypatch.setattr(layers[1], "forward", lambda hidden_states, *args, **kwargs: hidden_states)
+    with pytest.raises(VerificationError, match=r"from each of 3 layers, in order, found them from layers \[0, 2\]"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_layers_is_refused(kind):
+    no_layers = {"bert": "num_hidden_layers", "gpt2": "n_layer"}[kind]
+    with pytest.raises(AttnvizError, match="layers"):
+        run(checkpoint_of(kind, **{no_layers: 0}))
+
+
+TOLERANCE = TOLERANCES[torch.float32]
+GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e-6, output_scale=1.0)
+
+
+def test_a_layer_within_tolerance_can_be_built():
+    pattern = torch.zeros(1, 4, 2, 2)
+    assert VerifiedRows(GOOD, TOLERANCE, pattern, 0, 2, 2).pattern is pattern
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pattern_error": 1.1e-4},
+        {"output_error": 1.1e-4},
+        {"pattern_error": float("nan")},
+        {"output_error": float("nan")},
+        {"residual_error": 1.1e-4},
+        {"input_error": 1.1e-4},
+        {"head_output_error": 1.1e-4},
+        {"pattern_error": float("inf")},
+        {"heads_compared": 3},
+        {"heads_compared": 0},
+    ],
+)
+def test_a_layer_outside_tolerance_cannot_be_built(change):
+    with pytest.raises(VerificationError, match="layer 1 did not verify"):
+        VerifiedRows(replace(GOOD, **change), TOLERANCE, torch.zeros(1, 4, 2, 2), 0, 2, 2)
+
+
+# --- numbers that are not finite ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["pattern", "output"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_number_in_the_models_attention_that_is_not_finite_fails_verification(monkeypatch, kind, part, value):
+    eager = wrong_eager(8**-0.5)
+
+    def spoiled(*args, **kwargs):
+        output, pattern = eager(*args, **kwargs)
+        if part == "pattern":
+            pattern[0, 1, 2, 1] = value
+        else:
+            output[0, 8, 0, 0] = value
+        return output, pattern
+
+    monkeypatch.setattr(MODELING[kind], spoiled)
+    with pytest.raises(
+        VerificationError, match=r"The model's own attention in layer \d has values .* not finite in float32"
+    ):
+        run(checkpoint_of(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_are_not_finite_fail_verification_although_both_sides_agree(kind):
+    checkpoint = checkpoint_of(kind)
+    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
+    with torch.no_grad():
+        checkpoint.model.get_parameter(name)[0, 0] = float("nan")
+    with pytest.raises(VerificationError, match=r"^The model's own attention in layer 1 "):
+        run(checkpoint)
+
+
+def test_float16_overflow_fails_verification_and_advises_a_wider_dtype():
+    checkpoint = checkpoint_of("bert", torch.float16)
+    with torch.no_grad():
+        checkpoint.model.get_parameter("encoder.layer.0.attention.self.query.weight").mul_(1e4)
+    with pytest.raises(VerificationError, match="not finite in float16; a wider --dtype may help"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("part", ["pattern", "output"])
+def test_nan_in_the_reference_fails_verification(monkeypatch, part):
+    disturb(monkeypatch, 0, **{part: lambda result: result[0, 1, 2].fill_(float("nan"))})
+    with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
+        run(checkpoint_of("bert"))
+
+
+# --- a model that changed after verification -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recomputing_after_the_weights_changed_is_an_error(kind):
+    checkpoint = checkpoint_of(kind)
+    verified = run(checkpoint)
+    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
+    with torch.no_grad():
+        checkpoint.model.get_parameter(name).mul_(1.5)
+    assert [rows.layer for rows in verified.rows(0)] == [0]
+    with pytest.raises(VerificationError, match=r"layer 1 no longer gives the verified patterns: .*weights changed"):
+        next(verified.rows(1))
+
+
+def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
+    """One-hot patterns all have the same norm, so a norm alone does not tell one from another."""
+    checkpoint = checkpoint_of("bert")
+    attention_layer = checkpoint.model.get_submodule("encoder.layer.0.attention.self")
+    with torch.no_grad():
+        attention_layer.query.weight.mul_(1e4)
+        attention_layer.query.bias.mul_(1e4)
+    seen: list[VerifiedRows] = []
+    verified = run(checkpoint, seen.append)
+    assert (seen[0].pattern.roll(1, 1) - seen[0].pattern).abs().max() > 0.99
+    with torch.no_grad():
+        for linear in (attention_layer.query, attention_layer.key):
+            linear.weight.copy_(linear.weight.roll(8, 0))
+            linear.bias.copy_(linear.bias.roll(8, 0))
+    with pytest.raises(VerificationError, match="layer 0 no longer gives the verified patterns"):
+        next(verified.rows(0))
+
+
+# --- the model is left as it was ---------------------------------------------------------------------------------
+
+
+def hooks_on(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+def sdpa_model_in_mixed_modes(kind: str) -> Any:
+    """With a head on top, attention sdpa, in train mode except for one module."""
+    model = MAKERS[kind](model_class=HEADED[kind])
+    model.set_attn_implementation("sdpa")
+    model.train()
+    model.get_submodule("bert.encoder.layer.1" if kind == "bert" else "transformer.h.1").eval()
+    return model
+
+
+def state_of(model: Any) -> tuple[Any, ...]:
+    flags = {name: module.training for name, module in model.named_modules()}
+    implementations = {
+        name: module.config._attn_implementation for name, module in model.named_modules() if hasattr(module, "config")
+    }
+    return flags, implementations, hooks_on(model), {n: p.requires_grad for n, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(kind):
+    expected: list[VerifiedRows] = []
+    run(from_loaded(MAKERS[kind](model_class=HEADED[kind]), TOKENIZERS[kind]), expected.append)
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+    assert set(before[1].values()) == {"sdpa"}
+    seen: list[VerifiedRows] = []
+    verified = run(from_loaded(model, TOKENIZERS[kind]), seen.append)
+    assert verified.verification.heads_compared == N_LAYERS * N_HEADS
+    for mine, other in zip(seen, expected, strict=True):
+        assert torch.equal(mine.pattern, other.pattern)
+    assert state_of(model) == before
+    assert before[2] == 0
+
+
+@pytest.mark.parametrize("error", [VerificationError("stop"), KeyboardInterrupt(), ValueError("a bug")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_is_restored_after_an_error_in_between(kind, error):
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+
+    def visit(layer: VerifiedRows) -> None:
+        if layer.check.layer == 1:
+            raise error
+
+    with pytest.raises(type(error)):
+        run(from_loaded(model, TOKENIZERS[kind]), visit)
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_is_restored_after_failed_verification(monkeypatch, kind):
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS["no scale"])
+    with pytest.raises(VerificationError, match="do not reproduce"):
+        run(from_loaded(model, TOKENIZERS[kind]))
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_of_others_stay_on_the_model(kind):
+    model = MAKERS[kind]()
+    calls: list[nn.Module] = []
+    handle = model.register_forward_hook(lambda module, args, result: calls.append(module))
+    run(from_loaded(model, TOKENIZERS[kind]))
+    assert hooks_on(model) == 1
+    handle.remove()
+    assert calls == [model]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verified_patterns_need_no_gradient(kind):
+    seen: list[VerifiedRows] = []
+    run(checkpoint_of(kind), seen.append)
+    assert not any(layer.pattern.requires_grad for layer in seen)
+
+
+# --- what a layer passes on ---------------------------------------------------------------------------------------
+
+
+def linear_of(kind: str, model: Any) -> nn.Module:
+    """The linear map W_O, b_O of layer 1."""
+    return model.encoder.layer[1].attention.output.dense if kind == "bert" else model.h[1].attn.c_proj
+
+
+PASSED_ON: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "output scaled by 1.001": lambda output, bias: output * 1.001,
+    "b_O dropped": lambda output, bias: output - bias,
+    "output dropped": lambda output, bias: torch.zeros_like(output),
+    "one number off": lambda output, bias: output.index_fill(-1, torch.tensor([3]), 0.0),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PASSED_ON)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    model: Any = checkpoint.model
+    change, bias = PASSED_ON[name], linear_of(kind, model).bias
+    if kind == "bert":
+        place = model.encoder.layer[1].attention.output.dropout
+        place.register_forward_hook(lambda _, __, output: change(output, bias))
+    else:  # after the place where the reference reads it, and before the sum is read
+        given: list[Tensor] = []
+        model.h[1].attn.register_forward_hook(lambda _, __, result: given.append(result[0]))
+        norm = model.h[1].ln_2
+        norm.register_forward_pre_hook(lambda _, args: (args[0] - given[-1] + change(given[-1], bias),))
+    with pytest.raises(
+        VerificationError, match=r"1 of 3 layers differ\. .* but layer 1 does not pass them on: the sum"
+    ):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_after_the_attention_that_gives_something_else_fails_verification(kind):
+    checkpoint = checkpoint_of(kind)
+    model: Any = checkpoint.model
+    norm = model.encoder.layer[2].attention.output.LayerNorm if kind == "bert" else model.h[2].ln_2
+    norm.register_forward_hook(lambda _, __, output: output * 1.001)
+    with pytest.raises(VerificationError, match=r"layer 2 does not pass them on: the norm after its attention is"):
+        run(checkpoint)
+
+
+@needs_minilm
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name, dtype):
+    checkpoint, _ = open_checkpoint(name, dtype=dtype)
+    assert run(checkpoint).verification.residual_error <= TOLERANCES[checkpoint.dtype].output / 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_whose_squares_overflow_are_refused_with_their_layer(kind):
+    checkpoint = checkpoint_of(kind)
+    with torch.no_grad():
+        linear_of(kind, checkpoint.model).weight.mul_(1e25)
+    with pytest.raises(VerificationError, match=r"layer 1 of the model has values up to .*squares overflow in float32"):
+        run(checkpoint)
+
+
+# --- half precision: what a coarse comparison still sees -----------------------------------------------------------
+
+HALVES = ["float16", "bfloat16"]
+LONGER = "The old man who had never been to sea told his grandson a story, and then another one, about whales and men."
+
+
+def scaled_by(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Eager attention as transformers has it, its scores multiplied by a factor before they are rounded."""
+
+    def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        weights = query @ key.mT * (scaling * factor)
+        weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    return eager
+
+
+@needs_minilm
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, dtype):
+    checkpoint, _ = open_checkpoint(name, dtype=dtype)
+    kind = checkpoint.architecture.name
+    for factor in (1.0, 1.01, 0.99):
+        monkeypatch.setattr(MODELING[kind], scaled_by(factor))
+        if factor == 1:
+            seen = verify_attention(checkpoint, checkpoint.tokenize(LONGER)).verification.scale_seen
+            assert seen is not None
+            assert 0 < seen < 0.02
+        else:
+            with pytest.raises(VerificationError, match=r"as if its scores were off by 0\.0"):
+                verify_attention(checkpoint, checkpoint.tokenize(LONGER))
+
+
+FRESH = {
+    "bert": lambda: BertModel(bert_config()).eval(),
+    "gpt2": lambda: GPT2Model(gpt2_config()).eval(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("wrong", ["scale 0", "query and key swapped", None])
+def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(monkeypatch, kind, dtype, wrong):
+    torch.manual_seed(0)
+    checkpoint = from_loaded(FRESH[kind]().to(getattr(torch, dtype)), TOKENIZERS[kind])
+    if wrong is None:
+        assert (run(checkpoint).verification.scale_seen or 1) < 1
+        return
+    changes = {**PATTERN_MUTATIONS, "scale 0": lambda p: replace(p, scale=0.0)}
+    change_parameters(monkeypatch, kind, changes[wrong])
+    with pytest.raises(VerificationError, match=r"\d of 3 layers differ"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(monkeypatch, dtype):
+    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
+    checkpoint = from_loaded(BertModel(bert_config()).to(dtype).eval(), TOKENIZERS["bert"])
+    with pytest.raises(VerificationError, match=r"layer 1, head 1 \(L1H1\), query 5 .* of the row's largest weight"):
+        verify_attention(checkpoint, checkpoint.tokenize("the cat " * 50, truncate=True))
+
+
+def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
+    half = heads_command(bert_folder, tmp_path, "--figures", "none", "--dtype", "bfloat16").stdout
+    assert re.search(
+        r"In bfloat16 the comparison is coarse\. It finds a wrong scale of all scores of a layer from [\d.]+ % on",
+        squeezed(half),
+    )
+    assert "--dtype float32 finds them" in squeezed(half)
+    layer = json.loads((tmp_path / "heads.json").read_text())["verification"]["layers"][0]
+    assert layer["row_error"] >= 0
+    assert layer["scale_error"] <= layer["scale_limit"]
+    assert "coarse" not in heads_command(bert_folder, tmp_path, "--figures", "none").stdout
+    alone = CliRunner().invoke(app, ["heads", "e", "-m", str(gpt2_folder), "-o", str(tmp_path / "1"), "--no-syntax",
+                                     "--figures", "none", "--dtype", "float16"])  # fmt: skip
+    assert "It finds no wrong scale of scores, because the weights are too even or too few" in squeezed(alone.stdout)
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())

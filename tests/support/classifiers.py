@@ -1,0 +1,93 @@
+"""Small checkpoints for sequence classification of every kind, sharpened as those of :mod:`tests.support.models`."""
+
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertForSequenceClassification,
+    GPT2ForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from attnviz.models.head_ids import HeadId
+from tests.support.ablations import output_map
+from tests.support.llamas import llama_config
+from tests.support.llamas import sentencepiece_tokenizer as llama_tokenizer
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.relatives import RELATIVES, sharp
+
+LABELS = {0: "bad", 1: "good", 2: "so-so"}
+LLAMAS = ("llama", "gemma2")
+KINDS = ("bert", "gpt2", *LLAMAS, *RELATIVES)
+
+
+def sharp_classifier(kind: str, **changes: Any) -> tuple[Any, PreTrainedTokenizerFast]:
+    """A model of three classes (unless changed) whose head matters, with its tokenizer."""
+    settings = {"num_labels": 3, "id2label": LABELS, "label2id": {name: i for i, name in LABELS.items()}, **changes}
+    if kind == "bert":
+        model, tokenizer = sharp_bert(model_class=BertForSequenceClassification, **settings), bert_tokenizer()
+    elif kind == "gpt2":
+        settings = {"pad_token_id": 0, **settings}
+        model, tokenizer = sharp_gpt2(model_class=GPT2ForSequenceClassification, **settings), gpt2_tokenizer()
+    elif kind in LLAMAS:
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_config(llama_config(kind, **settings)).eval()
+        tokenizer = llama_tokenizer()
+    else:
+        model, tokenizer = (
+            sharp(kind, auto_class=AutoModelForSequenceClassification, **settings),
+            RELATIVES[kind].tokenizer,
+        )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.split(".")[0] in ("classifier", "pre_classifier", "score") or "pooler" in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model, tokenizer
+
+
+CARRIER = HeadId(1, 2)
+"""The head of :func:`hand_built_classifier` that alone carries the class."""
+
+
+@torch.no_grad()
+def hand_built_classifier(kind: str) -> tuple[Any, PreTrainedTokenizerFast]:
+    """A BERT or GPT-2 of two classes in which one head alone speaks for a class.
+
+    The classifier reads dimension 0 less dimension 1. Embeddings and all other heads leave both at zero, and the mean
+    of the others too, so that no layer norm moves them; feed-forward networks give zeros.
+    """
+    model, tokenizer = sharp_classifier(kind, num_labels=2, id2label={0: "bad", 1: "good"}, label2id={})
+    for name, parameter in model.named_parameters():
+        if ("embeddings." in name and ".LayerNorm." not in name) or name.endswith(("wte.weight", "wpe.weight")):
+            parameter.copy_(_outside(parameter))
+        elif (
+            name.endswith("LayerNorm.bias")
+            or "mlp.c_proj" in name
+            or (".output.dense" in name and "attention" not in name)
+        ):
+            parameter.zero_()
+    d_head = model.config.hidden_size // model.config.num_attention_heads
+    for layer in range(model.config.num_hidden_layers):
+        weight, bias = output_map(model, layer)
+        weight.copy_(_outside(weight))
+        bias.copy_(_outside(bias))
+        if layer == CARRIER.layer:
+            rows = slice(CARRIER.head * d_head, (CARRIER.head + 1) * d_head)
+            weight[rows] = 0
+            weight[rows, 0] = torch.linspace(-3, 5, d_head)
+            weight[rows, 1] = -weight[rows, 0]
+    head = model.score if kind == "gpt2" else model.classifier
+    head.weight.zero_()
+    head.weight[:, :2] = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    if kind == "bert":
+        head.bias.zero_()
+        model.bert.pooler.dense.weight.copy_(torch.eye(model.config.hidden_size))
+        model.bert.pooler.dense.bias.zero_()
+    return model, tokenizer
+
+
+def _outside(vectors: torch.Tensor) -> torch.Tensor:
+    """Without the first two dimensions, and with mean zero."""
+    rest = vectors[..., 2:] - vectors[..., 2:].mean(-1, keepdim=True)
+    return torch.cat([torch.zeros_like(vectors[..., :2]), rest], dim=-1)

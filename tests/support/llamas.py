@@ -1,0 +1,199 @@
+"""Tiny random models of the Llama kind, sharpened: patterns far from flat, biases and norms drawn, windows short."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
+
+from attnviz.models.smollm2 import cached_folder
+from tests.support.models import WORDS, save_checkpoint
+
+N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
+_ALTERNATING = ["sliding_attention", "full_attention"]
+
+FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 16, "attention_bias": True}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"head_dim": 16, "sliding_window": WINDOW}),
+    "qwen2": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2}),
+    "phi3": (
+        Phi3Config,
+        Phi3ForCausalLM,
+        {
+            "sliding_window": WINDOW,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "gemma2": (
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": WINDOW,
+            "layer_types": _ALTERNATING,
+            "attn_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3_text": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
+    ),
+}
+"""By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
+
+NORMED = ("qwen3", "gemma3_text")
+WINDOWED = ("mistral", "qwen2", "phi3", "gemma2", "gemma3_text")
+
+
+def llama_config(family: str, **changes: Any) -> Any:
+    settings = {
+        "vocab_size": 400,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": N_LAYERS,
+        "num_attention_heads": N_HEADS,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return FAMILIES[family][0](**{**settings, **FAMILIES[family][2], **changes})
+
+
+def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
+    """A model with its head, whose attention is far from uniform and whose biases and norms matter."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family][1](llama_config(family, **changes))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                parameter.add_(1.0)
+            elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight")):
+                parameter.mul_(10)
+            elif ".mlp." in name or name.endswith(("v_proj.weight", "o_proj.weight")):
+                parameter.mul_(4)
+            elif name.endswith("bias"):
+                parameter.normal_(std=0.5)
+    return convert(model, dtype).eval()
+
+
+def convert(model: Any, dtype: torch.dtype) -> Any:
+    """To a number format, frequencies apart, as from_pretrained leaves them in float32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+PIECES = ["▁", "▁the", "▁cat", "▁that", "▁i", "▁saw", "▁ran", "▁away", "▁dog", "▁house", "▁un", "believ", "able"]
+
+
+def sentencepiece_tokenizer(pretokens: bool = False) -> PreTrainedTokenizerFast:
+    """BPE over characters and some pieces as SentencePiece has them: ▁ for a space, bytes for what is unknown.
+
+    As Llama's: <s> before a text, and the whole text one pretoken; or split at spaces with ``pretokens``.
+    """
+    characters = sorted({character for word in [*WORDS, *PIECES] for character in word})
+    merges, pieces = list[tuple[str, str]](), list[str](characters)
+    for piece in PIECES:
+        for end in range(2, len(piece) + 1):
+            if piece[:end] not in pieces:
+                pieces.append(piece[:end])
+                merges.append((piece[: end - 1], piece[end - 1]))
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    vocabulary = {piece: number for number, piece in enumerate(names)}
+    backend = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=True, byte_fallback=True, unk_token="<unk>"))
+    if pretokens:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    else:
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+
+
+def cached_smollm2(cache: Path) -> Path:
+    """A tiny Llama where attnviz keeps smollm2, in a user's cache, with the hashes that it writes there."""
+    llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
+    folder = save_checkpoint(llama, sentencepiece_tokenizer(), cache / "attnviz" / cached_folder().name)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in folder.iterdir()]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    return folder
+
+
+def write_gguf(path: Path) -> None:
+    """A Llama of two layers as llama.cpp keeps it, with random weights and a vocabulary of a few words."""
+    from gguf import GGUFWriter
+
+    words = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(chr(letter) for letter in range(33, 127)),
+        "\u0120",
+        "\u0120t",
+        "he",
+        "\u0120the",
+    ]
+    writer, sizes = GGUFWriter(path, "llama"), {"attn_q": (16, 16), "attn_k": (8, 16), "attn_v": (8, 16)}
+    writer.add_vocab_size(len(words))
+    writer.add_context_length(32)
+    writer.add_embedding_length(16)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_types([3, 3, 3] + [1] * (len(words) - 3))
+    writer.add_token_merges(["\u0120 t", "h e", "\u0120t he"])
+    for name, number in (("unk", 0), ("bos", 1), ("eos", 2)):
+        getattr(writer, f"add_{name}_token_id")(number)
+    numbers = np.random.default_rng(0)
+    writer.add_tensor("token_embd.weight", numbers.normal(size=(len(words), 16)).astype("float32"))
+    writer.add_tensor("output_norm.weight", np.ones(16, "float32"))
+    sizes |= {"attn_output": (16, 16), "ffn_gate": (24, 16), "ffn_up": (24, 16), "ffn_down": (16, 24)}
+    for layer in range(2):
+        for name, shape in sizes.items():
+            writer.add_tensor(f"blk.{layer}.{name}.weight", numbers.normal(size=shape).astype("float32"))
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(16, "float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,120 @@
+"""Small checkpoints of BERT's relatives, sharpened as :mod:`tests.support.models` are, with tokenizers like theirs."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModel,
+    CamembertConfig,
+    CamembertTokenizer,
+    DistilBertConfig,
+    ElectraConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaTokenizer,
+    XLMRobertaConfig,
+    XLMRobertaTokenizer,
+)
+
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from tests.support.models import PIECES, WORDS, bert_tokenizer
+
+_TEXT = [" ".join(WORDS[:30])] * 20
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def roberta_tokenizer() -> PreTrainedTokenizerFast:
+    """RoBERTa's own class over a byte-level BPE of a few words: ``<s> A </s></s> B </s>``."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=ROBERTA_SPECIALS,
+        show_progress=False,
+    )
+    backend.train_from_iterator(_TEXT, trainer)
+    model = json.loads(backend.to_str())["model"]
+    return RobertaTokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        mask_token=AddedToken("<mask>", lstrip=True, special=True),
+    )
+
+
+def sentencepiece_tokenizer(family: Callable[..., Any]) -> PreTrainedTokenizerFast:
+    """XLM-RoBERTa's or CamemBERT's own class over a few words, pieces and letters, ▁ before each word."""
+    pieces = {f"▁{word}": -2.0 for word in WORDS if word.isalpha()} | {piece[2:]: -2.5 for piece in PIECES}
+    letters = dict.fromkeys("abcdefghijklmnopqrstuvwxyz.,!?'▁", -6.0)
+    return family(vocab=[(special, 0.0) for special in ROBERTA_SPECIALS] + list((letters | pieces).items()))
+
+
+class Relative(NamedTuple):
+    """A family: its tokenizer and a small config."""
+
+    tokenizer: PreTrainedTokenizerFast
+    config: Callable[..., Any]
+
+
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}
+_DISTILBERT = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
+"""What DistilBERT calls the sizes."""
+
+
+def _like_bert(config: Callable[..., Any], tokenizer: PreTrainedTokenizerFast, **own: Any) -> Relative:
+    return Relative(tokenizer, lambda **changes: config(**{**_SIZES, "vocab_size": len(tokenizer), **own, **changes}))
+
+
+_ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+
+RELATIVES = {
+    "roberta": _like_bert(RobertaConfig, roberta_tokenizer(), **_ROBERTA),
+    "xlm-roberta": _like_bert(XLMRobertaConfig, sentencepiece_tokenizer(XLMRobertaTokenizer), **_ROBERTA),
+    "distilbert": Relative(
+        bert_tokenizer(),
+        lambda **changes: DistilBertConfig(
+            vocab_size=len(bert_tokenizer()),
+            **{_DISTILBERT.get(name, name): value for name, value in {**_SIZES, **changes}.items()},
+        ),
+    ),
+    "electra": _like_bert(ElectraConfig, bert_tokenizer(), embedding_size=20),
+    "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
+}
+KINDS = list(RELATIVES)
+
+_QUERY_OR_KEY = (".query.weight", ".key.weight", ".q_lin.weight", ".k_lin.weight")
+
+
+def sharp(kind: str, seed: int = 0, auto_class: Any = AutoModel, **changes: Any) -> Any:
+    """A model whose attention is far from uniform, and whose biases, norms and feed-forward networks matter."""
+    torch.manual_seed(seed)
+    model = auto_class.from_config(RELATIVES[kind].config(**changes))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(_QUERY_OR_KEY):
+                parameter.mul_(20)
+            elif name.endswith(".bias"):
+                parameter.normal_(std=0.5)
+            elif parameter.ndim == 1:
+                parameter.normal_(mean=1.0, std=0.3)
+    return model.eval()
+
+
+def checkpoint_of(
+    kind: str, dtype: torch.dtype = torch.float32, auto_class: Any = AutoModel, **changes: Any
+) -> Checkpoint:
+    return from_loaded(sharp(kind, auto_class=auto_class, **changes).to(dtype), RELATIVES[kind].tokenizer)
