@@ -99,7 +99,7 @@ def draw_views() -> None:
         print(folder.name)
 
 
-def draw_looks() -> None:
+def draw_styles() -> None:
     for name, text, options, style in STYLES:
         analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
         folder = new_folder(name)
@@ -235,7 +235,7 @@ def draw_profile(treebank: Path) -> None:
 def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None) -> None:
     GALLERY.mkdir(exist_ok=True)
     draw_views()
-    draw_looks()
+    draw_styles()
     draw_several()
     draw_llama()
     draw_translation()
