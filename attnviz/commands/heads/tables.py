@@ -260,7 +260,7 @@ def _notes(analysis: Analysis) -> Text:
         "- baseline) / (1 - baseline). Scores of positions leave sinks out. "
         f"n: how many {unit}s (or instances of a relation) a score rests on. Below {ENOUGH} a label is an indication "
         f"(?), below {LEAST_N} there is none. Pass: heads above the threshold. A relation becomes a label only if n is "
-        f"at least {ENOUGH} and the head is right {LEAST_N} times more often than its baseline. "
+        f"at least {ENOUGH} and the head has at least {LEAST_N} more right than its baseline. "
         "One text shows what heads did here, not what they do in general.",
         "Conf, Distance: over all attention. The columns named content leave sinks out and scale each row to sum to 1 "
         "(after Voita et al. 2019).",

@@ -66,7 +66,8 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
     search = _Search(run, roles, n)
     attention = SampledAttention(settings.checkpoint, settings.seed)
     for number, corpus in enumerate(settings.corpora):
-        drawn, done = _drawn(settings, number) if roles else [], 0
+        wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in roles)
+        drawn, done = _drawn(settings, number) if wanted else [], 0
         texts = (text for each in drawn if (text := run.prepared(each)) is not None)
         for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
             search.look(attention, number, batch)
