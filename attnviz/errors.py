@@ -1,8 +1,8 @@
-"""The exceptions that attnviz raises, all of them meant to be read by a person.
+"""The exceptions that attnviz raises on purpose.
 
 Every message says what was expected, what was found and what to do. Only these are caught at the
 edge (``attnviz.cli.runner.command``); anything else is a bug and keeps its traceback. Exit code 0 is done,
-1 what the user can mend, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
+1 any other of these, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""Names of a package that cost nothing until they are asked for."""
+"""Lazy package attributes (PEP 562)."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The ``__getattr__`` (PEP 562), ``__dir__`` and ``__all__`` of a package that imports its names when asked for.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its attributes on first access.
 
     Args:
         package: its ``__name__``.
-        modules: of each name the module that it comes from; a module of the package is its own.
+        modules: from each name to its module; a submodule maps to itself.
 
     Raises:
         AttributeError: from ``__getattr__``, on any other name.
@@ -22,8 +22,8 @@ def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
             module = sys.modules[package]
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         module = import_module(modules[name])
-        found = getattr(module, name, module)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(module, name, module)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return find, lambda: sorted(modules), sorted(modules)

@@ -1,4 +1,4 @@
-"""Running out of memory: told from every other error, wherever a library raised it, and named in one way."""
+"""Out-of-memory errors of every library as one exception, and the memory that is free."""
 
 import errno
 import math
@@ -36,28 +36,28 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def memory_size(n_bytes: float) -> str:
-    """So many bytes as people read them: ``6.4 GB``."""
+    """Bytes with a unit: ``6.4 GB``."""
     power = next((power for power in range(len(_UNITS)) if n_bytes / 1000**power < 999.5), len(_UNITS) - 1)
     return f"{n_bytes / 1000**power:.3g} {_UNITS[power]}"
 
 
 def out_of_memory(error: BaseException) -> OutOfMemoryError | None:
-    """The error to raise where this one, or one that caused it, is of memory that could not be had; None for others."""
+    """The error to raise if this one, or one of its causes, is a failed allocation; else None."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
         causes.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    found = next(filter(_is_of_memory, causes), None)
-    if found is None or isinstance(found, OutOfMemoryError):
-        return found
-    asked = _ASKED.search(str(found))
-    how_much = f": {memory_size(_bytes(*asked.groups()))} more could not be had" if asked else ""
+    shortage = next(filter(_is_of_memory, causes), None)
+    if shortage is None or isinstance(shortage, OutOfMemoryError):
+        return shortage
+    requested = _ASKED.search(str(shortage))
+    how_much = f": {memory_size(_bytes(*requested.groups()))} more could not be had" if requested else ""
     return OutOfMemoryError(f"out of memory{how_much}{limit_note()}; {LESS_MEMORY}.")
 
 
 def address_space() -> float:
-    """The bytes of address space that this process may have (``ulimit -v``); infinite where nobody has set that."""
+    """Limit of this process's address space in bytes (``ulimit -v``); infinite without one."""
     try:
         import resource
     except ImportError:  # Windows
@@ -67,7 +67,7 @@ def address_space() -> float:
 
 
 def free_address_space() -> float:
-    """What is left of :func:`address_space`; infinite where that is, or where the system does not say."""
+    """Bytes left of :func:`address_space`; infinite without a limit, or where the system does not say."""
     try:
         import resource
 
@@ -78,9 +78,9 @@ def free_address_space() -> float:
 
 
 def free_memory() -> float:
-    """The bytes that this process can still have, by the machine and the limits of its control groups, with swap.
+    """Bytes that this process can still allocate, swap included, under the limits of its control groups.
 
-    What the system holds of files, and would let go of, counts as free. Infinite where nobody says (no Linux).
+    The page cache of files counts as free. Infinite on other systems than Linux.
     """
     try:
         of_machine = _sizes(_read(_PROC / "meminfo"))
@@ -100,7 +100,7 @@ def free_memory() -> float:
 
 
 def _free_in_group(folder: Path) -> float:
-    """What a control group may still have, of the second version or the first; infinite where it has no limit."""
+    """Bytes left to a control group (v2 or v1); infinite without a limit."""
     second = (folder / "memory.max").is_file()
     limit, usage = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
     try:
@@ -113,7 +113,7 @@ def _free_in_group(folder: Path) -> float:
 
 
 def _sizes(content: str) -> dict[str, int]:
-    """What the system lists by name, a line each."""
+    """Parse ``name: number`` lines."""
     lines = (line.replace(":", " ").split() for line in content.splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
@@ -123,16 +123,16 @@ def _read(path: Path) -> str:
 
 
 def limit_note() -> str:
-    """That somebody has limited the memory of this process, in brackets; empty where nobody has."""
+    """The limit of this process's address space, in brackets; empty without one."""
     return f" (ulimit -v allows {memory_size(address_space())})" if math.isfinite(address_space()) else ""
 
 
 @contextmanager
 def out_of_memory_named() -> Iterator[None]:
-    """While the block runs, whatever is raised for want of memory becomes an OutOfMemoryError, and lets go of it.
+    """Turn failed allocations inside the block into OutOfMemoryError, and free what their frames hold.
 
     Raises:
-        OutOfMemoryError: with how much was asked for, where that is known, and what takes less.
+        OutOfMemoryError: with the size requested, where known, and what needs less.
     """
     try:
         yield
@@ -144,7 +144,7 @@ def out_of_memory_named() -> Iterator[None]:
 
 
 def _is_of_memory(error: BaseException) -> bool:
-    """By its class, number or words; torch's class for it is no MemoryError, and most libraries have none."""
+    """Whether class, errno or message says so: torch's error is no MemoryError, and most libraries have none."""
     if isinstance(error, MemoryError | OutOfMemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
     if math.isfinite(address_space()) and _LIMITED.search(str(error)):

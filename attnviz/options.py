@@ -48,16 +48,16 @@ class Option:
 
     Attributes:
         name: of the argument in Python.
-        kind: its type; ``list[...]`` of what may be given more than once.
+        kind: its type; ``list[...]`` if it may be repeated.
         help: what it does, for ``--help``.
         default: of the command line, and in Python, where some functions have None for it; ``()`` of a list.
-        metavar: what stands for a value in the help; default the name.
-        flags: as it is typed; default ``--name``, or ``--name/--no-name`` of a switch that is on.
-        least, most: of a whole number.
-        choices: all that it can be.
+        metavar: placeholder of the value in the help; default the name.
+        flags: of the command line; default ``--name``, or ``--name/--no-name`` of a switch that is on.
+        least, most: range of a whole number.
+        choices: the valid values.
         check: raises UsageError for the name and a wrong value.
         any_language: a text or a part of one, in UTF-8 whatever the locale is.
-        positional: typed without a name.
+        positional: an argument, without a flag.
         hidden: not in the help.
         group: one of :data:`GROUPS`.
     """
@@ -78,18 +78,18 @@ class Option:
     group: str = MEASUREMENT
 
     def __post_init__(self) -> None:
-        """Fill in how it is typed."""
+        """Fill in the default flag."""
         typed = self.name.replace("_", "-")
         flag = f"--{typed}/--no-{typed}" if self.default is True else f"--{typed}"
         vars(self).update(flags=self.flags or (flag,), metavar=self.metavar or self.name.upper())
 
     def spelled(self, value: object) -> str:
-        """As somebody typed it to get this value: ``--syntax``, ``--no-syntax``."""
+        """The flag that gives this value: ``--syntax``, ``--no-syntax``."""
         on, _, off = self.flags[0].partition("/")
         return off if value is False and off else on
 
     def check_value(self, value: object) -> None:
-        """Raise UsageError for a value out of range; None stands for none."""
+        """Raise UsageError for a value out of range; None is always valid."""
         if value is None:
             return
         if self.choices and value not in self.choices:
@@ -104,7 +104,7 @@ class Command:
     """A command: its options by the groups of its help, and the functions of :mod:`attnviz` that it calls.
 
     The options of the first two groups are arguments of these functions; those of the others are about what is drawn,
-    printed and written. Some are of one form of the command alone: ``of_one`` of single texts, ``of_many`` of a file.
+    printed and written. Some are of one form of the command alone: ``of_one`` for single texts, ``of_many`` for a file.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Command:
 
     @property
     def measuring(self) -> list[str]:
-        """The names of the options that are about text, model and measurement."""
+        """Names of the options for text, model and measurement."""
         return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
-        """What to type for these values of some options, in their order; nothing for defaults."""
+        """Command-line arguments for these values, in the table's order; defaults are left out."""
         known = {option.name: option for option in self.options}
         changed = [(known[name], value) for name, value in values.items() if value != known[name].default]
         return [
@@ -151,7 +151,7 @@ def _seed(purpose: str) -> Option:
 
 
 def _linear_scale(help_text: str, default: str) -> Option:
-    """Of colours that cannot be logarithmic, which the pictures refuse, and say why."""
+    """``--scale`` without logarithmic colours; figures refuse ``log`` themselves, with the reason."""
 
     def check(name: str, value: object) -> None:
         if value not in ("shared", "per-head", "log"):
@@ -169,7 +169,7 @@ def _save(name: str, content: str) -> Option:
 
 
 def _figures(views: str, note: str = "Default: all.") -> tuple[Option, ...]:
-    """``--figures`` with the names of a command's views, and what every command with figures has."""
+    """``--figures`` with the names of a command's views, and the other options of figures."""
     text = f"Any of {views} (with commas between), all, or none. {note}"
     return (Option("figures", str, text), *_LOOK)
 
@@ -465,7 +465,7 @@ COMMANDS = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that refuses arguments of another kind than its signature says, or out of the range of the table.
+    """Wrap a function to check its arguments against its annotations and the table of options.
 
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.
@@ -481,12 +481,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         arguments = signature.bind(*args, **kwargs).arguments
         if "text" in arguments:
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
-        for name, given in arguments.items():
+        for name, value in arguments.items():
             parameter = signature.parameters[name]
-            for each in given if parameter.kind is parameter.VAR_POSITIONAL else [given]:
+            for each in value if parameter.kind is parameter.VAR_POSITIONAL else [value]:
                 check_kind(name, each, parameter.annotation)
             if name in options:
-                options[name].check_value(given)
+                options[name].check_value(value)
         with out_of_memory_named():
             return function(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Telling of progress, whoever wants to know: a display, a notebook, nobody."""
+"""Progress callbacks."""
 
 from collections.abc import Callable
 
@@ -7,25 +7,25 @@ Progress = Callable[[str, int, int], None]
 
 
 def tell(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Tell of progress, if anyone wants to know."""
+    """Call ``progress`` unless it is None."""
     if progress is not None:
         progress(what, done, total)
 
 
 def report_once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
-    """A function that hands on each message once."""
-    told: set[str] = set()
+    """Wrap ``warn`` so that repeated messages are dropped."""
+    reported: set[str] = set()
 
     def once(message: str) -> None:
-        if warn is not None and message not in told:
+        if warn is not None and message not in reported:
             warn(message)
-        told.add(message)
+        reported.add(message)
 
     return once
 
 
 def named(part: str, progress: Progress | None) -> Progress:
-    """Progress that names the part of the work that it is of, where it has a name."""
+    """Append the name of a part of the work to what is reported; '' for a part without name."""
     if progress is None:
         return lambda *_: None
     return (lambda name, done, total: progress(f"{name}, {part}", done, total)) if part else progress

@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interruption(error: type[BaseException] = Interrupted) -> _Handler:
-    """A handler that raises this error, once in a burst of signals."""
+    """Make a handler that raises this error, once in a burst of signals."""
     last = -_BURST
 
     def interrupt(*_: object) -> None:
@@ -53,11 +53,12 @@ def take(handler: _Handler) -> dict[int, _Handler | int]:
     """Install a handler for the signals, except for those that are ignored (nohup) or handled outside Python.
 
     Returns:
-        the handlers before, by signal; none outside the main thread, which alone can have handlers.
+        the previous handlers by signal; empty outside the main thread, which alone can have handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    before = {number: found for number in SIGNALS if (found := signal.getsignal(number)) not in (None, signal.SIG_IGN)}
+    current = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: each for number, each in current.items() if each not in (None, signal.SIG_IGN)}
     for number in before:
         signal.signal(number, handler)
     return before

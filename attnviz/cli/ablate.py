@@ -30,11 +30,13 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     """
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
-    given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
-    source = run.find_model()
+    sources = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
+    model = run.find_model()
     return run.job(
-        lambda _, progress, warn: attnviz.ablate(given, source, target=target, **options, progress=progress, warn=warn),
-        texts=[*(each for each in given if not is_file(each)), target],
-        corpora=[Path(each) for each in given if is_file(each)],
+        lambda _, progress, warn: attnviz.ablate(
+            sources, model, target=target, **options, progress=progress, warn=warn
+        ),
+        texts=[*(each for each in sources if not is_file(each)), target],
+        corpora=[Path(each) for each in sources if is_file(each)],
         rate=True,
     )

@@ -62,7 +62,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 
 
 def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
-    """Compare over a corpus, from where an earlier run stopped, together with the processes that share the work."""
+    """Compare over a corpus, resuming an interrupted run, together with other processes under torchrun."""
     (a, b), process = _sources(run, names), this_process()
     unfinished = run.results_folder(names, (), [corpus]) / "compare-corpus.unfinished"
 
@@ -80,7 +80,7 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
 
 
 def _check_corpus_form(run: Run, texts: Sequence[str], models: Sequence[str]) -> None:
-    """Refuse what is not two models on a corpus alone."""
+    """Raise UsageError unless there are two models and no text."""
     form = "attnviz compare --corpus FILE --model M1 --model M2"
     if texts:
         raise UsageError(f"expected texts or --corpus, found both; write {form}.")
@@ -90,7 +90,7 @@ def _check_corpus_form(run: Run, texts: Sequence[str], models: Sequence[str]) ->
 
 
 def _check_form(texts: Sequence[str], models: Sequence[str]) -> None:
-    """Refuse what is neither of the two forms."""
+    """Raise UsageError unless it is one text and two models, or two texts and one model."""
     if sorted((len(texts), len(models))) != [1, 2]:
         found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
         quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
@@ -102,10 +102,10 @@ def _check_form(texts: Sequence[str], models: Sequence[str]) -> None:
 
 
 def _sources(run: Run, names: Sequence[str]) -> "list[Source]":
-    """Where the models lie, each with its revision.
+    """Find the models, each with its revision.
 
     Raises:
-        UsageError: revisions are given, but not one for each model.
+        UsageError: there are revisions, but not one for each model.
     """
     revisions = run.options["revision"]
     if revisions and len(revisions) != len(names):
@@ -117,5 +117,5 @@ def _sources(run: Run, names: Sequence[str]) -> "list[Source]":
 
 
 def _of_side(progress: Progress, side: str) -> Progress:
-    """Progress of each side under a name of its own."""
+    """Append the side to what is reported."""
     return lambda what, done, total: progress(f"{what} {side}", done, total)

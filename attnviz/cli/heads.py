@@ -49,7 +49,7 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
 
 def _added_figures(run: Run) -> list[str]:
-    """The figures that other options ask for."""
+    """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
         "lines": "token" in run.changed and not of_text,
@@ -60,7 +60,7 @@ def _added_figures(run: Run) -> list[str]:
 
 
 def _texts_of_lines(file: str) -> "Path | list[Text]":
-    """The file, or the lines of standard input that are not blank."""
+    """The file, or the non-blank lines of standard input."""
     from attnviz.texts.reading import Place, Text
 
     if file != "-":
@@ -73,7 +73,7 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     """Analyse every line; each text is written whole before the next is read, the summary at the end.
 
-    ``reading`` are further arguments of :func:`attnviz.analyze_each`.
+    ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
     from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
@@ -142,13 +142,13 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
 
 def _figures_of_each(run: Run) -> tuple[Run, Run]:
-    """The run as it is for each text, and for all texts: ``--figures`` names the figures of both."""
-    asked = (run.options["figures"] or "").replace(" ", "").split(",")
+    """Split the run into that of each text and that of the summary, whose figures ``--figures`` names, too."""
+    requested = (run.options["figures"] or "").replace(" ", "").split(",")
     of_each, of_all = run.options["figures"], run.options["figures"]
-    if _SUMMARY in asked and not run.options["no_figures"]:
-        of_each = ",".join(name for name in asked if name != _SUMMARY) or "none"
+    if _SUMMARY in requested and not run.options["no_figures"]:
+        of_each = ",".join(name for name in requested if name != _SUMMARY) or "none"
     if of_each is not None and of_each.strip() != "all":
-        of_all = _SUMMARY if _SUMMARY in asked else "none"
+        of_all = _SUMMARY if _SUMMARY in requested else "none"
     return (
         replace(run, options={**run.options, "figures": of_each}),
         replace(run, command="heads.texts", options={**run.options, "figures": of_all}),

@@ -61,7 +61,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    """Print examples of a stored profile, or of a profile.json that is named."""
+    """Print examples of a stored profile, or of a given profile.json."""
     from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import read_profile, stored_profile
@@ -78,8 +78,8 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         )
     if named:
         profile = read_profile(named[0])
-    elif (found := stored_profile(run.find_model(), lambda message: say(message, run.quiet))) is not None:
-        profile = found
+    elif (stored := stored_profile(run.find_model(), lambda message: say(message, run.quiet))) is not None:
+        profile = stored
     else:
         raise UsageError(
             f"no profile of {model} is stored: make one with attnviz profile CORPUS -m {model}, or name a profile.json."
@@ -90,7 +90,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
-    """Keep the profile for ``attnviz heads``, and say what became of each part and what could not be kept."""
+    """Store the profile for ``attnviz heads``; yields messages on what was stored of it."""
     from attnviz.profiles.parts import measured_on
     from attnviz.profiles.store import store_profile
 
@@ -115,6 +115,6 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if not merged.new and not merged.replaced:
         yield f"not kept for attnviz heads, which has {larger}"
         return
-    told = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
-    clauses = [f"{verb} {parts}" for verb, parts in told.items() if parts]
+    parts_by_verb = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
+    clauses = [f"{verb} {parts}" for verb, parts in parts_by_verb.items() if parts]
     yield f"kept for attnviz heads: {'; '.join([*clauses, *([f'left {larger}'] if larger else [])])}: {path}"

@@ -1,4 +1,4 @@
-"""The command line: parse, call, hand over.
+"""The typer application and its help.
 
 Data goes to standard output, progress and messages to standard error. Everything heavy is imported
 inside the command, so that ``attnviz --help`` answers at once.
@@ -43,10 +43,10 @@ _RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
 
 
 class _Command(TyperCommand):
-    """A command whose help has groups and examples, and that knows what a text without quotes looks like to it."""
+    """A command whose help has groups and examples, and whose usage errors hint at a text without quotes."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and options by the groups of :data:`attnviz.options.GROUPS`."""
+        """Write parameters by the groups of :data:`attnviz.options.GROUPS`."""
         parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
         for group in GROUPS:
             records = filter(None, (each.get_help_record(ctx) for each in parameters if _group(each) == group))
@@ -56,7 +56,7 @@ class _Command(TyperCommand):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
-        """The examples, each on a line of its own, to be copied."""
+        """Write the examples, one a line."""
         with formatter.section("Examples"):
             for example in (self.epilog or "").splitlines():
                 formatter.write(f"  {example}\n")
@@ -72,7 +72,7 @@ class _Command(TyperCommand):
 
 
 def _group(parameter: Any) -> str:
-    """The group that the help shows an argument or an option in."""
+    """The help's group of a parameter."""
     return OUTPUT if parameter.name == "help" else parameter.rich_help_panel
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from attnviz.present.view import ViewOptions
 
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
-"""Makes a result, given the folder that it will be written to, and functions for progress and messages.
+"""Makes a result, from the output folder and callbacks for progress and messages.
 
 None where another process writes it.
 """
@@ -51,19 +51,19 @@ _UNNAMED = ("heads", "profile")
 
 
 def _nothing() -> str:
-    """No sentence: nothing is kept."""
+    """Say that nothing is kept."""
     return ""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line asks for, once that is known.
+    """The work of a parsed command line.
 
     Attributes:
-        work: does it.
+        work: the function that does it.
         output: the folder that it writes to, if any.
-        kept: a sentence on what stays where it is stopped; empty for nothing.
-        silent: whether another process says what is to be said.
+        kept: a sentence on what an interruption leaves to resume from; '' for nothing.
+        silent: whether another process prints messages.
     """
 
     work: Callable[[], None]
@@ -86,14 +86,14 @@ class Run:
 
     @property
     def known(self) -> Command:
-        """The options that the command has."""
+        """The command's entry in the table of options."""
         return COMMANDS[self.command.partition(".")[0]]
 
     @property
     def changed(self) -> dict[str, str]:
-        """The options that have other values than by default, as they were typed."""
-        given = ((option, self.options[option.name]) for option in self.known.options)
-        return {option.name: option.spelled(value) for option, value in given if value != option.default}
+        """Options that differ from their defaults, as typed."""
+        values = ((option, self.options[option.name]) for option in self.known.options)
+        return {option.name: option.spelled(value) for option, value in values if value != option.default}
 
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise UsageError where one of these options was typed."""
@@ -103,11 +103,11 @@ class Run:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing but errors is said."""
+        """Whether only errors are printed."""
         return bool(self.options.get("quiet"))
 
     def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
-        """Where a model lies, by default that of ``--model``; see :func:`attnviz.models.sources.find_checkpoint`."""
+        """Find a model, default that of ``--model``; see :func:`attnviz.models.sources.find_checkpoint`."""
         from attnviz.models.sources import find_checkpoint
 
         if model is None:
@@ -116,7 +116,7 @@ class Run:
             return find_checkpoint(model, revision, tell)
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
-        """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
+        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, for some without the command.
 
         A form of a command (``compare.corpus``) goes where the command does.
         """
@@ -141,16 +141,16 @@ class Run:
         kept: Callable[[], str] = _nothing,
         silent: bool = False,
     ) -> Job:
-        """Open the folder, measure, write, print; options of pictures and output are checked at once.
+        """Make the job that measures, writes and prints; options of figures and output are checked at once.
 
         Args:
-            measure: makes the result.
+            measure: returns the result.
             texts: that the results are of; they name the folder, whose pictures of others are not removed.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
-            adds: figures that other options ask for, such as ``lines`` for ``--token``.
+            adds: figures implied by other options, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
-            finish: what else is to be done once everything is written; told the document, gives messages.
+            finish: called with the document once everything is written; returns messages.
             kept: as for :class:`Job`.
             silent: likewise; such a process only measures.
 
@@ -158,16 +158,16 @@ class Run:
             UsageError: an unknown figure, format, scale, theme or width.
         """
         from attnviz.present.output_folder import OutputFolder
-        from attnviz.present.report import layout_of, report_of
+        from attnviz.present.report import layout_of, spec_of
 
-        report, choices, figures, quiet = report_of(self.command), self.choices(), self.figure_names(adds), self.quiet
-        given = [text for text in texts if text is not None]
-        path = self.results_folder(models or [self.options["model"]], given, corpora)
+        spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
+        known_texts = [text for text in texts if text is not None]
+        path = self.results_folder(models or [self.options["model"]], known_texts, corpora)
         output = OutputFolder(path, layout_of(self.command), self.options["overwrite"])
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:
-                output.refuse_other_texts([*given, *map(str, corpora)])
+                output.refuse_other_texts([*known_texts, *map(str, corpora)])
                 tell("loading", 0, 0)
                 result = measure(output, collecting(tell), partial(say, quiet=quiet))
                 if result is None:
@@ -177,7 +177,7 @@ class Run:
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
             print_results(document, lambda width: result.tables(choices, width), self.options["as_json"], quiet, path)
-            for message in [*report.afterwards(result, choices, document), *messages]:
+            for message in [*spec.afterwards(result, choices, document), *messages]:
                 if message:
                     say(message, quiet)
             say_what_was_written(output, quiet)
@@ -188,9 +188,9 @@ class Run:
         return Job(only_measure if silent else work, output, kept, silent)
 
     def choices(self) -> "ViewOptions":
-        """What is to be drawn and listed, and how it looks."""
+        """The options of figures and tables."""
         from attnviz.figures.style import Style
-        from attnviz.present.report import report_of
+        from attnviz.present.report import spec_of
         from attnviz.present.view import ViewOptionNames, ViewOptions
 
         names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
@@ -199,15 +199,15 @@ class Run:
             drawn["maps"] = split_names(drawn["maps"])
         scale = self.options.get("scale", "shared")
         style = Style(scale=scale, **{name: self.options[name] for name in ("theme", "width", "bare", "panel")})
-        return report_of(self.command).completed(ViewOptions.of(style, drawn))
+        return spec_of(self.command).completed(ViewOptions.of(style, drawn))
 
     @property
     def format_names(self) -> list[str]:
-        """What ``--format`` means."""
+        """The formats of ``--format``."""
         return split_names(self.options["formats"]) or ["png"]
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
-        """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
+        """Checked names of ``--figures`` and ``--no-figures``; None for the command's defaults."""
         from attnviz.present.report import checked_views, views_of
 
         views, typed = views_of(self.command), self.options["figures"]
@@ -232,49 +232,49 @@ class Run:
 
 
 def unfinished_note(file: Path) -> Callable[[], str]:
-    """Gives a sentence once there is a file with what was measured, that is not the one that is there now."""
+    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one."""
 
-    def which() -> tuple[int, int] | None:
+    def identity() -> tuple[int, int] | None:
         """Inode and mtime."""
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
 
     def note() -> str:
         kept = f"What was measured is kept in {file}: the same command goes on from there."
-        return "" if which() in (None, before) else kept
+        return "" if identity() in (None, before) else kept
 
-    before = which()
+    before = identity()
     return note
 
 
 def collecting(tell: Progress) -> Progress:
-    """Progress that begins to collect garbage at its first sign: loading has made a million objects, and all stay."""
+    """Enable the garbage collector at the first progress: loading makes a million objects, and all stay."""
 
-    def told(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
         tell(what, done, total)
 
-    return told
+    return report
 
 
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
-    """Make a command of a function, with the options that :data:`attnviz.options.COMMANDS` has under its name.
+    """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
-    The function is given a :class:`Run`, and by name the options of text and measurement, but for those that name a
-    model. Nothing is written and little is read before the :class:`Job` that it gives. Errors become exit codes.
+    The function is called with a :class:`Run` and, by name, the options of text and measurement except ``model`` and
+    ``revision``. Nothing is written and little is read before its :class:`Job` works. Errors become exit codes.
     """
     known = COMMANDS[function.__name__]
 
-    def run_command(**given: Any) -> None:
+    def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
             with handled(interruption()), out_of_memory_named():
-                values = {option.name: _checked(option, given[option.name]) for option in known.options}
+                values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()
@@ -291,7 +291,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """As typer reads it."""
+    """The option as a parameter of a typer command."""
     shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
@@ -303,7 +303,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _checked(option: Option, value: Any) -> Any:
-    """What was typed, or UsageError; of lists a tuple, of texts UTF-8, of ``--out`` a folder that there can be."""
+    """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
     if option.any_language and value is not None:
@@ -315,7 +315,7 @@ def _checked(option: Option, value: Any) -> Any:
 
 
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    """One line on standard error on what stopped a command, and what it has kept; gives the exit code."""
+    """Print the error, and what is kept to resume from, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
     kept = "" if job is None or isinstance(error, VerificationError) else job.kept()  # it would fail there again
     if isinstance(error, AttnvizError):
@@ -331,7 +331,7 @@ def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
 
 
 def _another_speaks() -> bool:
-    """Whether this is one of several processes, and not the first."""
+    """Whether this is a process of torchrun other than the first."""
     try:
         return not this_process().first
     except ProcessError:
@@ -339,10 +339,7 @@ def _another_speaks() -> bool:
 
 
 def _folder(out: str | None) -> str | None:
-    """What ``--out`` names, with ``~`` for a home, which shells leave as it is after ``=``.
-
-    Refused is an empty name, which Path would take for this folder, and one that no folder can have.
-    """
+    """Expand ``~`` in ``--out``, which shells leave alone after ``=``; UsageError for an empty or impossible name."""
     if out is None:
         return None
     if not out.strip():
@@ -355,7 +352,7 @@ def _folder(out: str | None) -> str | None:
 
 
 def _check_working_folder() -> None:
-    """Refuse to work in a folder that was removed, in which torch's libraries end the process."""
+    """Raise OutputError in a removed working folder, where torch's libraries abort."""
     try:
         Path.cwd()
     except OSError as error:
@@ -363,7 +360,7 @@ def _check_working_folder() -> None:
 
 
 def _check_address_space() -> None:
-    """Refuse to work with less than torch's libraries take themselves, which end the process or hang in it then."""
+    """Raise OutOfMemoryError below the memory that torch's libraries take, where they abort or hang."""
     if address_space() < _LIBRARIES_TAKE:
         least = memory_size(_LIBRARIES_TAKE)
         raise OutOfMemoryError(f"torch and transformers alone need {least} of memory{limit_note()}; allow more.")
@@ -378,7 +375,7 @@ def is_file(name: str) -> bool:
 
 
 def _model_in_path(model: str) -> str:
-    """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
+    """A model's part of a folder name: the checkpoint folder's name, or the model's with slashes replaced."""
     from attnviz.models.sources import BUILT_IN
 
     folder = Path(model).expanduser()

@@ -1,4 +1,4 @@
-"""Start and end of the process ``attnviz``; nothing heavy is imported before signals are handled."""
+"""Entry point of the process; nothing heavy is imported before signal handlers are installed."""
 
 import errno
 import gc
@@ -16,11 +16,11 @@ _SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in c
 
 
 class _InterruptedError(BaseException):
-    """A signal outside of a command; typer would make an exit without a message of a KeyboardInterrupt."""
+    """A signal outside of a command; typer turns a KeyboardInterrupt into an exit without a message."""
 
 
 def main() -> None:
-    """The console script ``attnviz``: ends with SystemExit, or with the traceback of a bug."""
+    """The console script ``attnviz``; raises SystemExit."""
     signals.insist(KeyboardInterrupt, _InterruptedError)
     signals.take(signals.interruption(_InterruptedError))
     try:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command; one message where standard output cannot be written to (help, usage, version)."""
+    """Run the command; prints one message where help, usage or version cannot be written."""
     from attnviz.cli.program import app
     from attnviz.cli.terminal import discard
 
@@ -61,7 +61,7 @@ def _run() -> None:
 
 
 def _prepare() -> None:
-    """Make streams writable, and libraries neither print nor ask for a display."""
+    """Set up streams, and environment variables that keep libraries silent and off the display."""
     import logging
 
     gc.set_threshold(*_SELDOM)
@@ -83,7 +83,7 @@ def _prepare() -> None:
 
 
 class _Messages(io.TextIOWrapper):
-    """Standard error; where it cannot be written to (a full disk), messages are lost, and nothing else is."""
+    """Standard error that drops messages where it cannot be written to (a full disk)."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.buffer, stream.encoding, stream.errors, line_buffering=True)

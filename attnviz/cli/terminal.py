@@ -27,7 +27,7 @@ _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 @contextmanager
 def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars on standard error, with ``rate`` also speed and time left; none where that is no terminal."""
+    """Progress bars on standard error if that is a terminal; with ``rate`` also speed and time left."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -92,7 +92,7 @@ def _decode(name: str, data: bytes, advice: str) -> str:
 
 
 def printable(message: str) -> str:
-    """The message without anything that would steer a terminal."""
+    """The message without control characters."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
 
 
@@ -106,8 +106,7 @@ def print_results(
     """Print the document as JSON, or else tables for the terminal's width, or with ``quiet`` nothing.
 
     Raises:
-        OutputError: they cannot be printed, because the disk is full (``folder``: where the files are); a reader that
-            went away is no error.
+        OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
     """
     try:
         if sys.stdout is None and (as_json or not quiet):
@@ -132,20 +131,20 @@ def print_results(
 
 
 def discard(stream: TextIO | None) -> None:
-    """Send what is still in the stream's buffer, and all that comes, to nowhere."""
+    """Discard the stream's buffer and all later output."""
     with suppress(OSError, ValueError):
         if stream is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(message: str, quiet: bool = False) -> None:
-    """Tell of something on standard error, in one line that cannot steer the terminal."""
+    """Print one line without control characters on standard error."""
     if not quiet:
         typer.echo(f"attnviz: {printable(message)}", err=True)
 
 
 def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
-    """How many files were written, to which folder, and how many of an earlier run were removed there."""
+    """Print how many files were written, to which folder, and how many of an earlier run were removed."""
     if not quiet:
         files = "file" if output.removed == 1 else "files"
         removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
@@ -153,10 +152,10 @@ def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
 
 
 def split_names(values: Sequence[str]) -> list[str]:
-    """Names from options that may be given more than once, and with commas between.
+    """Split the values of a repeatable option at commas.
 
     Raises:
-        UsageError: there is nothing between two commas.
+        UsageError: a name is empty.
     """
     parts = [part.strip() for value in values for part in value.split(",")]
     if "" in parts:

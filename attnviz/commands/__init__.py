@@ -1,1 +1,1 @@
-"""One folder a command: measure, views, report."""
+"""The commands: one folder each, with measure, views, report."""

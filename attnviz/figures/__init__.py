@@ -1,4 +1,4 @@
-"""What figures are made of. ``Style`` is for users; figures come from results: ``analysis.figure("map")``."""
+"""Drawing. ``Style`` is for users; figures come from results: ``analysis.figure("map")``."""
 
 from typing import TYPE_CHECKING
 

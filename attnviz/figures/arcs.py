@@ -16,7 +16,8 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_hei
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 from attnviz.figures.style import MISSED_DASHES, Style, figure_style, outer_ink
 
-_LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
+# font sizes of words and of relations in points; white space as a multiple of the former
+_LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
 _BOLD, _DOTS = 1.3, (0, (0.8, 1.6))
@@ -25,9 +26,9 @@ _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BO
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between two words: found or missed by a head, or None for what is only there to be seen.
+    """An arc between two words: found or missed by a head, or None for context.
 
-    Where it is missed, attention goes from the word ``query`` to the word ``instead``.
+    If missed, ``query`` attends most to ``instead``.
     """
 
     dependent: int
@@ -40,29 +41,29 @@ class Arc:
 
 @dataclass(frozen=True)
 class Sentence:
-    """The text once more, with arcs."""
+    """The text with the arcs of one head."""
 
     name: str  # above it
-    beside: str  # what else is to be said there
+    beside: str  # second part of the heading
     arcs: tuple[Arc, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArcsPlan(PagePlan):
-    """The same words with the arcs of one head after the other."""
+    """Copies of one text, each with its arcs."""
 
     words: tuple[Piece, ...]
     blocks: tuple[Sentence, ...]
-    folded: bool = False  # runs of lines without an arc are left out, but for an ellipsis
+    folded: bool = False  # whether an ellipsis replaces runs of lines without an arc
 
 
 @dataclass
 class _Span:
-    """What an arc takes in one line: between two words, or from one to the edge where the other is in another line."""
+    """An arc's extent in one line: between two words, or to the edge if the other is in another line."""
 
     arc: Arc
     ends: list[float]  # where it begins and where it ends
-    here: list[bool]  # whether it does so at a word of this line; if not, at its edge
+    here: list[bool]  # whether each end is at a word of this line, not its edge
     reach: int  # from word to word; of two arcs, the one that spans the other has the larger
     level: int = 0
 
@@ -76,22 +77,22 @@ class _Span:
 
     @property
     def name(self) -> str:
-        """Of its relation; an arc that was missed has a cross instead."""
+        """Name of its relation; a missed arc has a cross instead."""
         return "" if self.arc.found is False else drawable(self.arc.name)
 
     @property
     def lacking(self) -> float:
-        """Points that the name lacks to stand on it; none where it has none."""
+        """Points by which the arc is too short for its name; 0 without a name."""
         return points_of(self.name, _NAME) + 6 - (self.high - self.low) if self.name else 0.0
 
     @property
     def is_short(self) -> bool:
-        """Whether the name stands above it instead; not of what goes on in another line."""
+        """Whether the name stands above the arc; never for one that continues in another line."""
         return self.lacking > 0 and all(self.here)
 
     @property
     def sides(self) -> tuple[float, float]:
-        """Between which it stands, with its name."""
+        """Left and right end, with its name."""
         more = max(0.0, self.lacking - 4) / 2 if self.is_short else 0.0
         return self.low - more, self.high + more
 
@@ -102,7 +103,7 @@ _Row = tuple[_Line, _Spans, _Spans]
 
 
 def arcs_inches(plan: ArcsPlan, style: Style) -> float:
-    """Inches of all sentences with their arcs."""
+    """Height of all sentences with their arcs in inches."""
     return _height(plan, (prose_width(plan.words, style, _SPACE) - 2 * MARGIN) * 72) / 72
 
 
@@ -120,7 +121,7 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
 
 
 def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
-    """Draw sentences with arcs on the caller's Axes; the result are the arcs of the last sentence."""
+    """Draw sentences with arcs on the caller's Axes; returns the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
@@ -139,7 +140,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
 
 
 def _height(plan: ArcsPlan, room: float) -> float:
-    """Points of all sentences on lines of so many."""
+    """Height of all sentences on lines of a width, both in points."""
     lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
@@ -149,7 +150,7 @@ def _height(plan: ArcsPlan, room: float) -> float:
 
 
 def _kept(plan: ArcsPlan, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
-    """The lines of a sentence with the arcs above and below; None for a run of several that are left out."""
+    """Lines of a sentence with the arcs above and below; None for a run of lines left out."""
     rows = ((line, *_spans(line, block, room)) for line in lines)
     for empty, run in groupby(rows, lambda row: plan.folded and not (row[1] or row[2])):
         some = list(run)
@@ -157,12 +158,12 @@ def _kept(plan: ArcsPlan, lines: Sequence[_Line], block: Sentence, room: float) 
 
 
 def _beside(spans: Sequence[_Span], first: float = _LEAST) -> float:
-    """Points above a line for its arcs, of which the lowest is so high, or below it."""
+    """Height in points of the arcs above or below a line, of which the lowest has height ``base``."""
     return first + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
 def _spans(line: _Line, block: Sentence, room: float) -> tuple[_Spans, _Spans]:
-    """The arcs above a line, and below it where attention goes instead; what stands back comes first."""
+    """Arcs above a line, and below it those of misses; muted ones first."""
     ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
     above = [(arc, arc.dependent, arc.head) for arc in ordered]
     below = {(arc.query, arc.instead): arc for arc in ordered if arc.instead is not None}
@@ -171,57 +172,57 @@ def _spans(line: _Line, block: Sentence, room: float) -> tuple[_Spans, _Spans]:
 
 
 def _stacked(line: _Line, arcs: Iterable[tuple[Arc, int, int]], room: float) -> _Spans:
-    """The arcs that begin or end in a line, each so high that it, and its name, is above all that is below it."""
+    """Arcs that begin or end in a line, each high enough to clear those, and names, below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans, ends = [], list[tuple[int, int, _Span]]()
     for arc, *words in arcs:
-        places = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
-        span = _Span(arc, places, [word in middles for word in words], abs(words[0] - words[1]))
+        xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
+        span = _Span(arc, xs, [word in middles for word in words], abs(words[0] - words[1]))
         if any(span.here):
             spans.append(span)
             ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
     _part(ends, {placed.number: placed.width for placed in line})
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
-    for place, span in enumerate(ranked):
-        (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:place])
+    for rank, span in enumerate(ranked):
+        (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:rank])
         below = (level for level, left, right in others if left < high and low < right)
         span.level = 1 + span.is_short + max(below, default=0)
     return spans
 
 
 def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> None:
-    """Move the ends of arcs at one word apart, the longest innermost, so that none crosses another."""
+    """Spread the ends of arcs at one word, the longest innermost, so that none cross."""
     sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
     for word, end, span in ends:
         sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
     for (word, rightwards), several in sides.items():
         step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
-        for place, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
-            span.ends[end] += step * (place + 0.6) * (1 if rightwards else -1)
+        for rank, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
+            span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
 
 
 def _draw_line(
     ax: Axes, line: _Line, above: _Spans, below: _Spans, top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
-    """One line of words with what stands above and below it; the arcs above, and where it ends."""
+    """Draw one line of words with arcs above and below; returns the arcs above and the line's lower end."""
     base = top + _beside(above, _FIRST)
     foot = base + _LINE
     for placed in line:
         middle = placed.x + placed.width / 2
         put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(style))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
-    found = [span.arc.found for span in above]
+    verdicts = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
-    inks = [style.greys.frame if value is None else style.verdict(value) for value in found]
+    inks = [style.greys.frame if value is None else style.verdict(value) for value in verdicts]
     arcs = PathCollection(
         bows, facecolors="none", edgecolors=inks, zorder=1.5,
-        linewidths=[PIXEL if value is None else _BOLD for value in found],
-        linestyles=[MISSED_DASHES if value is False else "-" for value in found],
+        linewidths=[PIXEL if value is None else _BOLD for value in verdicts],
+        linestyles=[MISSED_DASHES if value is False else "-" for value in verdicts],
     )  # fmt: skip
     arrives = [span.here[1] for span in above]
-    places, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
-    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in places]
+    heads, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
+    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
     dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
     for collection in (
         arcs,
@@ -236,7 +237,7 @@ def _draw_line(
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
-    """From one word up, or down, over to the other; to the edge of the line, where that is in another one."""
+    """Path of an arc from one word over to the other, or to the edge of the line."""
     low, high = span.low, span.high
     bend = min(_BEND, (high - low) / 2)
     rise = [(low, base), (low, height), (low, height), (low + bend, height)]
@@ -249,7 +250,7 @@ def _bow(span: _Span, base: float, height: float) -> Path:
 
 
 def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:
-    """The name of a relation on its arc, or above a short one, between what is beside it; a cross on a missed one."""
+    """Write the relation's name on its arc, or above a short one; a cross on a missed one."""
     middle, name = (span.low + span.high) / 2, span.name
     if span.is_short:
         half = points_of(name, _NAME) / 2 + 0.6
@@ -265,7 +266,7 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
 
 
 def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
-    """What the lines are, as far as there are such."""
+    """Legend entries for the kinds of arcs drawn."""
     arcs = [arc for block in plan.blocks for arc in block.arcs]
     kinds, missed = {arc.found for arc in arcs}, style.verdict(False)
     others = f"{'other ' * (kinds != {None})}relations of the parse"

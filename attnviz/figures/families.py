@@ -1,4 +1,4 @@
-"""Families of roles: what shares a colour and a mark in every figure that shows what heads do."""
+"""Families of roles, with their colour and marker in all figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from attnviz.measures.patterns import PATTERNS, RETRIEVAL, PatternSpec
 
 @dataclass(frozen=True)
 class Family:
-    """Roles that share a colour and a marker; the marker, and in maps the text in each cell, say the same again."""
+    """Roles that share a colour and a marker; colour never stands alone."""
 
     name: str
     colour: str
@@ -40,7 +40,7 @@ _NAMED = {family.name: family for family in FAMILIES}
 
 
 def family_of_pattern(spec: PatternSpec) -> Family:
-    """The family that a pattern says it is of; ValueError, for who adds a pattern, where there is no such family."""
+    """The family of a pattern's declaration; ValueError if it is unknown."""
     if spec.family not in _NAMED:
         raise ValueError(
             f"the pattern {spec.name!r} of measures/patterns.py has the family {spec.family!r}: expected one of "
@@ -58,11 +58,11 @@ _FAMILY_OF = (
 
 
 def family_of_label(label: str) -> Family:
-    """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
+    """The family of a label or a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
     without = label in ("heterogeneous", "too short")
     return NO_ROLE if without else _FAMILY_OF.get(label.partition(":")[0], OTHER)
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
-    """Every family that occurs, in the order of legends, and its label: ``sink (11)``."""
+    """Families that occur, in the order of legends, with labels: ``sink (11)``."""
     return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

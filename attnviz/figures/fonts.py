@@ -1,4 +1,4 @@
-"""Fonts for the characters of a text, code points for those that no font has, and texts measured, cut and wrapped."""
+"""Font fallback, code points for characters without a font, and measuring, cutting and wrapping of texts."""
 
 import unicodedata
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from matplotlib.ft2font import FT2Font
 from attnviz.models.wording import isolated, right_to_left
 
 DEFAULT_FAMILY = "DejaVu Sans"
-"""Comes with matplotlib, so figures look the same on every machine."""
+"""Ships with matplotlib, so figures look the same on every machine."""
 
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
@@ -22,10 +22,10 @@ _NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
 
 
 def font_families(texts: Iterable[str]) -> list[str]:
-    """Font families that together hold the texts' characters, the default first; others are opened only if need be."""
+    """Font families that together hold the texts' characters, the default first; others are opened only if needed."""
     missing = {character for text in texts for character in text} - _characters(_default_path()) - _ISOLATES
-    found = {family for character in missing if (family := _family_with(character)) is not None}
-    return [DEFAULT_FAMILY, *sorted(found)]
+    fallbacks = {family for character in missing if (family := _family_with(character)) is not None}
+    return [DEFAULT_FAMILY, *sorted(fallbacks)]
 
 
 _missing: set[str] = set()
@@ -35,7 +35,7 @@ _ONE_FONT = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
 
 
 def fonts_to_install() -> str:
-    """What to install for the characters that were drawn as their numbers since this was asked last; empty if none.
+    """Hint which fonts to install for characters drawn as code points since the last call, or ''.
 
     Noto (Google 2014) has a font for nearly every script.
     """
@@ -74,19 +74,19 @@ def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
 
 @cache
 def text_width(text: str, size: float | str, dpi: float, weight: str = "normal") -> float:
-    """Pixels that a text takes, measured as matplotlib will draw it."""
+    """Width of a text in pixels, as matplotlib draws it."""
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
     width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
     return width
 
 
 def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
-    """The text as it can be drawn, cut with an ellipsis where it is wider than so many pixels."""
+    """The drawable text, cut with an ellipsis to a width in pixels."""
     return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
 
 
 def _fits(shown: str, size: float, dpi: float, pixels: float, weight: str) -> bool:
-    """Whether a text has room; measured only where it may be too wide."""
+    """Whether a text fits; measured only if it may be too wide."""
     return len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels
 
 
@@ -98,9 +98,9 @@ def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "norm
 
 
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Lines of whole words that fit into so many pixels.
+    """Wrap a text into lines of whole words, to a width in pixels.
 
-    A word that does not is cut with an ellipsis; where it was a quotation, the quotation mark still closes it.
+    A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
@@ -119,7 +119,7 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
 
 
 def _balanced(lines: Sequence[str]) -> list[str]:
-    """Lines of one text; what is isolated where one ends is closed there and goes on in the next."""
+    """Close bidirectional isolates at line ends and reopen them in the next line."""
     balanced, still = [], ""
     for line in lines:
         begun, still = still + line, ""

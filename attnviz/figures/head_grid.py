@@ -1,4 +1,4 @@
-"""Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
+"""Small matrices of many heads on one page, by layer and head or packed, as one image in one Axes.
 
 Heads are packed, one after the other, where a grid of layers and heads would be mostly empty.
 Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coordinates of the Axes.
@@ -38,29 +38,29 @@ from attnviz.models.head_ids import HeadId
 _LARGEST, _LARGEST_CHOSEN = 120, 240
 # from one square to the next: with a name and a text above; with a name; of the narrowest grid
 _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
-_LAYER_NAMES = 34  # beside the grid
-_NUMBERS = 15  # above it, of columns
-_PACKED = 4  # heads side by side, at least, of those that are packed
-_HIGHEST = 1000  # of a grid whose layers go on in further rows
+_LAYER_NAMES = 34  # margin beside the grid
+_NUMBERS = 15  # above it, for numbers of columns
+_PACKED = 4  # least heads side by side when packed
+_HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
 
 
 @dataclass(frozen=True)
 class HeadCell:
-    """The small matrix of one head."""
+    """One head's small matrix."""
 
     id: HeadId  # of the head
-    # [rows, columns], pooled by grid_pooling and stretched to a square; NaN where there is nothing; on each head's own
+    # [rows, columns], pooled by grid_pooling and stretched to a square, NaN for no value; on each head's own
     # scale the share of its largest
     values: Array
     beside: str = ""  # a short text: a distance, a share, a label
-    family: Family | None = None  # whose mark stands before that text, which then stands on a line of its own
-    shorter: tuple[str, ...] = ()  # shorter texts, the fullest first, for where there is no room
+    family: Family | None = None  # mark before that text, which then has a line of its own
+    shorter: tuple[str, ...] = ()  # shorter texts, the fullest first
     muted: bool = False  # whether that text is grey
     # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
     right: tuple[Family, tuple[str, ...], bool] | None = None
-    sinks: frozenset[int] | None = None  # as those of the plan, where this head's own are others
+    sinks: frozenset[int] | None = None  # labels if others than the plan's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,10 @@ class HeadGridPlan(ColourScale, PagePlan):
     """Matrices of many heads to draw."""
 
     cells: tuple[HeadCell, ...]  # at least one
-    beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
-    roles: str = ""  # what the marks and texts right of the ids are, likewise
+    beside: str = ""  # note on the texts beside the ids, if they fit
+    roles: str = ""  # note on marks and texts right of the ids, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
-    labels: Labels | None = None  # of the positions, of few heads; they are named where there is room
+    labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
     pooled: int = 1  # positions in one cell
 
     @property
@@ -82,9 +82,9 @@ class HeadGridPlan(ColourScale, PagePlan):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the squares of a grid go."""
+    """Positions of the squares of a grid."""
 
-    places: dict[HeadId, tuple[int, int]]  # row and column of each square
+    cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int
     across: int  # squares side by side
     layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
@@ -93,11 +93,11 @@ class _Layout:
     square: float  # side of a square
     marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     named: bool  # whether an id stands above each square, and not only the number above each column
-    tokens: float = 0  # room left of each row of squares and below each column, for the names of tokens
+    tokens: float = 0  # room for token labels left of each row and below each column
 
     @property
     def size(self) -> float:
-        """Points of the letters of ids."""
+        """Font size of ids in points."""
         return _id_size(self.pitch)
 
     @property
@@ -122,7 +122,7 @@ class _Layout:
 
     def corner(self, head: HeadId) -> tuple[float, float]:
         """Left and top of a head's square."""
-        row, column = self.places[head]
+        row, column = self.cells[head]
         return self.tokens + column * self.pitch + 1, self.first + row * self.row + self.above
 
 
@@ -149,15 +149,15 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         settled(page)
         page.set_layout_engine("none")
         box, (width, height) = ax.get_window_extent(), page.bbox.size
-        place = round(box.x0) / width, (round(box.y1) - box.height) / height
+        corner = round(box.x0) / width, (round(box.y1) - box.height) / height
         ax.set_box_aspect(None)
-        ax.set_position((*place, box.width / width, box.height / height))
+        ax.set_position((*corner, box.width / width, box.height / height))
         _fill(ax, plan, grid, style)
         return page
 
 
 def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
-    """Draw the grid on the caller's Axes, as large as it fits; the image carries the scale for ``figure.colorbar``."""
+    """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
     settled(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
@@ -181,7 +181,7 @@ def _marked(plan: HeadGridPlan) -> bool:
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
-    """Add what takes room in the layout: limits, names of layers, marks, legend. ``width`` is in pixels."""
+    """Add limits, names of layers, marks and legend, before the layout runs. ``width`` is in pixels."""
     height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
@@ -196,20 +196,20 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
     families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
-    places: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
+    markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if cell.family is not None:
-            places[cell.family, True].append((left + 5, top - 9))
+            markers[cell.family, True].append((left + 5, top - 9))
         if right and cell.right is not None:
-            places.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
+            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
-    for (family, filled), some in places.items():
+    for (family, filled), positions in markers.items():
         face = family.colour if filled and family is not NO_ROLE else style.greys.paper
         name = families[family] if filled else ""
-        ax.plot(*np.reshape(some, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
+        ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
@@ -219,7 +219,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
-    """Add the image, one of its pixels for each of the file's, and the texts above the squares."""
+    """Add the image, at the resolution of the file, and the texts above the squares."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
@@ -260,7 +260,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
 
 
 class _ExactImage(AxesImage):
-    """An image that is copied, not resampled, where its pixels are those of the file: a quarter less memory."""
+    """An image that is copied, not resampled, at the resolution of the file: a quarter less memory."""
 
     def make_image(
         self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
@@ -278,13 +278,13 @@ class _ExactImage(AxesImage):
 
 
 def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, shown: float) -> None:
-    """The names of tokens left of a row's first square and below a column's last, as beside any matrix.
+    """Name tokens left of a row's first square and below a column's last, as beside any matrix.
 
-    A square is ``side`` wide, in pixels of the grid, of which each takes ``shown`` of the figure.
+    ``side``: width of a square in pixels of the grid; ``shown``: pixels of the figure for one of the grid.
     """
     for cell in plan.cells:
-        n, (left, top), (row, column) = len(cell.values), grid.corner(cell.id), grid.places[cell.id]
-        sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.places.values())
+        n, (left, top), (row, column) = len(cell.values), grid.corner(cell.id), grid.cells[cell.id]
+        sides = "l" * (column == 0) + "b" * ((row + 1, column) not in grid.cells.values())
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
@@ -298,7 +298,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
+    """The image of all squares with frames, ``pixels`` for one of the grid, and the pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
     """
@@ -312,7 +312,7 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
     for cell in plan.cells:
-        left, top = (round(place * pixels) for place in grid.corner(cell.id))
+        left, top = (round(length * pixels) for length in grid.corner(cell.id))
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
         painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
         opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
@@ -324,27 +324,27 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
 
 
 def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether every text stands beside its id, with some room between."""
+    """Whether every text fits beside its id."""
     ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
     texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
     return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
 
 
 def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether a mark stands right of every id, with some room between."""
+    """Whether a mark fits right of every id."""
     widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
     return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
-    """The first text that fits; else the last one cut, or '' where fewer than five characters would be left."""
+    """The first text that fits; else the last one cut, or '' if fewer than five characters would remain."""
     forms = [drawable(text) for text in texts]
     cut = fitted(forms[-1], size, DPI, max(room, 1))
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
-    """The families that are drawn and their names, in the order of legends; heads without a role by their texts."""
+    """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
     right = _room_right(cells, grid)
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
@@ -354,9 +354,9 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 def grid_pooling(
     n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Sequence[str] = ()
 ) -> int:
-    """Positions per row of a small matrix, so that every cell has a pixel.
+    """Positions per cell of a small matrix, so that every cell has a pixel.
 
-    ``marked`` says whether the heads will have marks of families, ``labels`` are those of few heads, which are packed.
+    ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
 
     Raises:
         UsageError: the width is too small for so many heads.
@@ -366,7 +366,7 @@ def grid_pooling(
 
 
 def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Sequence[str] = ()) -> _Layout:
-    """The grid on a new page, of matrices [m, m]; with ``labels`` few heads are packed, and their tokens named."""
+    """Lay out matrices [m, m] on a new page; with ``labels`` a few heads are packed, and their tokens named."""
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
     if style.width is None:
@@ -385,7 +385,7 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
 
 
 def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[str] = ()) -> _Layout:
-    """The grid in so many pixels; few heads are packed, where they fit on a page so, and named ``labels`` with them."""
+    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
     tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
     for _ in range(3 if grid else 0):  # which tokens are named, and how large, depends on the squares
         tokens = max(tokens, _token_names(labels, grid.square)) if grid else 0
@@ -399,7 +399,7 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[
 
 
 def _token_names(labels: Sequence[str], square: float) -> float:
-    """Pixels that the labels of tokens take beside a square."""
+    """Pixels of token labels beside a square."""
     if not labels:
         return 0
     cell = square / len(labels) * 72 / DPI
@@ -409,9 +409,9 @@ def _token_names(labels: Sequence[str], square: float) -> float:
 def _wrapped(
     ids: Sequence[HeadId], room: float, marked: bool, packed: bool, least: float = _COMFORTABLE
 ) -> _Layout | None:
-    """A grid of squares large enough for names, in further rows where one has no room; None if no page has either.
+    """Lay out squares large enough for names, in several rows if needed; None if that fits no page.
 
-    One row is enough where there are so many pixels, ``least``, from one square to the next.
+    ``least``: pixels from one square to the next with which one row suffices.
     """
     n = len(ids) if packed else len({head.head for head in ids})
     fewest = n if room / n >= least else max(1, int(room // _ROOMY))
@@ -427,24 +427,24 @@ def _wrapped(
 
 
 def _sparse(ids: Sequence[HeadId]) -> bool:
-    """Whether the heads, in their grid of layers and columns, would leave at least half of it empty."""
+    """Whether the heads would leave at least half of a grid of layers and columns empty."""
     return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
 
 
 def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    """The grid of squares as large as there is room from one to the next."""
+    """Lay out squares as large as the pitch allows."""
     layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
     order = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
-    places = {
-        head: divmod(place, across) for head, place in zip(ids, range(len(ids)) if packed else order, strict=True)
+    cells = {
+        head: divmod(number, across) for head, number in zip(ids, range(len(ids)) if packed else order, strict=True)
     }
     named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
     rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
-    return _Layout(places, rows, across, layers, columns, pitch, square, marked, named)
+    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
 
 
 def _id_size(pitch: float) -> float:
-    """Points of the letters of ids."""
+    """Font size of ids in points."""
     return 7.0 if pitch >= _COMFORTABLE else 5.5

@@ -1,4 +1,4 @@
-"""A map of all heads: layers × heads, coloured by a number, with the numbers in the cells; one or more on a page."""
+"""Maps of all heads: layers × heads, coloured by a number, with the numbers in the cells."""
 
 import math
 from collections.abc import Callable
@@ -41,19 +41,19 @@ _INSET = 0.65
 
 @dataclass(frozen=True)
 class HeadMap(ColourScale):
-    """One map: a number of every head, and the scale of its colours, with an empty ``bar`` for no colour bar."""
+    """One map: a number of every head and its colour scale; an empty ``bar`` for no colour bar."""
 
     values: Array  # [n_layers, n_heads]; NaN, which is hatched, where not measurable
     name: str = ""  # above the map; empty for none
     write: Callable[[float], str] = field(default=written)  # a value as text in its cell
-    # [n_layers][n_heads], what stands in the cells instead of the values; may have several lines
+    # [n_layers][n_heads], written instead of the values; may have several lines
     texts: tuple[tuple[str, ...], ...] = ()
-    legend: tuple[Artist, ...] = ()  # of the colours, where they stand for kinds and not for a scale
-    # columns of their own to the right, such as the mean of each layer: name and [n_layers] values
+    legend: tuple[Artist, ...] = ()  # legend of categorical colours
+    # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
-    corners: frozenset[tuple[int, int]] = frozenset()  # heads, (layer, head), with a marked corner
-    outlined: frozenset[tuple[int, int]] = frozenset()  # heads with an outline
-    bracketed: frozenset[tuple[int, int]] = frozenset()  # heads whose number stands in brackets
+    corners: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with a marked corner
+    outlined: frozenset[tuple[int, int]] = frozenset()  # (layer, head) with an outline
+    bracketed: frozenset[tuple[int, int]] = frozenset()  # (layer, head) whose number stands in brackets
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class HeadMapPlan(PagePlan):
     """A figure of maps, one below the other."""
 
     maps: tuple[HeadMap, ...]  # from top to bottom
-    columns: int = 1  # maps in a row; where there are several, all are on the scale of the first, with one colour bar
+    columns: int = 1  # maps in a row; several share the scale of the first, with one colour bar
 
 
 def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
@@ -71,7 +71,7 @@ def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Fi
 
 
 def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Maps one below the other, each with the columns beside it, its colour bar and its legend."""
+    """Draw maps one below the other, each with its extra columns, colour bar and legend."""
     columns = [each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps]
     natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
     width = page_width(style, natural + _AXES + 2 * MARGIN)
@@ -108,7 +108,7 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
 
 
 def _in_columns(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Maps in rows, with the numbers of layers at the left, of heads below, and one colour bar."""
+    """Draw maps in rows with one colour bar, layers numbered at the left, heads below."""
     rows, (n_layers, n_heads) = math.ceil(len(plan.maps) / plan.columns), plan.maps[0].values.shape
     width = page_width(style, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
     cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
@@ -135,13 +135,13 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
 
 
 def _cell_width(each: HeadMap) -> float:
-    """Inches of a cell whose content has room."""
+    """Width in inches of a cell whose content fits."""
     widest = max((text_width(line, _TEXT_SIZES[0], DPI) for line in _lines(each)), default=0) / DPI
     return max(0.3, widest + 0.06) if each.texts else _CELL[0]
 
 
 def _cell_height(each: HeadMap, across: float) -> float:
-    """Inches of a cell of that width; texts that have no room in it are turned."""
+    """Height in inches of a cell of that width; texts that do not fit are turned."""
     if not each.texts:
         return min(_CELL[1], max(across, 0.12))
     fits = across >= _cell_width(each) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
@@ -153,7 +153,7 @@ def _lines(each: HeadMap) -> set[str]:
 
 
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
-    """What stands in the cells, as far as it can be read: their texts, upright or turned, or else their values."""
+    """Write texts, upright or turned, or else values into the cells if they are readable."""
     if values is not each.values or not each.texts:
         write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
         return
@@ -169,23 +169,23 @@ def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
         if across < 1.2 * size or room < 20:
             return
     texts: dict[tuple[int, ...], str] = {
-        place: "\n".join(fitted(line, size, DPI, room) for line in each.texts[place[0]][place[1]].split("\n"))
-        for place in np.ndindex(*values.shape)
+        cell: "\n".join(fitted(line, size, DPI, room) for line in each.texts[cell[0]][cell[1]].split("\n"))
+        for cell in np.ndindex(*values.shape)
     }
     family = font_families(texts.values())
     write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
 
 
 def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cells:
-    """Cells, rules, and the numbers of layers and heads."""
+    """Draw cells, rules, and the numbers of layers and heads."""
     n_layers, n_heads = each.values.shape
     cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):
         for layer, head in np.argwhere(~np.isfinite(each.values)):
             ax.add_patch(_box(layer, head, edgecolor=style.greys.frame, linewidth=0, hatch="//"))
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
-        for place in range(1, edges):
-            line(place - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
+        for edge in range(1, edges):
+            line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
     widest = text_width(str(n_heads - 1), 7, DPI) + 5
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))

@@ -1,4 +1,4 @@
-"""The heatmap of one head, on a page or on the caller's Axes; every cell is a whole number of pixels wide."""
+"""Heatmap of one head; every cell is a whole number of pixels wide."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,21 +34,21 @@ _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
 class HeatmapPlan(ColourScale, PagePlan):
     """One head's pattern, ready to draw."""
 
-    evidence: str  # the score behind the label, with its baseline: below the title, above the notes
+    evidence: str  # score of the label with its baseline, between title and notes
     values: Array  # [rows, columns], rows attend to columns; pooled by heatmap_pooling
     labels: Labels  # of the positions, before pooling
     bar_norm: Normalize  # the scale of the colour bar, the same for every head
     pooled: int = 1  # positions in one cell
-    outlines: tuple[Outline, ...] = ()  # around some of the cells
+    outlines: tuple[Outline, ...] = ()  # frames around cells
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
-    keys: Labels | None = None  # of the columns, where they are other positions than the rows
-    one_text: bool = False  # whether these are of the same text
+    keys: Labels | None = None  # of the columns, if other positions than the rows
+    one_text: bool = False  # whether they are of the same text
 
 
 def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tuple[int, int]:
     """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
-    ``labels`` are those of the rows; ``n_keys`` is the number of columns, where that is another one.
+    ``labels`` are those of the rows; ``n_keys``: columns, if another number.
     """
     n, most = max(len(labels), n_keys), _MOST_CELLS if style.width is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
@@ -56,7 +56,7 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure with one heatmap, its weights where cells have room, colour bar, title and notes."""
+    """A new figure with one heatmap, weights in the cells if they fit, colour bar, title and notes."""
     with figure_style():
         figure, ax, cells = heatmap_page(plan, style, vector)
         any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)  # as fully as all of them fit
@@ -64,7 +64,7 @@ def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Fig
 
 
 def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
-    """A new page with all but the numbers in the cells; the first of its texts are the lines of title and evidence.
+    """A new page without the numbers in the cells; its first texts are the lines of title and evidence.
 
     Cells begin at whole pixels of the file, and each is a whole number of them wide.
     """
@@ -86,13 +86,13 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
     left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
-    place = left / whole_width, bottom / whole_height
-    ax.set_position((*place, cell * columns / whole_width, cell * rows / whole_height))
+    corner = left / whole_width, bottom / whole_height
+    ax.set_position((*corner, cell * columns / whole_width, cell * rows / whole_height))
     return figure, ax, cells
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
-    """Draw cells, weights, labels, title on the caller's Axes, which keep their size; the cells carry the colours."""
+    """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
     properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
@@ -103,7 +103,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    """Cells, labels of positions and names of the axes."""
+    """Draw cells, labels of positions and names of the axes."""
     cells = draw_matrix(
         ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlines=plan.outlines, cell=points,
@@ -120,7 +120,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
 
 
 def _cell(labels: Sequence[str], m: int, style: Style) -> int:
-    """Pixels of a cell in the file, where m of them share a row."""
+    """Pixels of a cell in the file, with m cells a row."""
     if style.width is None:
         return max(1, min(_LARGEST_CELL, round(_SIDE / m)))
     return max(1, min(2 * _LARGEST_CELL, _room(labels, style) // m))

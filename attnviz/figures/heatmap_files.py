@@ -1,4 +1,4 @@
-"""The files of many heatmaps of one text, the same bytes on every run; PNGs and SVGs many times faster than figures.
+"""Files of many heatmaps of one text, byte-identical on every run, many times faster than figures.
 
 A new matplotlib figure takes about a tenth of a second, nearly all of it for labels, ticks and colour bar, which are
 the same for every head. Here a page is drawn once, and each head's cells, numbers, title and evidence go into a copy of
@@ -30,7 +30,7 @@ from attnviz.figures.page import heading
 from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 LEVELS = 176
-"""Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
+"""Steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256."""
 
 _THREADS, _AHEAD = 2, 16
 _SVG_RECTANGLES = 64
@@ -38,7 +38,7 @@ _MARK, _CELLS = "attnviz-text-{}-", "attnviz-cells"
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
 _INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
-# where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi
+# Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
 _COVERAGES = 16  # steps from a colour to a number's ink on it
 _Pixels = NDArray[np.uint8]
@@ -58,7 +58,7 @@ def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) 
 
 
 def _copies(plans: Iterator[HeatmapPlan], style: Style, kind: Any) -> Iterator[tuple[HeatmapPlan, bytes]]:
-    """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
+    """Fill copies of pages, one page per number of lines of title and evidence, and fonts."""
     pages: dict[tuple[object, ...], Any] = {}
 
     def filled(plan: HeatmapPlan) -> tuple[Any, Any]:
@@ -73,7 +73,7 @@ def _copies(plans: Iterator[HeatmapPlan], style: Style, kind: Any) -> Iterator[t
 
 
 class _Page:
-    """A page drawn once; its first texts, title and evidence, change from head to head."""
+    """A page drawn once; title and evidence, its first texts, differ between heads."""
 
     def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
         self.style = style
@@ -89,7 +89,7 @@ class _Page:
         return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
-        """Points of the numbers in the cells; None where they cannot be read."""
+        """Font size of the numbers in points; None if they are unreadable."""
         if max(plan.values.shape) > MOST_NUMBERED:
             return None
         points = self.cell * 72 / self.dpi
@@ -98,7 +98,7 @@ class _Page:
 
 
 class _Raster(_Page):
-    """A page as places in the palette, without what changes from head to head."""
+    """A page as palette indices, without what differs between heads."""
 
     def __init__(self, plan: HeatmapPlan, style: Style) -> None:
         super().__init__(plan, style, False)
@@ -118,17 +118,17 @@ class _Raster(_Page):
         self._paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
 
     def filled(self, plan: HeatmapPlan) -> _Pixels:
-        """The picture of one head."""
+        """The palette indices of one head's picture."""
         picture = self._paper.copy()
         height, width = picture.shape
         for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
             x, y = text.get_position()[0] * width, (1 - text.get_position()[1]) * height
             joined = any(ord(letter) in _JOINED for letter in line)
-            for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # parts that recur in other lines
+            for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # what other lines repeat
                 ink, baseline = _letters(piece, size, weight, self.dpi)
-                place = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
-                ink = ink[:, : place.shape[1]]
-                np.copyto(place, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
+                area = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
+                ink = ink[:, : area.shape[1]]
+                np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
         cells = self._cells(plan)
         picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
@@ -138,18 +138,18 @@ class _Raster(_Page):
         return _png(picture, self.dpi, self.style.theme)
 
     def _cells(self, plan: HeatmapPlan) -> _Pixels:
-        """The cells with their numbers; there are few different ones, each of which is made once."""
+        """The cells with their numbers; each of the few different ones is drawn once."""
         cell, (rows, columns), size = self.cell, plan.values.shape, self.number_size(plan)
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
-        kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
+        kinds, kind_of_cell = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
         made = [_tile(*divmod(int(kind), 101), size, cell, self.dpi, self.style.theme) for kind in kinds]
-        cells: _Pixels = np.stack(made)[places.reshape(rows, columns)].transpose(0, 2, 1, 3)
+        cells: _Pixels = np.stack(made)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
 
 
 class _Svg(_Page):
-    """An SVG with marks where the texts of a head belong, parted where its cells do."""
+    """An SVG with placeholders for a head's texts, split where its cells go."""
 
     def __init__(self, plan: HeatmapPlan, style: Style) -> None:
         super().__init__(plan, style, True)
@@ -173,7 +173,7 @@ class _Svg(_Page):
         return content.encode()
 
     def _cells(self, plan: HeatmapPlan) -> Iterator[str]:
-        """Cells of one colour are one path; in large matrices all cells are an image, a pixel each."""
+        """SVG of the cells: a path per colour; of large matrices an image, a pixel per cell."""
         (rows, columns), levels, size = plan.values.shape, _levels(plan), self.number_size(plan)
         left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
         if max(rows, columns) > _SVG_RECTANGLES:
@@ -184,7 +184,7 @@ class _Svg(_Page):
                 f'xlink:href="data:image/png;base64,{data}"/>\n'
             )
             return
-        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in ((left, columns), (top, rows)))
+        xs, ys = ([f"{begin + index * cell:.6g}" for index in range(n)] for begin, n in ((left, columns), (top, rows)))
         around = f"h{cell:.6g}v{cell:.6g}h-{cell:.6g}z"
         for level in np.unique(levels[levels > 0]):
             colour = to_hex(palette(self.style.theme)[level] / 255)
@@ -204,7 +204,7 @@ class _Svg(_Page):
 
 @lru_cache(4096)
 def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, int]:
-    """How far each pixel of a text is covered, 0-255, with some room at the left, and the row of its baseline."""
+    """Coverage of each pixel by a text, 0-255, with a margin at the left, and the row of its baseline."""
     width = math.ceil(text_width(text, size, dpi, weight)) + 2 * _EDGE
     above, below = (math.ceil(size * dpi / 72 * part) + _EDGE for part in (1.1, 0.5))
     renderer = RendererAgg(width, above + below, dpi)
@@ -222,14 +222,14 @@ def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
 
 
 def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[rows, columns], the weights as they are written."""
+    """[rows, columns], the weights in hundredths, as written."""
     written: NDArray[np.int64] = np.rint(np.clip(plan.values, 0, 1) * 100).astype(np.int64)
     return written
 
 
 @cache
 def palette(theme: str) -> _Pixels:
-    """The colours of a PNG, [256, 3]: the scale of the weights from the paper on, then from paper to ink."""
+    """Palette of a PNG, [256, 3]: the colour scale from paper on, then greys from paper to ink."""
     greys = Style(theme).greys
     paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
     scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
@@ -239,38 +239,38 @@ def palette(theme: str) -> _Pixels:
 
 
 def _nearest(colours: Array, theme: str) -> _Pixels:
-    """The place of the nearest colour of the palette, for colours [k, 3] of 0-255."""
+    """Index of the nearest colour in the palette, for colours [k, 3] of 0-255."""
     known = palette(theme).astype(np.float32)
-    places: _Pixels = ((known**2).sum(axis=1) - 2 * colours @ known.T).argmin(axis=1).astype(np.uint8)
-    return places
+    nearest: _Pixels = ((known**2).sum(axis=1) - 2 * colours @ known.T).argmin(axis=1).astype(np.uint8)
+    return nearest
 
 
 @lru_cache(4096)
 def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: str) -> _Pixels:
-    """A cell of this colour with a number of hundredths in its middle, [cell, cell]."""
+    """A cell of a colour with a number of hundredths in its middle, [cell, cell]."""
     tile = np.full((cell, cell), level, dtype=np.uint8)
     if text := hundredths(number / 100):
         ink, baseline = _letters(text, size, "normal", dpi)
         left = round((cell - text_width(text, size, dpi)) / 2) - _EDGE
         top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
         ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
-        place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-        place[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
+        area = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
+        area[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
     return tile
 
 
 @cache
 def _inked(level: int, theme: str) -> _Pixels:
-    """The places in the palette from a step of the scale to the ink of a number on it, [_COVERAGES]."""
+    """Palette indices from a step of the scale to the ink of a number on it, [_COVERAGES]."""
     colour = palette(theme)[level].astype(np.float32)
     ink = np.array(to_rgb(contrasting_ink(colour / 255)), dtype=np.float32) * 255
-    places = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
-    places[0] = level  # also where another step has the same colour
-    return places
+    indices = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
+    indices[0] = level  # also where another step has the same colour
+    return indices
 
 
 def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:
-    """The PNG file of places in the palette; it is compressed outside Python's lock, so that threads help."""
+    """Encode palette indices as a PNG; compression releases the GIL."""
     image = Image.fromarray(picture)
     image.putpalette(palette(theme).tobytes())
     return png_bytes(image, dpi, compress_level=2)

@@ -1,4 +1,4 @@
-"""Lines from the tokens that attend, on the left, to those attended to, on the right, after bertviz (Vig 2019)."""
+"""Lines from queries (left) to keys (right), after bertviz (Vig 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -39,26 +39,26 @@ _COLUMNS = ("attends from", "attended to")
 class LinesPlan(PagePlan):
     """Lines to draw."""
 
-    labels: tuple[str, ...]  # [n_rows], of each row its token, the same on both sides, or how many tokens share it
-    bright: tuple[frozenset[int], frozenset[int]]  # the rows whose labels do not stand back, left and right
+    labels: tuple[str, ...]  # [n_rows], the row's token, the same on both sides, or how many tokens share it
+    bright: tuple[frozenset[int], frozenset[int]]  # rows with unmuted labels, left and right
     breaks: tuple[int, ...]  # rows before which a new text begins
     heads: tuple[str, ...]  # [n_heads], what each colour stands for
-    # [n_lines], of each line its place in heads, its row left and its row right
+    # [n_lines], index into heads, row left, row right
     head: NDArray[np.intp]
     query: NDArray[np.intp]
     key: NDArray[np.intp]
     weights: Array  # [n_lines], the attention weights, from weak to strong: the order of drawing
-    strengths: Array  # [n_lines], 0-1, the weights under the scale of the style
+    strengths: Array  # [n_lines], 0-1, the weights on the style's scale
     scale: str  # what width and opacity are
     samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
-    written: dict[int, str]  # by row, a weight to write before the label attended to
+    written: dict[int, str]  # by row, a weight to write before the key's label
     unit: str  # token or word
-    keys: tuple[str, ...] | None = None  # of the right side, where others stand there; it has no breaks then
-    one_text: bool = False  # whether these are of the same text
+    keys: tuple[str, ...] | None = None  # labels of the right side if others; it has no breaks then
+    one_text: bool = False  # whether they are of the same text
 
     @property
     def rows(self) -> Array:
-        """[n_rows], how far below the first each row stands, in rows; a new text begins after a gap."""
+        """[n_rows], offset of each row from the first, in rows; a new text begins after a gap."""
         gaps = np.zeros(len(self.labels))
         gaps[list(self.breaks)] = _GAP
         rows: Array = np.arange(len(self.labels)) + gaps.cumsum()
@@ -66,7 +66,7 @@ class LinesPlan(PagePlan):
 
     @property
     def sides(self) -> tuple[Array, Array]:
-        """The rows left and right; of two texts the shorter one is spread over the height of the longer."""
+        """The rows left and right; of two texts the shorter is spread over the height of the longer."""
         if self.keys is None:
             return self.rows, self.rows
         last = max(len(self.labels), len(self.keys)) - 1
@@ -80,7 +80,7 @@ class LinesPlan(PagePlan):
 
 
 def lines_figure(plan: LinesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
+    """A new figure of lines, at most nine inches high; of many rows only some are named."""
     pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / max(len(plan.labels), len(plan.keys or ()))))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(style, max(_NARROWEST, natural))
@@ -101,7 +101,7 @@ def lines_figure(plan: LinesPlan, style: Style, vector: bool = False) -> Figure:
 
 
 def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
-    """Draw lines, which are the result, on the caller's Axes, between labels, with legends above and below."""
+    """Draw lines between labels on the caller's Axes, with legends above and below; returns the lines."""
     _add_legends(ax, plan, style, *in_points(ax))
     width, height = in_points(ax)
     pitch = _pitch(height, plan)
@@ -130,38 +130,38 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
 
 
 def _pitch(height: float, plan: LinesPlan) -> float:
-    """Points from row to row on Axes of so many points."""
+    """Points from row to row on Axes of a height in points."""
     return max(height - _HEADING, 1.0) / plan.extent
 
 
 def _letters(pitch: float) -> float:
-    """Points of the letters of labels."""
+    """Font size of labels in points."""
     return max(5.5, min(9.0, 0.8 * pitch))
 
 
 def _column_points(plan: LinesPlan, pitch: float) -> float:
-    """Points that the longest label takes, or the name of its column."""
+    """Width in points of the longest label, or of the column's name."""
     labels = {*_column(plan, 0), *_column(plan, 1)}
     names = (_headings(plan, side)[0] for side in (0, 1))
     return max(*(points_of(label, _letters(pitch)) for label in labels), *(points_of(name, _LETTERS) for name in names))
 
 
 def _column(plan: LinesPlan, side: int) -> list[str]:
-    """The labels of one side, weights before those attended to where they are to be written."""
+    """The labels of one side, with the weights to be written before the keys."""
     written, labels = (plan.written, plan.keys or plan.labels) if side else ({}, plan.labels)
     return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(labels)]
 
 
 def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
-    """What stands above a side, and shorter."""
+    """Heading of a side, long and short."""
     of = "" if plan.keys is None or plan.one_text else (" (target)", " (source)")[side]
     return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
 
 def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Array]:
-    """Opacities, and widths in points, of lines of these strengths, in steps that keep files small.
+    """Opacities, and widths in points, of lines by strength, in steps that keep files small.
 
-    The faintest still shows on light and on dark paper; where rows stand close, paper shows between the widest.
+    The faintest shows on light and dark paper; the widest leaves paper between close rows.
     """
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
     thinnest = min(0.5, 0.4 * widest)
@@ -171,7 +171,7 @@ def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Ar
 
 
 def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
-    """The labels of one side, as many as have room, and above them what the column is."""
+    """Write the labels of one side that fit, with a heading."""
     labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
@@ -185,26 +185,26 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
 
 
 def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
-    """As many rows as can be named, those with more of the drawn attention first, near equals from the top."""
+    """Rows whose labels fit, those with more of the drawn attention first, near equals from the top."""
     rows = plan.sides[side]
     sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
-    ranks, places = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
+    ranks, heights = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
     chosen: list[int] = []
     for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
-        if all(abs(places[row] - places[other]) >= _LEAST_PITCH for other in chosen):
+        if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in chosen):
             chosen.append(row)
     return sorted(chosen)
 
 
 def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:
-    """Entries, title and columns on so many points of each legend: several heads, and examples of weights."""
+    """Entries, title and columns of each legend on a width in points: heads, and examples of weights."""
     legends = [(plan.heads, "")] * (len(plan.heads) > 1) + [(tuple(text for _, text in plan.samples), plan.scale)]
     pixels, handle = room / PIXEL, (_HANDLE + 8) / PIXEL
     return [(names, title, legend_columns(map(drawable, names), pixels, handle)) for names, title in legends]
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
-    """The heads by colour above Axes of so many points, where there are several; examples of weights below."""
+    """Add legends: heads by colour above the Axes if there are several, examples of weights below."""
     colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
     strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
     key = style.greys.ink if several else colours[0]

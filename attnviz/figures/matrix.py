@@ -1,4 +1,4 @@
-"""One renderer of a matrix of positions: cells, numbers, labels, rules between blocks, an outlined cell.
+"""Renderer of a matrix of positions: cells, numbers, labels, rules between blocks, outlines.
 
 Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Cells = AxesImage | QuadMesh
-"""What carries the colours of a matrix."""
+"""The artist of a matrix's cells, for colour bars."""
 
 _MESH_CELLS = 4096
 MOST_NUMBERED = 24
@@ -36,9 +36,9 @@ MOST_NUMBERED = 24
 
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
-_LEAST_OUTLINE = 4  # points of the side of an outline; around a smaller cell it leaves some room
+_LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 LONGEST = 110
-"""Pixels of the longest label; longer ones are cut."""
+"""Largest width of a label in pixels; longer ones are cut."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Labels:
     """Names of positions beside a matrix."""
 
     texts: tuple[str, ...]  # of every position, before pooling
-    muted: tuple[bool, ...]  # which stand back: special tokens and other sinks
-    bold: tuple[bool, ...] = ()  # which stand out
+    muted: tuple[bool, ...]  # grey: special tokens and other sinks
+    bold: tuple[bool, ...] = ()  # bold
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A frame around some cells; solid for what was found, dashed for what was missed, in the ink for neither."""
+    """A frame around cells: solid if ``found``, dashed if missed, plain ink if None."""
 
     rows: tuple[int, int]  # the first and the last
     columns: tuple[int, int]
@@ -75,13 +75,13 @@ def draw_matrix(
     outlines: Sequence[Outline] = (),
     cell: float | None = None,
 ) -> Cells:
-    """Draw a matrix, row 0 at the top: rows are queries, columns keys; the result carries the colours.
+    """Draw a matrix, row 0 at the top: rows are queries, columns keys; returns the cells.
 
     ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
-    the Axes have their size; until then ``cell`` is the points of a cell. Positions, of which ``pooled`` share a cell,
-    are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, where they are others. Of ``rules``
-    4 is a line before row and column 4; with ``keys`` before column 4 alone. In a ``vector`` file each cell is a
-    rectangle, sharp at any size, while they are few.
+    the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
+    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
+    line before row and column 4; with ``keys`` before column 4 alone. In a ``vector`` file a few cells are drawn as
+    rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
     properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
@@ -94,9 +94,9 @@ def draw_matrix(
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
-    for place in rules:
+    for rule in rules:
         for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
-            line(place / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
+            line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
         _draw_outline(ax, outline, style, width, height)
@@ -106,13 +106,13 @@ def draw_matrix(
 
 
 def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height: float) -> None:
-    """One frame around cells of so many points."""
+    """Draw one frame around cells of a size in points."""
     (left, right), (top, bottom) = outline.columns, outline.rows
     across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
     corner = ((left + right - across) / 2, (top + bottom - down) / 2)
     stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
     if outline.found is not None:
-        halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it shows on cells of its own colour
+        halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
         stroke |= {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
         stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
     ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
@@ -127,15 +127,15 @@ def write_numbers(
     air: float = 5,
     bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
-    """Write values into the cells of a matrix if all of them can be read; call it when the Axes have their size.
+    """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
 
-    ``write`` makes a text of a value, empty for none, and ``air`` is as for :func:`value_size`. Values of cells that
-    are ``bracketed``, by row and column, stand in brackets. The result says whether they were written.
+    ``write`` formats a value, '' for none; ``air`` is as for :func:`value_size`; cells in ``bracketed``, by row and
+    column, get brackets. Returns whether they were written.
     """
     if max(values.shape) > MOST_NUMBERED:
         return False
-    texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
-    texts |= {place: f"({texts[place]})" for place in bracketed if place in texts}
+    texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
+    texts |= {cell: f"({texts[cell]})" for cell in bracketed if cell in texts}
     size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
@@ -143,7 +143,7 @@ def write_numbers(
 
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
-    """Write texts into cells of a matrix, by row and column, in letters that can be read on their colours."""
+    """Write texts into cells of a matrix, by row and column, in ink that contrasts with their colours."""
     painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
     for (row, column), text in texts.items():
         ax.text(
@@ -152,22 +152,22 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
 
 
 def hundredths(value: float) -> str:
-    """A weight as it is written into a cell: ``.93``, ``1``; nothing below 0.005."""
+    """A weight for a cell: ``.93``, ``1``; '' below 0.005."""
     shown = round(100 * value)
     return "" if not shown else "1" if shown == 100 else f".{shown:02d}"
 
 
 def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
-    """Width and height of a cell where so many share the Axes as they are now, in points."""
+    """Width and height of a cell in points, on the Axes as they are now."""
     box = ax.get_window_extent()
     points = 72 / ax.figure.dpi
     return box.width * points / columns, box.height * points / rows
 
 
 def value_size(texts: Iterable[str], width: float, height: float, air: float = 5) -> float | None:
-    """The largest letters, in points, with which all texts fit in cells of so many points; None where none do.
+    """Largest font size in points with which all texts fit cells of a size in points; None if none does.
 
-    Of the width so many pixels, ``air``, stay free.
+    ``air``: pixels of the width that stay free.
     """
     longest = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
@@ -177,19 +177,19 @@ def value_size(texts: Iterable[str], width: float, height: float, air: float = 5
 
 
 def contrasting_ink(colour: Sequence[float] | Array) -> str:
-    """Dark or light letters, whichever can be read on a colour (red, green, blue; 0-1), by its WCAG luminance."""
+    """Dark or light ink, whichever contrasts with a colour (red, green, blue; 0-1), by its WCAG luminance."""
     linear = [((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#222222" if luminance > 0.25 else "#ffffff"
 
 
 def pooled_for(n: int, inches: float) -> int:
-    """Positions per cell, so that each cell of a matrix of n positions, so many inches wide, has a pixel."""
+    """Positions per cell, so that each cell of a matrix of n positions and a width in inches has a pixel."""
     return max(1, math.ceil(n / (inches * DPI)))
 
 
 def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
-    """Of every block of ``factor`` rows and ``across`` columns (default as many) the value furthest from 0.
+    """Pool every block of ``factor`` rows and ``across`` columns (default as many) to the value furthest from 0.
 
     [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
     """
@@ -205,15 +205,15 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
 
 def _furthest(smallest: Array, largest: Array) -> Array:
-    """Element by element the value of larger magnitude."""
+    """Elementwise value of larger magnitude."""
     return np.where(-smallest > largest, smallest, largest)
 
 
 class PooledPattern:
-    """What :func:`max_pool` makes of a pattern whose rows come in blocks.
+    """:func:`max_pool` of a pattern whose rows come in blocks.
 
     Attributes:
-        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], of each block the value so far furthest from 0.
+        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], the value furthest from 0 so far.
     """
 
     def __init__(self, n_queries: int, n_keys: int, factor: int, dtype: type = np.float32) -> None:
@@ -231,28 +231,28 @@ class PooledPattern:
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
-    """The largest or smallest of every block; of whole rows first, many times faster than over two axes or reduceat."""
-    rows = reduce(choose, [values[place::factor] for place in range(factor)])
-    return reduce(choose, [rows[:, place::across] for place in range(across)])
+    """Largest or smallest of every block; rows first, many times faster than over two axes or reduceat."""
+    rows = reduce(choose, [values[offset::factor] for offset in range(factor)])
+    return reduce(choose, [rows[:, offset::across] for offset in range(across)])
 
 
 def named_every(cell: float, pooled: int = 1) -> int:
-    """Interval of labels, in positions, so that they do not overlap beside cells of so many points."""
+    """Label interval, in positions, beside cells of a size in points."""
     return math.ceil(13 * PIXEL / cell) * pooled
 
 
 def label_size(cell: float) -> float:
-    """Points of the letters beside cells of so many points."""
+    """Font size of labels beside cells, both in points."""
     return max(_SMALLEST, min(_LARGEST, 0.8 * cell))
 
 
 def label_pixels(labels: Iterable[str], size: float) -> float:
-    """Pixels of the longest label, as it is drawn in letters of so many points."""
+    """Width in pixels of the longest label at a font size in points."""
     return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
 
 
 def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
-    """Ticks and labels of one side, as many as fit beside n cells of so many points; none without labels."""
+    """Set ticks and labels of one side, as many as fit beside n cells of a size in points."""
     if labels is None:
         axis.set_ticks([], [])
         return

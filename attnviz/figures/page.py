@@ -1,4 +1,4 @@
-"""A page: title and notes at the top, colour bars at the bottom, and between them what constrained layout places."""
+"""Page layout: title and notes at the top, panels by constrained layout, colour bars at the bottom."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,14 +20,14 @@ from attnviz.figures.style import DPI, Style, outer_ink
 from attnviz.models.wording import rounded
 
 MARGIN = 0.12
-"""Inches between the edge of a page and what stands on it."""
+"""Margin of a page in inches."""
 
 PIXEL = 72 / DPI
 """Width of the thinnest lines, in points."""
 
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
-# height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters
+# line height and ascent, as multiples of the font size
 _LINE, _ASCENT = 1.35, 0.93
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
@@ -37,7 +37,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class PagePlan:
-    """What the plan of every figure begins with."""
+    """Fields of every figure's plan."""
 
     stem: str  # of the file
     caption: str
@@ -47,7 +47,7 @@ class PagePlan:
 
 @dataclass(frozen=True)
 class ReferenceValue:
-    """A value to point out on a colour bar, such as what uniform attention would give, and what it is."""
+    """A value marked on a colour bar, such as that of uniform attention."""
 
     value: float
     name: str
@@ -55,23 +55,23 @@ class ReferenceValue:
 
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
-    """From values to colours, and the bar that says so."""
+    """A norm from values to colours, and its colour bar."""
 
-    norm: Normalize  # from values to places on the scale
+    norm: Normalize  # from values to 0-1
     bar: str  # what is shown, and on which scale
-    colours: Colormap | None = None  # others than those of the style
-    reference: ReferenceValue | None = None  # a value to point out above the bar, with an arrow where it lies outside
-    cut: bool = False  # there are values above the scale, which look like its end
-    signed: bool = False  # numbers of the bar above 0 have a plus
+    colours: Colormap | None = None  # default those of the style
+    reference: ReferenceValue | None = None  # marked above the bar, with an arrow if it lies outside
+    cut: bool = False  # whether values above the scale are clipped
+    signed: bool = False  # whether positive numbers have a plus
 
 
 def page_width(style: Style, natural: float) -> float:
-    """Inches: the width that the user chose, or what the content takes, but enough for a title."""
+    """Inches: the user's width, or that of the content, but enough for a title."""
     return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.width is None else style.width
 
 
 def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, body: float) -> Figure:
-    """A new figure with a wrapped title and notes, each on a line of its own; what is added to it stands below them.
+    """A new figure with wrapped title and notes; panels are added below them.
 
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
     labels and colour bars, both in inches. Constrained layout makes panels as large as they fit into it.
@@ -85,17 +85,17 @@ def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, bo
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
-        place = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
+        corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
         properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
-        figure.text(*place, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
+        figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
         down += size * _LINE / 72
     return figure
 
 
 def heading(title: str, notes: Sequence[str], style: Style, width: float) -> list[tuple[str, float, str]]:
-    """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out.
+    """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out.
 
-    The letter of a panel stands before the title; of a bare figure it is all there is.
+    The panel's letter stands before the title; a bare figure has only that.
     """
     room = (width - 2 * MARGIN) * DPI
     title, notes = ("", ()) if style.bare else (title, notes)
@@ -119,7 +119,7 @@ def settled(figure: Figure | SubFigure | None) -> None:
 
 
 def spread(figure: Figure, ax: Axes, inches: float) -> None:
-    """Run the layout, then make these Axes so many inches high and align everything with the left margin.
+    """Run the layout, then set the height of these Axes in inches and align everything with the left margin.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend.
     """
@@ -136,9 +136,9 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
 
 
 def frozen(figure: Figure) -> None:
-    """Run the layout once and fix all positions, rounded, so that more can be drawn between them.
+    """Run the layout once and fix all positions, rounded.
 
-    The last digits of what the solver finds differ from run to run, and with them the ids in an SVG.
+    The solver's last digits differ from run to run, and with them the ids in an SVG.
     """
     settled(figure)
     figure.set_layout_engine("none")
@@ -152,7 +152,7 @@ def frozen(figure: Figure) -> None:
 def colour_bar(
     figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, style: Style, across: float | None = None
 ) -> None:
-    """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
+    """Add a horizontal colour bar below these Axes, both ends numbered.
 
     The Axes take ``across`` inches from left to right; default the width of the page.
     """
@@ -173,7 +173,7 @@ def colour_bar(
 
 
 def bar_inches(name: str, across: float) -> float:
-    """Height of a colour bar below Axes so many inches wide, with its numbers and its name."""
+    """Height of a colour bar below Axes of a width in inches, with its numbers and its name."""
     return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, DPI, max(min(across, _BAR_WIDTH) * DPI, 140)))
 
 
@@ -185,14 +185,14 @@ def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Styl
     else:
         text = f"{text} →" if reference.value > high else f"← {text}"
     text = fitted(text, _BAR_TEXT, DPI, room + 20)
-    place = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
-    side = "left" if place < 0.3 else "right" if place > 0.7 else "center"
-    ax.annotate(text, (place, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
+    position = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
+    side = "left" if position < 0.3 else "right" if position > 0.7 else "center"
+    ax.annotate(text, (position, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
                 fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False)  # fmt: skip
 
 
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
-    """Give the Axes of a chart faint guides, small numbers, and frames on these sides only."""
+    """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
     ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
     ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(style, "xtick.color"))
@@ -201,7 +201,7 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
 
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
-    """Put matplotlib's legend below everything else, in as many columns as the width has room for."""
+    """Add matplotlib's legend at the bottom, in as many columns as fit."""
     width = figure.get_figure(root=True).get_figwidth()
     figure.legend(
         handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
@@ -219,9 +219,9 @@ def _columns(handles: Sequence[Artist], width: float) -> int:
 
 
 def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -> int:
-    """The most columns of a legend that fit into so many pixels, split as matplotlib splits them.
+    """Columns of a legend that fit into a width in pixels, filled as matplotlib fills them.
 
-    A handle with its gaps takes so many pixels, ``beside``, of each.
+    ``beside``: pixels of a handle with its gaps.
     """
     widths = [text_width(name, _NOTE, DPI) + beside for name in names]
     for columns in range(len(widths), 1, -1):
@@ -231,7 +231,7 @@ def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -
 
 
 def written(value: float) -> str:
-    """A number in three digits or so: ``0.07``, ``12.3``, ``128``; a dash where there is none."""
+    """A number in about three digits: ``0.07``, ``12.3``, ``128``; a dash for NaN."""
     if not math.isfinite(value):
         return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
@@ -239,7 +239,7 @@ def written(value: float) -> str:
 
 
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
-    """The values that are written below a bar of so many pixels, both ends among them, none too near to another."""
+    """Ticks of a colour bar of a width in pixels, and their labels: both ends, and others with enough distance."""
     norm = scale.norm
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
     logarithmic = isinstance(norm, LogNorm)
@@ -251,7 +251,7 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
 
     def number(value: float) -> str:
-        """A power of ten below 1 as such, ``10⁻⁴``, where the scale has many."""
+        """Write a tick, powers of ten as ``10⁻⁴`` if the scale has several."""
         exponent = math.log10(value) if logarithmic and high / low > 100.5 else 0.0
         if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
             return "10⁻" + str(-round(exponent)).translate(_RAISED)
@@ -264,5 +264,5 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7, DPI) / 2 for other, words in shown)
         if low < value < high and all(apart):
             shown.append((value, number(value)))
-    places, numbers = zip(*sorted(shown), strict=True)
-    return list(places), list(numbers)
+    values, labels = zip(*sorted(shown), strict=True)
+    return list(values), list(labels)

@@ -1,4 +1,4 @@
-"""Running text: words of a text in lines, like prose, and tokens shaded by a value each."""
+"""Running text: words in lines, and tokens shaded by value."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.models.wording import right_to_left
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
-"""Sizes of letters in points: the largest with which all blocks fit their page, or else the last."""
+"""Font sizes in points: the largest with which all blocks fit their page, or else the last."""
 
 HIGHEST = 9.0
-"""Inches of a page; only a text that is longer in the smallest letters makes it higher."""
+"""Height of a page in inches; only a text too long for the smallest font size exceeds it."""
 
 _WIDEST, _NARROWEST = 7.0, 3.3
-_SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # in sizes of the letters: white space, from line to line, height of a shade
-_AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: beside the letters of a piece, of a block's name, after a block
+_SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # as multiples of the font size: white space, line pitch, height of a shade
+_AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: padding of a piece, of a block's name, after a block
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token or a word as it stands in its text."""
+    """A token or word of a running text."""
 
     text: str
     space: bool = True  # white space before it
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Placed:
-    """A piece in its line: its number, its text as far as there is room, where it begins and how wide it is, points."""
+    """A piece in its line: index, text cut to fit, left end and width in points."""
 
     number: int
     text: str
@@ -50,12 +50,12 @@ class Placed:
 
 @dataclass(frozen=True)
 class ShadedText:
-    """The text once more, with a value for each piece."""
+    """The text with a value for each piece."""
 
     name: str  # above it
-    beside: str  # what else is to be said there
+    beside: str  # second part of the heading
     values: Array  # [n_pieces]
-    largest: float = 1.0  # where its colours end, if every block has a scale of its own
+    largest: float = 1.0  # end of its colours, if every block has its own scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +68,12 @@ class TextPlan(ColourScale, PagePlan):
 
 
 def points_of(text: str, size: float) -> float:
-    """Points that a text takes."""
+    """Width of a text in points."""
     return text_width(drawable(text), size, DPI) * PIXEL
 
 
 def in_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of Axes in points, made ready for what is placed in these: settled, and without frame."""
+    """Set up Axes for drawing in points, settled and without frame; returns width and height."""
     ax.set(facecolor="none")
     ax.set_axis_off()
     settled(ax.figure)
@@ -81,14 +81,14 @@ def in_points(ax: Axes) -> tuple[float, float]:
 
 
 def _width(text: str, size: float) -> float:
-    """Points of a piece with its air, measured in the largest letters alone, since measuring takes most of the time."""
+    """Width of a piece with padding in points, scaled from the largest font size, since measuring is slow."""
     return points_of(text, LETTERS[0]) * size / LETTERS[0] + 2 * _AIR
 
 
 def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float = _SPACE) -> list[list[Placed]]:
-    """The pieces in lines of so many points; words stay whole while they have room, and scripts run their own way.
+    """Break pieces into lines of a width in points; words stay whole if they fit, scripts keep their direction.
 
-    ``space`` is the width of white space, in sizes of the letters.
+    ``space``: width of white space as a multiple of the font size.
     """
     widths = [min(_width(piece.text, size), room) for piece in pieces]
     lines: list[list[int]] = []
@@ -121,8 +121,8 @@ def _placed(
     line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, space: float,
     leftwards: bool,
 ) -> Iterator[Placed]:  # fmt: skip
-    """One line from its own margin on; words of the other direction are put in their own order."""
-    cells = [(number, space * size * (pieces[number].space and place > 0)) for place, number in enumerate(line)]
+    """Place one line from its margin; runs of the other direction are reversed."""
+    cells = [(number, space * size * (pieces[number].space and index > 0)) for index, number in enumerate(line)]
     x = 0.0
     for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
         for number, gap in _turned(list(run)) if turned else run:
@@ -135,13 +135,13 @@ def _placed(
 
 
 def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Words and the gaps before them in the opposite order; the gap before all of them stays there."""
+    """Reverse words and the gaps before them; the first gap stays first."""
     numbers, (first, *inside) = [number for number, _ in run], [gap for _, gap in run]
     return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
 
 
 def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:
-    """Inches of a page for a text: what its one line takes, or as wide as a page of a journal."""
+    """Width of a page in inches: that of the text on one line, at most that of a journal's page."""
     if style.width is not None:
         return style.width
     whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
@@ -149,20 +149,20 @@ def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) ->
 
 
 def _height(plan: TextPlan, size: float, room: float) -> float:
-    """Points of all blocks."""
+    """Height of all blocks in points."""
     lines = len(text_lines(plan.pieces, size, room))
     return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
 
 
 def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
-    """The size of the letters, and the inches of all blocks in it."""
+    """Font size in points, and the height of all blocks in inches."""
     room = (prose_width(plan.pieces, style) - 2 * MARGIN) * 72
     ways = ((size, _height(plan, size, room) / 72) for size in LETTERS)
     return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
 
 
 def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure of a shaded text, a block after the other, with title, notes and colour bar."""
+    """A new figure of shaded texts, block by block, with title, notes and colour bar."""
     width = prose_width(plan.pieces, style)
     _, inches = text_inches(plan, style)
     with figure_style():
@@ -177,7 +177,7 @@ def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  
 
 
 def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
-    """Draw a shaded text on the caller's Axes, in the largest letters with which it fits; the result are its shades."""
+    """Draw a shaded text on the caller's Axes, in the largest font size that fits; returns the shades."""
     room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
@@ -208,7 +208,7 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
 
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:
-    """The name of a block, and after it what else is to be said, as far as there is room."""
+    """Write the heading of a block: its name, and the rest as far as it fits."""
     name = fitted(name, 8, DPI, room / PIXEL)
     wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
     after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)

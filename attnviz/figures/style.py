@@ -1,4 +1,4 @@
-"""How figures look: theme, scale and width; and their files.
+"""Style of figures: theme, scale and width; and their files.
 
 PNG, SVG and PDF have no dates, so that equal figures are equal files.
 """
@@ -24,7 +24,7 @@ FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
 
 DPI = 150
-"""Pixels an inch of figures, which their layout is measured in."""
+"""Resolution of figures, in whose pixels their layout is measured."""
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "attnviz"},
@@ -35,7 +35,7 @@ FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
 
 SCALES = ("auto", "shared", "per-head", "log")
-"""What suits the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
+"""``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
 own largest weight; or logarithmic, the same for every head."""
 
 MOSTLY_WHITE = 40
@@ -59,10 +59,10 @@ THEMES = {
 """By name; all greys, as indexed PNGs need."""
 
 _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
-"""Found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
+"""Of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
 
 MISSED_DASHES = (0, (2.2, 1.4))
-"""Dashes of the line of what was missed; that of what was found is solid."""
+"""Dash pattern of missed pairs; found ones are solid."""
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
@@ -71,7 +71,7 @@ _PANEL_LETTERS = 3
 
 @dataclass(frozen=True, init=False)
 class Style:
-    """What the user chose of a figure's looks; arguments as for making one, the width in inches or None."""
+    """Theme, scale and width of figures; attributes as the arguments, the width in inches or None."""
 
     theme: str = "light"
     scale: str = "auto"
@@ -87,21 +87,21 @@ class Style:
         bare: bool = False,
         panel: str = "",
     ) -> None:
-        """Check what was chosen.
+        """Check the style.
 
         Args:
             theme: ``light`` or ``dark``.
             scale: one of :data:`SCALES`.
-            width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None for what suits its content.
-            bare: no title and no notes, for a paper that has captions of its own.
+            width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
+            bare: no title and no notes, for papers with their own captions.
             panel: a letter or two at the top left, ``a`` or ``B1``, for a figure of several panels.
 
         Raises:
-            UsageError: none of the known themes or scales, a width that no page has, or a longer panel letter.
+            UsageError: an unknown theme or scale, an impossible width, or a longer panel letter.
         """
-        for kind, given, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
-            if given not in known:
-                raise UsageError(f"unknown {kind} {given!r}: expected one of {', '.join(known)}.")
+        for kind, name, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
+            if name not in known:
+                raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
         inches = parse_width(width) if isinstance(width, str) else width
         if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {inches!r}.")
@@ -117,11 +117,11 @@ class Style:
         return THEMES[self.theme]
 
     def verdict(self, found: bool) -> str:
-        """The colour of what a head finds, or misses."""
+        """The colour of pairs that a head finds, or misses."""
         return _VERDICTS[self.theme][not found]
 
     def colour_map(self) -> "ListedColormap | LinearSegmentedColormap":
-        """From the colour of the paper for 0 to the strongest blue: dark on light paper, bright on dark."""
+        """Colours from the paper's for 0 to the strongest blue: dark on light paper, bright on dark."""
         from matplotlib import colormaps
         from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 
@@ -130,31 +130,31 @@ class Style:
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
         colours = [self.greys.paper, "#12365f", "#08519c", "#3182bd", "#9ecae1", "#f7fbff"]
-        places = (0, 0.08, 0.25, 0.5, 0.75, 1)  # weights of a few hundredths already differ from the paper
-        stops = list(zip(places, colours, strict=True))
+        positions = (0, 0.08, 0.25, 0.5, 0.75, 1)  # weights of a few hundredths already differ from the paper
+        stops = list(zip(positions, colours, strict=True))
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
-        """Blue for less, the paper's colour for no difference, orange for more; told apart with any colour vision."""
+        """Diverging colours: blue below 0, the paper's for 0, orange above; safe for colour blindness."""
         from matplotlib.colors import LinearSegmentedColormap
 
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def scaled_for(self, n: int = 0) -> "Style":
-        """The style with its scale decided, where it is ``auto``, for a picture of weights between so many positions.
+        """Resolve the scale ``auto`` for weights between a number of positions.
 
-        It is logarithmic for more than :data:`MOSTLY_WHITE`; without a number linear, as suits what is no weight.
+        It becomes logarithmic above :data:`MOSTLY_WHITE`; without a number linear, for values that are no weights.
         """
         return replace(self, scale="log" if n > MOSTLY_WHITE else "shared") if self.scale == "auto" else self
 
     def why_log(self, n: int) -> str:
-        """Why colours of such a picture are logarithmic, where nobody asked for it; else empty."""
+        """Note that ``auto`` has become logarithmic, or ''."""
         adapted = self.scale == "auto" and n > MOSTLY_WHITE
         return "logarithmic colours, since most weights of a text this long are near 0" if adapted else ""
 
     def norm(self, largest: float = 1.0) -> "Normalize":
-        """From weights to places on the colour map; the head's largest counts where each has a scale of its own."""
+        """Norm from weights to 0-1; ``largest`` is its end if each head has its own scale."""
         from matplotlib.colors import LogNorm, Normalize
 
         if self.scale == "log":
@@ -162,12 +162,12 @@ class Style:
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
     def scale_of(self, thing: str) -> str:
-        """The scale in words, for one thing that may have its own: ``shared scale``, ``scale of this head``."""
+        """The scale in words: ``shared scale``, ``scale of this head``."""
         return {"per-head": f"scale of {thing}", "log": "log scale"}.get(self.scale, "shared scale")
 
 
 PLAIN = Style()
-"""Light, the scale that suits the text, as wide as the content asks for."""
+"""The default style: light, scale by the text's length, width of the content."""
 
 
 def parse_width(text: str) -> float:
@@ -176,24 +176,24 @@ def parse_width(text: str) -> float:
     Raises:
         UsageError: it is none of these.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
+    if match is None:
         raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {text!r}.")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _settings() -> tuple[Any, Any]:
-    """Matplotlib's settings as the caller has them, and its own."""
+    """Matplotlib's settings: the caller's, and its defaults."""
     from matplotlib import rcParams, rcParamsDefault
 
     return rcParams, rcParamsDefault
 
 
 def outer_ink(style: Style, setting: str = "text.color") -> str:
-    """Colour of a text outside the cells, which may stand on the caller's page.
+    """Colour of texts outside the cells, which may stand on the caller's page.
 
-    The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
-    of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
+    In the light theme, the default, a caller's setting of matplotlib takes precedence, such as that of
+    ``dark_background``; else it is the theme's ink.
     """
     theirs, default = (known[setting] for known in _settings())
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
@@ -202,19 +202,19 @@ def outer_ink(style: Style, setting: str = "text.color") -> str:
 
 
 def outer_size(setting: str, ours: float) -> float | str:
-    """Size of such a text: the caller's setting if changed, or that of all fonts, else ours."""
+    """Font size of texts outside the cells: the caller's setting if changed, else ours."""
     theirs, default = ((known[setting], known["font.size"]) for known in _settings())
     size: float | str = theirs[0]
     return ours if theirs == default else size
 
 
 def file_dpi(style: Style) -> int:
-    """Pixels an inch of a PNG: :data:`DPI`, or twice as many where the user chose a width on the page."""
+    """Resolution of a PNG: :data:`DPI`, or twice that with a chosen width."""
     return DPI if style.width is None else 2 * DPI
 
 
 def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
-    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the style asks for."""
+    """A figure as a file of one of :data:`FORMATS`; PNGs at :func:`file_dpi`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
@@ -231,7 +231,7 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
 
 
 def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
-    """A picture as a PNG that names its resolution and its maker; ``options`` are Pillow's."""
+    """A picture as a PNG with resolution and software in its metadata; ``options`` are Pillow's."""
     buffer, maker = io.BytesIO(), PngInfo()
     maker.add_text("Software", "attnviz")
     picture.save(buffer, "png", dpi=(dpi, dpi), pnginfo=maker, **options)
@@ -239,7 +239,7 @@ def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """The defaults of matplotlib plus what makes files reproducible, whatever the user's own settings are.
+    """Matplotlib's defaults plus settings for reproducible files, whatever the user's settings.
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
     """

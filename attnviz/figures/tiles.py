@@ -1,6 +1,6 @@
-"""A figure of several matrices over the same positions, side by side and in groups, on one scale.
+"""Several matrices over the same positions in one figure, in groups, on one scale.
 
-Their columns may be other positions than their rows; each cell stays a square.
+Columns may be other positions than rows; cells are squares.
 """
 
 import math
@@ -41,8 +41,8 @@ class Tile:
 
     name: str  # above it
     values: Array  # [rows, columns]
-    shorter: tuple[str, ...] = ()  # shorter names, the fullest first, for where there is no room
-    norm: Normalize | None = None  # where it is another than that of the other tiles
+    shorter: tuple[str, ...] = ()  # shorter names, the fullest first
+    norm: Normalize | None = None  # if not that of the other tiles
     labels: Labels | None = None  # likewise, of its own positions
     pooled: int | None = None  # likewise
 
@@ -51,13 +51,13 @@ class Tile:
 class TilesPlan(ColourScale, PagePlan):
     """Matrices to draw."""
 
-    # a heading (empty where there is one group) and tiles, which stand in rows
+    # heading (empty for a single group) and tiles, in rows
     groups: tuple[tuple[str, tuple[Tile, ...]], ...]
     labels: Labels  # of the positions; of several texts those of the longest
-    keys: Labels | None = None  # of the columns, where they are other positions than the rows
+    keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
     rules: tuple[float, ...] = ()  # as for draw_matrix
-    target: float = 1.6  # inches of a tile's longer side, where there is room
+    target: float = 1.6  # inches of a tile's longer side, if there is room
 
 
 def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
@@ -77,11 +77,11 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
         grid = page.add_gridspec(sum(rows), columns)
         drawn: list[tuple[Axes, Tile, Cells]] = []
         for group, (heading, tiles) in enumerate(plan.groups):
-            for place, each in enumerate(tiles):
-                row, column = divmod(place, columns)
+            for index, each in enumerate(tiles):
+                row, column = divmod(index, columns)
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
-                sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
-                first = heading if place == 0 else ""
+                sides = "l" * (column == 0) + "b" * (index + columns >= len(tiles))
+                first = heading if index == 0 else ""
                 cells = _draw(ax, plan, each, style, sides=sides, vector=vector, inches=tile, heading=first)
                 if first:  # above the name of its first tile; it may be wider than this
                     text = fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI)
@@ -99,7 +99,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
 
 
 def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
-    """Draw the last matrix on the caller's Axes, with its numbers where cells have room; these carry the colours."""
+    """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
     tile = plan.groups[-1][1][-1]
     cells = _draw(ax, plan, tile, style)
     settled(ax.figure)
@@ -118,7 +118,7 @@ def _draw(
     inches: float | None = None,
     heading: str = "",
 ) -> Cells:
-    """One matrix, named above, and below a ``heading``; ``inches`` is its width until the Axes have their size."""
+    """Draw one matrix below its name and a ``heading``; ``inches``: its width until the Axes have their size."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, style, labels=tile.labels or plan.labels, keys=plan.keys,
@@ -140,8 +140,8 @@ def tile_pooling(
 ) -> tuple[int, int]:
     """Positions per cell, so that every cell has a pixel, and the interval of labels, in positions.
 
-    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
-    these are other positions, ``n`` are the positions of a tile that has fewer.
+    ``counts``: tiles of each group; ``target``: as for :class:`TilesPlan`; ``keys``: labels of the columns if other
+    positions; ``n``: positions of a tile with fewer.
     """
     _, inches, *_ = _geometry(labels, counts, target, style, keys)
     n = n or len(keys or labels)
@@ -174,5 +174,5 @@ def _geometry(
 
 
 def _beside(labels: Sequence[str], cell: float) -> float:
-    """Inches that labels take beside cells of so many inches."""
+    """Inches of labels beside cells of a size in inches."""
     return label_pixels(labels, label_size(cell * 72)) / DPI + 0.06

@@ -1,4 +1,4 @@
-"""The interactive page: plain data, packed, and one HTML file with a policy that lets nothing else run.
+"""The interactive page: packed data in one HTML file, under a content security policy.
 
 A weight p is kept as round(255 sqrt(p)): its error is about sqrt(p) / 255 at most, 0.004 for a weight of 1 and less
 for all others, where rounding p itself would lose every weight of a long text. On a page of many weights, those below
@@ -28,19 +28,19 @@ from attnviz.models.tokens import Positions
 from attnviz.models.wording import right_to_left
 
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
-"""Bytes that all patterns of a page may take, and those of one within a notebook."""
+"""Bytes of all patterns on a page, at most, and on one in a notebook."""
 
 ERROR = 0.004
 """The largest error of a weight on the page."""
 
 MANY = 4_000_000
-"""Weights of a page from which on those below 1/4 are kept in every other step, which takes a fifth off the file."""
+"""Weights of a page from which on those below 1/4 are stored in every other step, which saves a fifth of the file."""
 
 _HALF = 128
 """The byte of a weight of 1/4, or about."""
 
 _DENSEST = 8
-"""A pattern was never seen to pack to less than an eighth of its cells, unless it hardly counts at all."""
+"""Least bytes per cell of a packed pattern, by experience, unless it hardly counts at all."""
 
 K = TypeVar("K", bound=tuple[int, ...])
 
@@ -52,7 +52,7 @@ _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
 
 
 class PackedPattern:
-    """One pattern as a browser reads it, deflated while its rows come.
+    """One pattern in the page's format, deflated block by block.
 
     Args:
         triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
@@ -73,7 +73,7 @@ class PackedPattern:
         self._done.append(self._deflate.compress(kept.tobytes()))
 
     def text(self) -> str:
-        """All of it in base64."""
+        """The whole pattern in base64."""
         return b64encode(b"".join(self._done) + self._deflate.flush()).decode("ascii")
 
 
@@ -84,10 +84,10 @@ def pack(
     triangle: Callable[[K], bool],
     budget: int = BUDGET,
 ) -> dict[K, list[str]]:
-    """The patterns of as many heads as the budget has room for, at least of one.
+    """Pack the patterns of as many heads as the budget has room for, at least of one.
 
     Args:
-        ranked: ids of the heads; the first are kept.
+        ranked: ids of the heads, the most important first.
         patterns: from ids in their own order, and what makes an empty pattern of one, to each with its patterns,
             filled, one a side.
         cells: weights of a head, over all its sides, at most.
@@ -132,7 +132,7 @@ def axis_entry(units: Positions, segments: Sequence[int | None], words: Position
 
 
 def colours_entry() -> dict[str, dict[str, str]]:
-    """The 256 colours of weights and of differences, by theme, as hexadecimal digits: those of the figures."""
+    """The figures' 256 colours of weights and of differences in hexadecimal, by theme."""
     steps = np.arange(256)
     return {
         theme: {
@@ -148,8 +148,8 @@ def _hexadecimal(colours: Any) -> str:
     return values.tobytes().hex()
 
 
-def rounded(value: float | None) -> float | None:
-    """A number as the page has it: no more digits than it can show."""
+def short_float(value: float | None) -> float | None:
+    """Round to the digits that the page shows."""
     return None if value is None else round(float(value), 5)
 
 
@@ -169,12 +169,12 @@ def page_html(data: dict[str, Any], theme: str = "light") -> str:
         "script": script,
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _source("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("page.html"))
 
 
 @cache
 def script_text() -> str:
-    """All modules as one: a page that is opened from disk cannot import others."""
+    """All modules joined, since a page opened from disk cannot import files."""
     modules = (_IMPORT.sub("", _source(name)) for name in MODULES)
     return "\n".join(_EXPORT.sub("", module) for module in modules)
 

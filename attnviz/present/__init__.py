@@ -1,1 +1,1 @@
-"""What every command does with what it measured: tables, documents, figures on disk."""
+"""Presentation that all commands share: tables, documents, captions, output folder."""

@@ -1,4 +1,4 @@
-"""What every command writes beside its figures: the JSON document and its parts, the CSV table, the captions.
+"""Files beside the figures: the JSON document and its parts, the CSV table, the captions.
 
 What cannot be measured is None.
 """
@@ -43,12 +43,12 @@ _LIGATURE = re.compile(r"([-',])(?=\1)")
 """Before a character that LaTeX would join to the one before: ``--`` is a dash."""
 
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
-"""What a check says of a layer's output, which is not recomputed below level 3."""
+"""Fields of a check on a layer's output, which is not recomputed below level 3."""
 
 _OF_STACK = ("name", "letter", "n_layers", "n_heads")
 
 _FORMULA = ("=", "+", "-", "@", "\t")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that begin a formula in a spreadsheet."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
@@ -72,20 +72,20 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
 
 
 def stack_entry(layer: int) -> dict[str, Any]:
-    """Of a layer of an encoder-decoder, its kind of attention and its number there; nothing for other models."""
+    """Kind of attention and layer number within it, of an encoder-decoder; else empty."""
     return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
 
 
 def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
     """The text as the model read it, an entry a token; ``text`` as figures show it.
 
-    ``sink`` is why a token is one: ``special``, ``first``, ``found``; None where it is none.
+    ``sink`` is the reason why a token is one (``special``, ``first``, ``found``) or None.
     """
     columns = zip(tokens.ids, tokens.labels, tokens.special, tokens.words, tokens.sink, strict=True)
     return [
         {"id": token_id, "text": text, "special": special, "word": word}
-        | {"sink": ("special" if special else "found" if place else "first") if sink else None}
-        for place, (token_id, text, special, word, sink) in enumerate(columns)
+        | {"sink": ("special" if special else "found" if position else "first") if sink else None}
+        for position, (token_id, text, special, word, sink) in enumerate(columns)
     ]
 
 
@@ -132,7 +132,7 @@ def _text(value: Any) -> Any:
 
 
 def caption_files(folder: Path, kept: set[str], captions: dict[str, str]) -> dict[str, str]:
-    """Both files of captions, by name: of these figures, and of those of an earlier run that are kept in the folder."""
+    """Both files of captions by name: of these figures and of the earlier ones that stay in the folder."""
     earlier: dict[str, str] = {}
     if CAPTIONS in kept and (folder / CAPTIONS).is_file():
         text = (folder / CAPTIONS).read_text(encoding="utf-8", errors="replace")
@@ -142,9 +142,9 @@ def caption_files(folder: Path, kept: set[str], captions: dict[str, str]) -> dic
 
 
 def captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    """The content of the Markdown file, from the file name and the sentence of each figure.
+    """Make the Markdown file from the file name and the caption of each figure.
 
-    Files with the same sentence that differ only in their format share an entry. Sentences are taken as plain text.
+    Files with the same caption that differ only in their format share an entry. Captions are plain text.
     """
     entries = [(names, _MARKUP.sub(r"\\\1", sentence)) for names, sentence in _of_figures(captions)]
     return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
@@ -159,7 +159,7 @@ def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
 
 
 def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """File names and sentence of each figure; its formats stand together."""
+    """File names and caption of each figure, its formats together."""
     figures: dict[tuple[str, str], list[str]] = {}
     for name, sentence in captions:
         figures.setdefault((name.rpartition(".")[0], sentence), []).append(name)
@@ -167,28 +167,28 @@ def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def read_captions(text: str) -> list[tuple[str, str]]:
-    """File name and sentence of each figure, from what :func:`captions_text` wrote; other lines are passed over."""
+    """Parse what :func:`captions_text` wrote: file name and caption of each figure; other lines are skipped."""
     entries = filter(None, map(_ENTRY.fullmatch, text.splitlines()))
     return [(name, re.sub(r"\\(.)", r"\1", entry[2])) for entry in entries for name in entry[1].split(", ")]
 
 
 def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
-    """The document as JSON; ASCII only, so that no text can steer a terminal. Without ``indent`` it is one line.
+    """The document as ASCII JSON, so that no text can steer a terminal; one line without ``indent``.
 
     Raises:
-        OutputError: naming the number in it that is not finite, for which JSON has no word.
+        OutputError: a number is not finite; the message names it.
     """
     try:
         return json.dumps(content, indent=indent, allow_nan=False) + "\n"
     except ValueError as error:
-        place = next(_not_finite(content), "a number")
+        path = next(_not_finite(content), "a number")
         raise OutputError(
-            f"cannot write the results: {place} is not finite; nothing was written. A wider --dtype may help."
+            f"cannot write the results: {path} is not finite; nothing was written. A wider --dtype may help."
         ) from error
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A document that attnviz wrote; empty where it is another's, or none."""
+    """Read a document that attnviz wrote; empty for any other file, or none."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             return {}
@@ -207,17 +207,17 @@ def files_of(document: dict[str, Any]) -> set[str]:
 def texts_of(document: dict[str, Any]) -> frozenset[str]:
     """The texts that a document is of, and the paths of its corpora."""
     lists = {
-        key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
+        key: value if isinstance(value := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
     }
     corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
-    found = [document.get("text"), document.get("pair"), *lists["texts"], *lists["pairs"], *corpora]
-    return frozenset(text for text in found if isinstance(text, str))
+    texts = [document.get("text"), document.get("pair"), *lists["texts"], *lists["pairs"], *corpora]
+    return frozenset(text for text in texts if isinstance(text, str))
 
 
-def _not_finite(content: Any, place: str = "") -> Iterator[str]:
-    """Where numbers stand in a document that are NaN or infinite: ``heads.0.entropy``."""
+def _not_finite(content: Any, path: str = "") -> Iterator[str]:
+    """Paths of the numbers in a document that are NaN or infinite: ``heads.0.entropy``."""
     if isinstance(content, float) and not math.isfinite(content):
-        yield place
+        yield path
     parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in parts:
-        yield from _not_finite(value, f"{place}.{key}".removeprefix("."))
+        yield from _not_finite(value, f"{path}.{key}".removeprefix("."))

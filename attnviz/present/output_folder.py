@@ -1,4 +1,4 @@
-"""Results on disk: every file whole or not at all, and nothing touched that attnviz did not write."""
+"""Atomic writing of results; files that attnviz did not write are never touched."""
 
 import errno
 import hashlib
@@ -39,7 +39,7 @@ _STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
 
 
 class OutputFolder:
-    """A folder that receives all of a run's files at once, or none of them.
+    """Writes all of a run's files at once, or none of them.
 
     Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or an
     interruption leaves what was there before. The folder always holds one analysis: a rerun of the same (by the keys
@@ -56,7 +56,7 @@ class OutputFolder:
     """
 
     def __init__(self, path: Path, layout: FileLayout, overwrite: bool = False) -> None:
-        """Nothing is touched before the context is entered; ``overwrite``: pictures of another text too."""
+        """Touch nothing before the context is entered; ``overwrite``: remove pictures of another text, too."""
         self.path, self.layout, self.overwrite = path, layout, overwrite
         self._staging = path / f".attnviz-{os.getpid()}-{secrets.token_hex(4)}"
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
@@ -93,10 +93,10 @@ class OutputFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While the block runs, no other run moves files here.
+        """Keep other runs from moving files here inside the block.
 
         Raises:
-            OutputError: another run goes on doing so.
+            OutputError: another run has not finished within :data:`PATIENCE`.
         """
         until = time.monotonic() + PATIENCE
         while True:
@@ -118,10 +118,10 @@ class OutputFolder:
             unlock(held)
 
     def refuse_other_texts(self, texts: Iterable[str]) -> None:
-        """Refuse to remove pictures of other texts than these (or corpora, by their paths), unless told to.
+        """Check that no pictures of other texts (or corpora, by path) would be removed, unless ``overwrite``.
 
         Raises:
-            OutputError: with both.
+            OutputError: some would; the message names both texts.
         """
         earlier, now = read_document(self.path / self.layout.manifest), frozenset(texts)
         if self.overwrite or not earlier or (before := texts_of(earlier)) == now:
@@ -134,9 +134,9 @@ class OutputFolder:
             )
 
     def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
-        """Write one file, by its path relative to the folder; it appears there on :meth:`commit`.
+        """Stage one file by its path relative to the folder; :meth:`commit` moves it there.
 
-        ``more`` adds to what this run has written to it.
+        ``more`` appends to what this run has staged.
 
         Raises:
             OutputError: the disk is full, or the like.
@@ -156,7 +156,7 @@ class OutputFolder:
             captions: of this run's figures, by file name.
 
         Returns:
-            what is written: the content, and a list of the command's files in the folder.
+            the document as written: the content, and a list of the command's files in the folder.
 
         Raises:
             OutputError: a file that attnviz did not write has the name of one of these.
@@ -199,7 +199,7 @@ class OutputFolder:
             self.committed = True
 
     def __exit__(self, *_: object) -> None:
-        """Remove the hidden folder, and folders made for nothing."""
+        """Remove the staging folder, and other new folders that stayed empty."""
         with held_back():
             shutil.rmtree(self._staging, ignore_errors=True)
             unlock(self._lock)
@@ -225,15 +225,15 @@ class OutputFolder:
         return os.path.lexists(self.path / name)
 
     def _earlier(self) -> set[str]:
-        """What earlier runs wrote here, by their own document; only names that we give are believed."""
+        """Files of earlier runs as their document lists them; names that the command never gives are ignored."""
         manifest = read_document(self.path / self.layout.manifest)
         ours = {name for name in files_of(manifest) if self.layout.owns(name)}
         return ours | ({self.layout.manifest} if manifest else set())
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         earlier, names = self._earlier(), {*names, self.layout.manifest}
-        places = {name: self.path / name for name in sorted(names | earlier)}
-        if folders := [name for name, place in places.items() if place.is_dir() and not place.is_symlink()]:
+        paths = {name: self.path / name for name in sorted(names | earlier)}
+        if folders := [name for name, path in paths.items() if path.is_dir() and not path.is_symlink()]:
             raise OutputError(
                 f"{self.path} holds a folder named {folders[0]}, where attnviz writes a file of that name; move it "
                 "away, or choose another folder with -o."
@@ -274,10 +274,10 @@ def _named(texts: frozenset[str]) -> str:
 
 
 def folder_named(folder: object) -> Path:
-    """The folder of a name, in which ``~`` is a home.
+    """The folder of a name, ``~`` expanded.
 
     Raises:
-        UsageError: it is no text or path, or empty, or begins with the home of a user that there is not.
+        UsageError: it is no text or path, or empty, or begins with the home of an unknown user.
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
@@ -292,8 +292,8 @@ def lock(folder: Path) -> int | None:
     """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
 
     Returns:
-        what :func:`unlock` takes; None where folders cannot be locked (Windows, some network drives): there runs do not
-        wait for each other.
+        the argument of :func:`unlock`; None where folders cannot be locked (Windows, some network drives): runs do not
+        wait for each other there.
 
     Raises:
         BlockingIOError: another run holds it.
@@ -311,21 +311,21 @@ def lock(folder: Path) -> int | None:
 
 
 def unlock(held: int | None) -> None:
-    """Give a folder free again."""
+    """Release a lock."""
     if held is not None:
         os.close(held)
 
 
 def text_folder(texts: Sequence[str], corpora: Sequence[Path] = ()) -> str:
-    """``TEXT-HASH``: the beginning of the texts and of the corpora's names; the hash is of all texts and all places."""
+    """``TEXT-HASH``: the beginning of the texts and of the corpora's names; the hash is of all texts and all paths."""
     words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
-    places = "\0".join([*texts, *(str(corpus.absolute()) for corpus in corpora)])
-    digest = hashlib.sha256(places.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{words or 'text'}-{digest}" if places else "repeats"
+    identity = "\0".join([*texts, *(str(corpus.absolute()) for corpus in corpora)])
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{words or 'text'}-{digest}" if identity else "repeats"
 
 
 def _slug(text: str) -> str:
-    """The words of a text in small letters with hyphens between, as far as they can be part of a file's name here."""
+    """Words in lower case, joined by hyphens, without what this file system cannot have in a name."""
     writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
     words = "".join(character if character.isalnum() else " " for character in writable).split()
     return "-".join(words)[:_LONGEST].strip("-")

@@ -1,20 +1,25 @@
-"""Heads that papers name, as a table, and how a role and its direction are written."""
+"""Table of heads that papers name, and names of roles with their direction."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
-from attnviz.models.wording import visible
+from attnviz.models.wording import rounded, visible
 from attnviz.present.tables import cell, notes, plain_table
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
+
+if TYPE_CHECKING:
+    from attnviz.judge.roles import Role
+    from attnviz.profiles.store import StoredRole
 
 ARROWS = {
     "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",
     "pronoun_to_name": "pronoun→name", "name_to_pronoun": "name→pronoun",
 }  # fmt: skip
-"""Who attends to whom, as tables write it."""
+"""Directions as tables write them."""
 
 
 def role_name(role: str, direction: str | None) -> str:
@@ -23,8 +28,13 @@ def role_name(role: str, direction: str | None) -> str:
     return name if direction is None else f"{name} {ARROWS.get(direction, visible(direction))}"
 
 
+def role_numbers(role: "Role | StoredRole") -> str:
+    """``score 0.52, baseline 0.31, n = 1,234`` of a role over a corpus."""
+    return f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+
+
 def published_table(published: Sequence[PublishedHead]) -> Group:
-    """What papers say of heads of this model (at least one), with what to know before one quotes it."""
+    """Claims of papers on heads of this model (at least one), with caveats."""
     table = plain_table("")
     table.add_column("Role", no_wrap=True)
     table.add_column("Heads")

@@ -1,6 +1,6 @@
-"""What a command registers beside its measurement: how it says what it measured, its figures, and its files.
+"""The registry of presentations: what each command prints, draws and writes.
 
-The module ``report`` of a command has its ``REPORT``, with its views; how these are drawn is in its module ``views``.
+The module ``report`` of a command has its ``SPEC``, with its views; how these are drawn is in its module ``views``.
 Both are found by the name of the command when they are first needed: a measurement imports no rich, and a run without
 figures no matplotlib.
 """
@@ -24,13 +24,13 @@ R = TypeVar("R")
 
 
 def _none(*_: Any) -> tuple[str, ...]:
-    """No further columns, and no messages."""
+    """No further columns, no messages."""
     return ()
 
 
 @dataclass(frozen=True)
 class CommandSpec(Generic[R]):
-    """How a command says what it measured.
+    """What a command prints, draws and writes.
 
     Attributes:
         content: the JSON document but for its version and its list of figures; what was not measured is None.
@@ -39,13 +39,13 @@ class CommandSpec(Generic[R]):
         rows: of the CSV file, from the document; values of other names are left out.
         tables: what the terminal shows, for a width in columns.
         views: its figures, in the order of its documentation.
-        same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
-        top: rows of the ranked table unless more or fewer are asked for.
-        all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
-        style: of figures, unless another is given.
-        extra: names of further files that a run may write itself.
-        tensors: name and content of the safetensors file, which is written on request; None where there is none.
-        afterwards: messages for standard error, once everything is written; told the document.
+        same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
+        top: default rows of the ranked table.
+        all_selected: whether ``--select`` also sets the default of ``top`` to all.
+        style: default style of figures.
+        extra: names of further files that a run may write.
+        tensors: name and content of the safetensors file, written on request; None if there is none.
+        afterwards: called with the document once everything is written; returns messages for standard error.
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
@@ -63,7 +63,7 @@ class CommandSpec(Generic[R]):
     more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _none
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
-        """With the command's own number of rows where the caller gave none."""
+        """Fill in the command's default of ``top``."""
         if choices.top is not None:
             return choices
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
@@ -78,8 +78,8 @@ class FileLayout:
         table: the CSV file.
         table_text: from the document to the content of the table.
         others: what the names of all the other files match.
-        same: keys of the document; where they are equal to those of an earlier run, its files are kept.
-        folders: that some of these are in.
+        same: as for :class:`CommandSpec`.
+        folders: of these files, those below the output folder.
     """
 
     manifest: str
@@ -90,38 +90,38 @@ class FileLayout:
     folders: tuple[str, ...] = ()
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name, relative to the output folder, is one of the command's."""
+        """Whether the command writes files of this name, relative to the output folder."""
         return name == self.table or bool(self.others.fullmatch(name))
 
 
 def views_of(command: str) -> "tuple[View, ...]":
     """The views of a command, in the order of its documentation."""
-    return tuple(replace(view, command=command) for view in report_of(command).views)
+    return tuple(replace(view, command=command) for view in spec_of(command).views)
 
 
-def report_of(command: str) -> "CommandSpec[Any]":
-    """How a command tells its results."""
-    report: CommandSpec[Any] = import_module(f"attnviz.commands.{command}.report").REPORT
-    return report
+def spec_of(command: str) -> "CommandSpec[Any]":
+    """The ``SPEC`` of a command, by name."""
+    spec: CommandSpec[Any] = import_module(f"attnviz.commands.{command}.report").SPEC
+    return spec
 
 
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
-    """The views of these names, in the order of the command's report; without names those that are drawn by default.
+    """The views of these names in the order of the command's list; without names the default ones.
 
     Raises:
-        UsageError: no list of names, or an unknown one, with those that there are.
+        UsageError: no list of names, or an unknown one; the message lists the known ones.
     """
     from attnviz.figures.style import FORMATS
 
     views = views_of(command)
     known = [view.name for view in views]
-    for kind, given, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if given is None:
+    for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
+        if requested is None:
             continue
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            example = f": write {[name.strip() for name in given.split(',')]}" if isinstance(given, str) else ""
-            raise UsageError(f"expected a list of {kind}s, found {given!r}{example}.")
-        names = [name if isinstance(name, str) else repr(name) for name in given]
+        if isinstance(requested, str) or not isinstance(requested, Iterable):
+            example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
+            raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
+        names = [name if isinstance(name, str) else repr(name) for name in requested]
         unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
@@ -134,18 +134,18 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
 
 
 def layout_of(command: str) -> FileLayout:
-    """The files of a command, by its views and its report."""
+    """The files of a command, by its views and its spec."""
     from attnviz.figures.style import FORMATS
 
-    report, views, name = report_of(command), views_of(command), command.replace(".", "-")
-    tensors = [] if report.tensors is None else report.tensors[:1]
-    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *report.extra, *tensors])
+    spec, views, name = spec_of(command), views_of(command), command.replace(".", "-")
+    tensors = [] if spec.tensors is None else spec.tensors[:1]
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *spec.extra, *tensors])
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
     return FileLayout(
         manifest=f"{name}.json",
         table=f"{name}.csv",
-        table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),
+        table_text=lambda content: csv_text((*spec.columns, *spec.more_columns(content)), spec.rows(content)),
         others=re.compile("|".join([*pictures, *others])),
-        same=report.same,
+        same=spec.same,
         folders=tuple(view.stems.partition("/")[0] for view in views if "/" in view.stems),
     )

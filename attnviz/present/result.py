@@ -17,8 +17,8 @@ from attnviz.arguments import check_callback, check_switch, check_whole
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
-from attnviz.present.facts import FigureContext
-from attnviz.present.report import checked_views, layout_of, report_of, views_of
+from attnviz.present.figure_context import FigureContext
+from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Document(dict[str, Any]):
-    """A document as it was written; its repr is a line, since a notebook shows what a cell ends with."""
+    """A document as written, with a repr of one line for notebooks."""
 
     def __init__(self, content: dict[str, Any], folder: Path) -> None:
         super().__init__(content)
@@ -52,7 +52,7 @@ class Result:
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
             form of the command and of the folder inside.
-        first_view: what :meth:`figure` draws unless told otherwise; empty for the first of the command's views.
+        first_view: default view of :meth:`figure`; empty for the first of the command's views.
     """
 
     command: ClassVar[str]
@@ -60,7 +60,7 @@ class Result:
 
     @property
     def pair_note(self) -> str:
-        """How a pair of texts reached the model, where that needs saying; else empty."""
+        """Note on how a pair of texts reached the model, or ''."""
         return ""
 
     def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]") -> "Figure":
@@ -89,7 +89,7 @@ class Result:
             choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
         Returns:
-            what carries the colours, for ``figure.colorbar``.
+            the artist for ``figure.colorbar``.
 
         Raises:
             UsageError: no such figure, option or head, or a figure of several panels.
@@ -105,7 +105,7 @@ class Result:
         return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
 
     def document(self, figures: Sequence[str] = (), **choices: "Unpack[ViewOptionNames]") -> dict[str, Any]:
-        """The document of the command's JSON file, as plain Python values.
+        """The content of the command's JSON file, as plain Python values.
 
         Args:
             figures: paths of the figures, relative to the folder.
@@ -135,7 +135,7 @@ class Result:
         from attnviz.present.tables import notes, spaced
 
         note = [notes(self.pair_note)] if self.pair_note else []
-        return spaced([*report_of(self.command).tables(self, choices, width), *note])
+        return spaced([*spec_of(self.command).tables(self, choices, width), *note])
 
     def save(
         self,
@@ -157,7 +157,7 @@ class Result:
             formats: any of ``png``, ``svg``, ``pdf``.
             style: theme, scale and width.
             overwrite: remove pictures of another text that are there.
-            progress: told of every figure drawn.
+            progress: callback for every figure drawn.
             choices: what to draw and list; see :class:`attnviz.present.view.ViewOptions`.
 
         Returns:
@@ -188,10 +188,10 @@ class Result:
         formats: Sequence[str],
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """The same into a folder that is open already; see :meth:`save`."""
+        """Write as :meth:`save` does, into an open folder."""
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
-        if choices.tensors and (tensors := report_of(self.command).tensors):
+        if choices.tensors and (tensors := spec_of(self.command).tensors):
             name, content = tensors
             output.write(name, content(self, choices))
         for view in views if formats else ():
@@ -202,14 +202,14 @@ class Result:
         return output.commit(self._document(list(captions), choices), captions)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
-        """The views that are asked for and that this result has; of named ones, all must be there.
+        """The requested views that this result has.
 
         Args:
-            figures: names of views, or ``all``; None for those drawn by default, as far as there is something to draw.
+            figures: names of views, or ``all``; None for the default ones that have something to draw.
             formats: of the files.
 
         Raises:
-            UsageError: no list of names, an unknown one, or one that this result has no picture for.
+            UsageError: no list of names, an unknown view, or one that this result has no picture for.
         """
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:
@@ -220,7 +220,7 @@ class Result:
         return views
 
     def _repr_html_(self) -> str:
-        """For a notebook: the main figure, and below it the tables."""
+        """Main figure and tables for notebooks."""
         views = {view.name: view for view in self.wanted_views(None)}
         main = views.get(self.first_view) or next(iter(views.values()), None)
         picture = ""
@@ -264,11 +264,11 @@ class Result:
     def _choices(self, style: "Style | None", choices: "ViewOptionNames") -> "ViewOptions":
         from attnviz.present.view import ViewOptions
 
-        report = report_of(self.command)
-        return report.completed(ViewOptions.of(report.style if style is None else style, choices))
+        spec = spec_of(self.command)
+        return spec.completed(ViewOptions.of(spec.style if style is None else style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
-        content = report_of(self.command).content(self, choices)
+        content = spec_of(self.command).content(self, choices)
         note = {"pair_note": self.pair_note} if self.pair_note else {}
         return {"attnviz": __version__, **content, **note, "figures": list(figures)}
 
@@ -286,7 +286,7 @@ class TextResult(Result):
     """What a command measured on one text, or a pair of texts.
 
     Attributes:
-        text, pair: as given.
+        text, pair: the text, and the second one of a pair.
         tokens: the text as the model read it.
     """
 
@@ -296,22 +296,22 @@ class TextResult(Result):
     tokens: "Tokens"
 
     @property
-    def facts(self) -> FigureContext:
-        """What every figure, caption and table must say of it."""
+    def figure_context(self) -> FigureContext:
+        """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
         return FigureContext(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     @property
     def pair_note(self) -> str:
-        """How the pair reached a model without token types; see :attr:`attnviz.models.tokens.Tokens.pair_note`."""
+        """Note on a pair in a model without token types; see :attr:`attnviz.models.tokens.Tokens.pair_note`."""
         return self.tokens.pair_note
 
     @property
     def sinks(self) -> str:
-        """The sink positions of this text, in words; empty where it has none."""
+        """The sink positions of this text in words, or ''."""
         from attnviz.models.tokens import sinks_in_words
 
-        return sinks_in_words(self.tokens, self.facts.unit)
+        return sinks_in_words(self.tokens, self.figure_context.unit)
 
 
 class OfHeads(Generic[E]):
@@ -321,7 +321,7 @@ class OfHeads(Generic[E]):
     checkpoint: "Checkpoint"
 
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
-        """The entries of the heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``.
+        """The entries of the selected heads (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``.
 
         Without a selection all; one may stand without a list around it.
 
@@ -346,7 +346,7 @@ class OfHeads(Generic[E]):
         return frozenset(entry.id for entry in self.heads)
 
     def own(self, entry: E) -> E:
-        """The entry itself; UsageError unless it is one of :attr:`heads`."""
+        """Return the entry; UsageError unless it is one of :attr:`heads`."""
         if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
             return entry
         raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {entry!r}.")

@@ -1,4 +1,4 @@
-"""Tables for the terminal: columns as data, one look, and tables as plain text."""
+"""Tables for the terminal, made of columns as data."""
 
 import io
 import re
@@ -31,15 +31,13 @@ class Column(Generic[Row]):
 
     Attributes:
         title: what it holds; on a narrow terminal it wraps between words.
-        value: from a row: a text, or a number or None, which :func:`cell` writes.
+        value: from a row to a text, or to a number or None, which :func:`cell` writes.
         unit: of the values, below the title in brackets.
-        left: whether it is set to the left, as texts are.
-        least: a text may be cut to so many columns of the terminal where there is no room; None for numbers, which are
-            never cut.
-        fit: how a row is written in so many columns of the terminal; by default the text is cut at its end.
-        fold: whether a text without room goes on in further lines instead of being cut.
-        optional: on a narrow terminal the columns of the largest such number go first, together; None for one that
-            stays.
+        left: whether it is left-aligned, as texts are.
+        least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
+        fit: writes a row within a number of columns of the terminal; by default the text is cut at its end.
+        fold: whether a long text wraps instead of being cut.
+        optional: on a narrow terminal, columns of the largest number are left out first; None for one that stays.
     """
 
     title: str
@@ -77,16 +75,16 @@ class _Laid(Generic[Row]):
 
     @property
     def least(self) -> int:
-        """To how many it may be cut."""
+        """Least columns of the terminal."""
         least = self.column.least
         return self.widest if least is None else min(self.widest, max(least, self.title))
 
     def lines(self, room: int) -> list[str]:
-        """The title, in so many columns of the terminal."""
+        """The title's lines within a number of columns of the terminal."""
         return [part for line in self.column.header.split("\n") for part in textwrap.wrap(line, room) or [""]]
 
     def shown(self, rows: Sequence[Row], room: int) -> list[Text]:
-        """The cells in so many columns of the terminal; a last one that is of no row stays as it is."""
+        """The cells within a number of columns of the terminal; that of the last line is not cut."""
         shown = [_cut(self.column, row, text, room) for row, text in zip(rows, self.cells, strict=False)]
         return [*shown, *self.cells[len(rows) :]]
 
@@ -101,10 +99,10 @@ def column_table(
     caption: str = "",
     sections: Callable[[Row], object] | None = None,
 ) -> Table:
-    """A table of these columns, made for a width in columns of the terminal.
+    """Make a table for a width in columns of the terminal.
 
-    Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
-    first), columns that may go do so. Numbers are never cut.
+    If it is too wide, in this order: less space between columns, titles wrap, texts are cut (the longest first),
+    optional columns are left out. Numbers are never cut.
 
     The title says what the rows are and how they are ordered. ``last`` are the cells of a line below a rule, such as
     baselines; where ``sections`` of a row changes, an empty line stands between two rows.
@@ -131,7 +129,7 @@ def column_table(
 
 
 def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[int], bool]:
-    """The columns that a terminal has room for, how wide each is, and whether there is space between them."""
+    """The columns that fit, their widths, and whether there is space between them."""
 
     def room(wide: bool) -> int:
         return width - (1 + wide) * (len(laid) - 1)
@@ -154,7 +152,7 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
 
 
 def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
-    """A cell in so many columns of the terminal."""
+    """A cell within a number of columns of the terminal."""
     if text.cell_len <= room or column.fold:
         return text
     shown = text if column.fit is None else cell(column.fit(row, room))
@@ -164,10 +162,9 @@ def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
 
 
 def cell(value: object) -> Text:
-    """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured.
+    """Write a value into a table: fractions with two decimals, a dash for None.
 
-    A text stands as it is, but for what would steer a terminal: a string would be read as rich's markup, and labels
-    may hold brackets.
+    Control characters are removed. The result is a Text, since rich would read brackets in a string as markup.
     """
     if isinstance(value, Text):
         return value
@@ -181,7 +178,7 @@ def listed_of(listed: int, total: int) -> str:
 
 
 def left_out(shown: int, total: int, noun: str, file: str) -> str:
-    """The caption of a table that does not list everything; empty where it does."""
+    """The caption of a table that is cut short, or ''."""
     if shown >= total:
         return ""
     more = counted(total - shown, f"more {noun}")
@@ -189,10 +186,10 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
 
 
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
-    """How many heads were compared with the model, and how closely they agree.
+    """Sentence on how many heads were verified, and how closely they agree with the model.
 
-    ``more`` is what else was compared, before the last tolerance, and begins with a comma; ``sample`` is of which
-    texts, where not of all, and begins with a space.
+    ``more``: what else was compared, beginning with a comma; ``sample``: on which texts, if not all, beginning with a
+    space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
@@ -218,7 +215,7 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
 
 
 def _coarsely(verification: "Verification", dtype: str) -> str:
-    """In half precision, what the comparison could see and what not."""
+    """Sentence on the errors that half precision hides, or ''."""
     seen, row = verification.scale_seen, verification.tolerance.row
     if seen is None or row is None:
         return ""
@@ -235,17 +232,17 @@ def _coarsely(verification: "Verification", dtype: str) -> str:
 
 
 def notes(*lines: str) -> Text:
-    """The small print below tables; empty lines are left out."""
+    """Notes below tables; empty ones are left out."""
     return Text("\n".join(line for line in lines if line), style="dim")
 
 
 def titled(title: str, table: RenderableType) -> Group:
-    """A table below a title that may be wider than it is."""
+    """A table below a title that may be wider."""
     return Group(Text(title, style="bold"), table)
 
 
 def spaced(parts: Iterable[RenderableType]) -> Group:
-    """Tables and texts with an empty line between each two."""
+    """Tables and texts, separated by empty lines."""
     spread = [part for each in parts for part in (Text(), each)]
     return Group(*spread[1:])
 
@@ -281,10 +278,10 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
 
 
 def error(value: float) -> str:
-    """A rounding error, two digits."""
+    """A rounding error with two digits."""
     return f"{value:.1e}" if value else "0 (bit for bit)"
 
 
-def number(value: float | None) -> str:
-    """Two decimals; a dash for what cannot be measured."""
-    return "–" if value is None else rounded(value)
+def number(value: float | None, digits: int = 2) -> str:
+    """A number of decimals; a dash for None."""
+    return "–" if value is None else rounded(value, digits)

@@ -1,6 +1,6 @@
-"""A view: one kind of figure that a command draws, registered in the command's report; and how it is drawn.
+"""Views: the kinds of figures that a command draws, and their drawing.
 
-Everything that speaks of figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
+Everything about figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
 their captions, and the table of views in the guide. Only what draws imports matplotlib: the command's ``views.py``.
 """
 
@@ -42,7 +42,7 @@ class ViewOptionNames(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What a caller chose to see of a result; a command reads those that have a meaning for it.
+    """Options of figures and tables; each command reads those that concern it.
 
     Attributes:
         style: theme, scale and width of figures.
@@ -53,7 +53,7 @@ class ViewOptions:
         maps: the statistics that maps are drawn of; empty for the command's own.
         tensors: also write the file of tensors.
         relations: outline the pairs of each head's relation.
-        relation: which one, for all heads; None for that of the head's label or role.
+        relation: the relation for all heads; None for that of each head's label or role.
         budget: bytes that the patterns of a page may take.
     """
 
@@ -70,7 +70,7 @@ class ViewOptions:
 
     @classmethod
     def of(cls, style: Style | None, choices: ViewOptionNames) -> "ViewOptions":
-        """Check what a caller passed from Python.
+        """Check options from Python.
 
         Raises:
             UsageError: an unknown name, or a value of another kind.
@@ -92,14 +92,14 @@ class ViewOptions:
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
-        given: dict[str, Any] = {**choices, "maps": tuple(maps)}
-        given |= {"select": tuple(selection_texts(choices.get("select", ())))}
-        given |= {"relations": choices.get("relations", False) or relation is not None}
-        return cls(style=style or PLAIN, **given)
+        options: dict[str, Any] = {**choices, "maps": tuple(maps)}
+        options |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        options |= {"relations": choices.get("relations", False) or relation is not None}
+        return cls(style=style or PLAIN, **options)
 
 
 class Plan(Protocol):
-    """What a figure shows, as plain data, before anything is drawn."""
+    """Data of a figure, before drawing."""
 
     @property
     def stem(self) -> str:
@@ -107,24 +107,24 @@ class Plan(Protocol):
 
     @property
     def caption(self) -> str:
-        """One honest sentence: model, text, what is shown, scale."""
+        """One sentence: model, text, what is shown, scale."""
 
 
 def _nothing_missing(_: Any) -> str:
-    """Every result has such a picture."""
+    """Every result has the figure."""
     return ""
 
 
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
-    """How the pictures of a view are made; see ``DRAWINGS`` in a command's ``views.py``.
+    """The functions that draw a view; see ``DRAWINGS`` in a command's ``views.py``.
 
     Attributes:
-        plans: from a result to the plans of its pictures; the first is what ``result.figure(name)`` draws.
-        figure: a plan as a new figure; told whether it is for a vector file.
-        draw: a plan onto a caller's Axes; None where a picture has several panels.
+        plans: yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
+        figure: draws a plan as a new figure, for a raster or a vector file.
+        draw: draws a plan on a caller's Axes; None for pictures of several panels.
         missing: reason why a result has no such picture, or ''.
-        files: all pictures of a view in one format, where that is faster than one figure after another.
+        files: writes all pictures of a view in one format, if that is faster than figure by figure.
     """
 
     plans: Callable[[R, ViewOptions], Iterator[P]]
@@ -136,14 +136,14 @@ class Drawing(Generic[R, P]):
 
 @dataclass(frozen=True)
 class View:
-    """One kind of figure of a command, as its report registers it.
+    """One kind of figure of a command, as its ``SPEC`` registers it.
 
     Attributes:
         name: as ``--figures`` takes it.
-        shows: what it shows, in a line, for help and documentation.
-        stems: what the names of its files match, without suffix; default the name.
-        default: whether it is drawn unless others are asked for.
-        suffix: the only format of its files, whatever is asked for: ``html`` of a page, which is no figure.
+        shows: one line for help and documentation.
+        stems: regular expression of its files' names without suffix; default the name.
+        default: whether it is drawn by default.
+        suffix: the only format of its files: ``html`` of a page, which is no figure.
         command: that draws it; :func:`attnviz.present.report.views_of` fills it in.
     """
 
@@ -161,7 +161,7 @@ class View:
         return drawings[self.name]
 
     def written(self, result: Any, choices: ViewOptions, formats: Sequence[str]) -> Iterator[File]:
-        """Every file of the view, drawn one after another."""
+        """Yield every file of the view."""
         drawing = self.drawing
         if drawing.files is not None:
             for file_format in [self.suffix] if self.suffix else formats:
@@ -174,16 +174,16 @@ class View:
 
 
 def page_view(stem: str, shows: str) -> View:
-    """The view ``page`` of a command, in a file of this stem."""
+    """Make the view ``page`` of a command, with this file stem."""
     return View("page", shows, stems=stem, default=False, suffix="html")
 
 
 def page_drawing(
     stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = _nothing_missing
 ) -> Drawing[R, Any]:
-    """That view's drawing, of the same stem.
+    """Make the drawing of the view ``page``.
 
-    ``content`` makes of a result what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
+    ``content`` returns ``PageData`` as in ``attnviz/page/patterns.js``, with ``caption``.
     """
 
     def written(result: R, choices: ViewOptions, _: str) -> Iterator[File]:

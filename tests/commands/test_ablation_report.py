@@ -11,7 +11,7 @@ import pytest
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import REPORT
+from attnviz.commands.ablate.report import SPEC
 from attnviz.commands.ablate.wording import amount, compensation_text, interval, source_line
 from attnviz.models.head_ids import HeadId, all_heads
 from tests.support.ablations import TEXTS, measured
@@ -243,7 +243,7 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["compensation"] == {"text": compensation_text(made_up), "removable": 3}
     assert (content["gradient"]["of"], set(content["gradient"]["spearman"])) == ("next-token loss", {"loss", "kl"})
-    rows: list[dict[str, Any]] = list(REPORT.rows(content))
+    rows: list[dict[str, Any]] = list(SPEC.rows(content))
     assert len(rows) == 12
     assert [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")] == [
         0.5,

@@ -56,7 +56,7 @@ def test_a_rollout_is_that_of_the_encoder_alone(models, family):
         rolled = (pattern[0].mean(0) + torch.eye(ids.shape[1])) / 2 @ rolled
     torch.testing.assert_close(found.weights[-1], rolled, atol=1e-5, rtol=0)
     assert len(found.layers) == 2
-    assert found.facts.model.endswith(" (encoder)")
+    assert found.figure_context.model.endswith(" (encoder)")
     report = " ".join(found.report().split())
     assert f"{family} is an encoder-decoder; this command measures its encoder alone." in report
     model = found.document()["model"]

@@ -99,7 +99,7 @@ def test_every_picture_has_the_rows_and_all_columns(kind, drop, tmp_path):
     assert {path.stem for path in tmp_path.iterdir()} >= {"overview", "map-entropy", "mean", "panel", "text", "heads"}
     document = json.loads((tmp_path / "heads.json").read_text())
     assert document["options"]["queries"] == analysis.options.queries
-    assert "alone)" in (tmp_path / "captions.md").read_text() or "alone)" in analysis.facts.text_line
+    assert "alone)" in (tmp_path / "captions.md").read_text() or "alone)" in analysis.figure_context.text_line
     assert analysis.pattern("L1H0").shape == (len(analysis.units), len(analysis.keys))
     for view in ("page", "pair"):
         with pytest.raises(UsageError, match="leave out --queries"):

@@ -197,8 +197,8 @@ def test_every_part_has_its_own_texts_and_patterns(found):
     assert [len(part.heads) for part in found.parts] == [8, 12, 12]
     assert [part.pattern(part.heads[0].id).shape for part in found.parts] == [(n, n), (m, m), (m, n)]
     assert (decoder.units.labels[0], cross.keys.labels[-1]) == ("<pad>", "</s>")
-    assert (encoder.facts.texts, cross.facts.sizes) == ((SOURCE,), (n, m))
-    assert f"({n} tokens) → “{TARGET}” ({m} tokens)" in cross.facts.text_line
+    assert (encoder.figure_context.texts, cross.figure_context.sizes) == ((SOURCE,), (n, m))
+    assert f"({n} tokens) → “{TARGET}” ({m} tokens)" in cross.figure_context.text_line
     own = whole_pattern(found.attention, found.head("X1H2").id.layer)[0, 2]
     torch.testing.assert_close(found.pattern("X1H2"), own)
     assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())
@@ -424,10 +424,10 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
     assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
     encoder, decoder, cross = two.parts
     n, m = len(two.tokens), len(two.target.tokens)
-    assert encoder.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens)"
-    assert decoder.facts.text_line == f"“{TARGET}” ({m} tokens)"
-    assert cross.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens) → “{TARGET}” ({m} tokens)"
-    assert cross.facts.subject.endswith(f"on “{SOURCE}” and “a dog ran away” → “{TARGET}”")
+    assert encoder.figure_context.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens)"
+    assert decoder.figure_context.text_line == f"“{TARGET}” ({m} tokens)"
+    assert cross.figure_context.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens) → “{TARGET}” ({m} tokens)"
+    assert cross.figure_context.subject.endswith(f"on “{SOURCE}” and “a dog ran away” → “{TARGET}”")
 
 
 def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):

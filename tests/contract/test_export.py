@@ -23,7 +23,7 @@ from attnviz.language.parsers import Vocabulary
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.documents import captions_text, json_text, latex_captions_text, read_captions
 from attnviz.present.output_folder import OutputFolder
-from attnviz.present.report import layout_of, report_of
+from attnviz.present.report import layout_of, spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
 from tests.support.hand_made import LABELS, by_design, hand_made
@@ -42,7 +42,7 @@ def document_of(analysis, heads=None, figures=("overview.png",)):
 
 
 def attention_bytes(analysis):
-    name, tensors = report_of("heads").tensors
+    name, tensors = spec_of("heads").tensors
     assert name == "attention.safetensors"
     return tensors(analysis, ViewOptions())
 

@@ -14,7 +14,7 @@ import attnviz
 from attnviz.errors import OutputError, UsageError
 from attnviz.present import documents, output_folder
 from attnviz.present.output_folder import OutputFolder
-from attnviz.present.report import report_of
+from attnviz.present.report import spec_of
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
 from tests.contract.test_export import HEADS, contents, save
@@ -79,7 +79,7 @@ def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_pa
 
 def test_what_makes_a_run_the_same_includes_the_weights():
     for command in ("heads", "outputs", "compare", "explain", "rollout", "ablate", "profile"):
-        assert {"model", "models"} & set(report_of(command).same)
+        assert {"model", "models"} & set(spec_of(command).same)
     for command in ("heads", "outputs", "explain", "rollout", "ablate"):  # compare and profile: where they are typed
         assert len(result_of(command).document()["model"]["weights_sha256"]) == 64
 

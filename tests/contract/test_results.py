@@ -25,7 +25,7 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.figures.style import FORMATS, Style, figure_bytes
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import read_captions
-from attnviz.present.report import layout_of, report_of, views_of
+from attnviz.present.report import layout_of, spec_of, views_of
 from attnviz.present.result import Result
 from attnviz.present.view import ViewOptions
 from tests.support.corpora import sentences, treebank
@@ -179,7 +179,7 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
     assert ", ".join(re.findall(r"^% (.*\.svg.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
     rows = (tmp_path / "new" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    assert rows[0] == ",".join(report_of(command).columns)
+    assert rows[0] == ",".join(spec_of(command).columns)
     assert len(rows) > 1
     assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay
     assert result.save(tmp_path / "bare", figures=[])["figures"] == []

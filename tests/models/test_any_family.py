@@ -84,7 +84,7 @@ def test_a_family_that_is_reproduced_is_verified_with_the_option_too() -> None:
     assert result.verification.level == 4
     assert result.report().startswith("Verified")
     assert result.document()["verification"]["passed"] is True
-    assert "verified" not in result.facts.model
+    assert "verified" not in result.figure_context.model
 
 
 # --- what is wrong must fail -----------------------------------------------------------------------------------------

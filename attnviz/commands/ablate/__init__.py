@@ -1,1 +1,1 @@
-"""The command ``attnviz ablate``: what happens without a head."""
+"""The command ``attnviz ablate``: effects of removing heads."""

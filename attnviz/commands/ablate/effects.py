@@ -1,4 +1,4 @@
-"""What removing heads does: metrics of a batch, summed over texts, then estimates of heads and sets with intervals."""
+"""Effects of removing heads: metrics of a batch, and estimates of heads and sets with intervals."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ REPLICATES, _TAIL = 1000, 0.025
 VERDICTS = _SUPER, _SUB, _NONE, _NO_COST, _DEPENDS = (
     "super-additive", "sub-additive", "no difference shown", "no cost", "depends on the method",
 )  # fmt: skip
-"""What can be said of heads removed together; see :meth:`SetEffect.verdict`."""
+"""Verdicts on heads removed together; see :meth:`SetEffect.verdict`."""
 
 _CHUNK = 2**24
 """Logits that are computed at a time: 64 MiB in float32."""
@@ -31,7 +31,7 @@ HeadSet = frozenset[HeadId]
 
 
 class BatchMetrics:
-    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them."""
+    """Metrics of a batch, relative to the final states and predictions of the unchanged model."""
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
         """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
@@ -42,7 +42,7 @@ class BatchMetrics:
         labels = [label for each in inputs.inputs for label in each.labels]
         self._labels, self._labelled = torch.tensor(labels, device=device) if labels else None, bool(labels)
         self._states = final[self._row, self._position]  # [positions, d_model]
-        # sums of the unchanged model's loss and of what it predicts right, [2, rows]; None where nobody says what is
+        # sums of the unchanged model's loss and of its right predictions, [2, rows]; None without targets
         self.clean: Tensor | None = None
         if not labels and kind_of(checkpoint) == STATES:
             return
@@ -86,7 +86,7 @@ class BatchMetrics:
         return torch.cat(changes)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
-        """The derivative by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
+        """Gradient by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
         assert self._labels is not None
         gradient = torch.zeros(self._shape, dtype=self._states.dtype, device=self._states.device)
         for part in self._parts():
@@ -118,7 +118,7 @@ class BatchMetrics:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval by a bootstrap over texts; no interval where these are too few."""
+    """A number and its 95 % interval by a bootstrap over texts; None with too few texts."""
 
     value: float
     low: float | None
@@ -126,45 +126,45 @@ class Estimate:
 
     @property
     def side(self) -> int | None:
-        """1 or -1 where all of the interval is above or below zero, 0 where zero is in it; None without one."""
+        """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""
         return None if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
 
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """What removing one head alone does."""
+    """Effect of removing one head."""
 
     id: HeadId
-    rank: int  # from 1 for the head whose removal does the most, by the first metric
+    rank: int  # from 1 for the largest effect by the first metric
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
-    gradient: float | None  # its importance by Michel et al. 2019; None where it was not measured
+    gradient: float | None  # importance by Michel et al. 2019; None if not measured
     gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
-    second: dict[str, Estimate] | None = None  # damage by the second method; None where that was not measured
+    second: dict[str, Estimate] | None = None  # damage by the second method; None if not measured
 
 
 @dataclass(frozen=True)
 class SetEffect:
-    """What removing several heads at once does by one method, beside what they do one at a time."""
+    """Effect of removing several heads at once by one method, beside their effects one at a time."""
 
     heads: tuple[HeadId, ...]
     layer: int | None  # None for a set over layers
     damage: dict[str, Estimate]  # of the set, by metric, per token; positive as for a head
     singles: dict[str, Estimate]  # sum of what its heads do one at a time
-    excess: dict[str, Estimate]  # how much more the set does than that sum
-    second: "SetEffect | None" = None  # the same heads by the second method; None where that was not measured
+    excess: dict[str, Estimate]  # effect of the set minus that sum
+    second: "SetEffect | None" = None  # the same heads by the second method; None if not measured
 
     @property
     def by_method(self) -> tuple["SetEffect", ...]:
-        """The set by each method that was measured, as in ``Ablation.methods``."""
+        """The set by each measured method, in the order of ``Ablation.methods``."""
         return (self,) if self.second is None else (self, self.second)
 
     def ratio(self, metric: str) -> float | None:
-        """How many times the sum of its heads one at a time it does; None unless both are positive."""
+        """Effect of the set divided by the sum of its heads one at a time; None unless both are positive."""
         together, singles = self.damage[metric].value, self.singles[metric].value
         return together / singles if together > 0 and singles > 0 else None
 
     def reading(self, metric: str) -> str | None:
-        """What this one method shows, which settles nothing by itself; None where there are no intervals.
+        """Verdict of this method alone, which is not enough by itself; None without intervals.
 
         ``no difference shown``: the interval of :attr:`excess` has zero in it. ``no cost``: it has not, but what the
         set costs is not clearly above zero, whatever single heads do. ``super-additive``: the set does more than the
@@ -176,9 +176,9 @@ class SetEffect:
         return _NO_COST if self.damage[metric].side != 1 else _SUPER if side > 0 else _SUB
 
     def verdict(self, metric: str) -> str | None:
-        """What two methods agree on, one of :data:`VERDICTS`: their :meth:`reading`, or ``depends on the method``.
+        """Joint verdict of two methods, of :data:`VERDICTS`: their common :meth:`reading` or ``depends on the method``.
 
-        None where there are no intervals, or only one method.
+        None without intervals, or with one method.
         """
         readings = [each.reading(metric) for each in self.by_method]
         if len(readings) < 2 or None in readings:
@@ -188,7 +188,7 @@ class SetEffect:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A number of heads removed: the least important ones, and as many in a random order."""
+    """Effect of removing a number of heads: the least important ones, and as many at random."""
 
     removed: int
     least: SetEffect
@@ -197,7 +197,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """Ever more heads removed: the least important first, and in a random order."""
+    """Effects of removing more and more heads: the least important first, and in random order."""
 
     order: tuple[HeadId, ...]
     random_order: tuple[HeadId, ...]
@@ -205,7 +205,7 @@ class Curve:
 
 
 class Bootstrap:
-    """From sums over each text to means per token, with intervals."""
+    """Bootstrap over texts: from sums per text to means per token with intervals."""
 
     def __init__(
         self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]]
@@ -217,7 +217,7 @@ class Bootstrap:
         self.sums = [dict(each) for each in sums]
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
-        """Of sums [n_texts, 2], by the name of the metric."""
+        """Estimates by metric, from sums [n_texts, 2]."""
         means = (self._weights @ sums) / self._tokens[:, None]  # [1 + replicates, 2]
         low = high = [None] * len(self._names)
         if len(means) > 1:
@@ -226,7 +226,7 @@ class Bootstrap:
         return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
-        """The heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
+        """Heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
         damage, *more = (
             {head: self.estimates(total) for heads, total in sums.items() if len(heads) == 1 for head in heads}
             for sums in self.sums
@@ -246,7 +246,7 @@ class Bootstrap:
         )
 
     def of_set(self, heads: HeadSet) -> SetEffect:
-        """A set beside its heads one at a time, by every method that removed it."""
+        """Effect of a set beside its heads one at a time, by every method that removed it."""
         effects = [self._of_set(heads, sums) for sums in self.sums if heads in sums]
         return replace(effects[0], second=effects[1] if len(effects) > 1 else None)
 
@@ -263,15 +263,15 @@ class Bootstrap:
 
 
 def layer_normalised(importance: Tensor) -> Tensor:
-    """Importance [n_layers, n_heads] over its l2 norm in each layer, as in the paper; 0 where all of a layer are 0."""
+    """Importance [n_layers, n_heads] divided by its l2 norm per layer, as in the paper; 0 in a layer of zeros."""
     return normalize(importance, dim=-1, eps=torch.finfo(importance.dtype).tiny)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, equal values sharing their mean rank; None for fewer than three, or all alike."""
+    """Spearman's rank correlation, ties sharing their mean rank; None for fewer than three values, or equal ones."""
     if len(first) < 3:
         return None
-    given = torch.tensor([first, second], dtype=torch.float64)
-    below, alike = (compare(given[:, None], given[:, :, None]).sum(2) for compare in (torch.lt, torch.eq))
+    values = torch.tensor([first, second], dtype=torch.float64)
+    below, alike = (compare(values[:, None], values[:, :, None]).sum(2) for compare in (torch.lt, torch.eq))
     correlation = float(torch.corrcoef(below + (alike + 1) / 2)[0, 1])
     return None if math.isnan(correlation) else correlation

@@ -1,4 +1,4 @@
-"""Run a model once, then resume it at the layer at which heads are taken out: all layers below keep their results.
+"""Run a model once, then resume it at the layer of removed heads; all layers below keep their results.
 
 What a head writes is decided where the heads' weighted values stand side by side, just before W_O: the head's slice of
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
@@ -24,7 +24,7 @@ from attnviz.trace.recorder import in_blocks
 
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a removed head's weighted values, by one of :data:`attnviz.options.METHODS`.
+    """Replaces a removed head's weighted values by one of :data:`attnviz.options.METHODS`.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
     head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]. ``uniform``:
@@ -36,24 +36,24 @@ class Replacement:
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and named, of a module."""
+"""Positional and keyword arguments of a module."""
 
 
 @dataclass(frozen=True)
 class KeptPass:
-    """One pass of the model as it is, with what its layers were given."""
+    """An unchanged pass of the model, with the inputs of its layers."""
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: dict[int, Tensor]  # by layer what W_K and W_V are applied to; empty unless asked for
+    attention_inputs: dict[int, Tensor]  # by layer the input of W_K and W_V; empty unless requested
     o_proj: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
-    inputs: dict[str, Tensor]  # what the model was given
-    encoded: Tensor | None = None  # of an encoder-decoder what its encoder gave, [rows, n, d_model]
+    inputs: dict[str, Tensor]  # the model's inputs
+    encoded: Tensor | None = None  # of an encoder-decoder its encoder's output, [rows, n, d_model]
 
 
 @contextmanager
 def running(checkpoint: Checkpoint) -> Iterator[None]:
-    """Eager attention in blocks of rows, no dropout, no gradients and no autocast, for as long as the block takes.
+    """Eager attention in blocks of rows, no dropout, no gradients and no autocast inside the block.
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
@@ -66,8 +66,8 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _pre_hook(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
-    """Until the handle's block ends, call the hook with a module's arguments before it runs; it may return others."""
-    return module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
+    """Register a hook that gets a module's arguments before it runs; it may return others."""
+    return module.register_forward_pre_hook(lambda _, *arguments: hook(*arguments), with_kwargs=True)
 
 
 def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -90,12 +90,12 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
 
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
-    """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
+    """Run the model once inside :func:`running`, and keep every layer's input, optionally also that of attention."""
     calls, attention_calls, o_proj = dict[int, _Arguments](), dict[int, _Arguments](), dict[int, _Arguments]()
     encoded: list[Tensor] = []
 
-    def keep(at: dict[int, _Arguments], layer: int, *given: Any) -> None:
-        at[layer] = given[0], given[1]
+    def keep(at: dict[int, _Arguments], layer: int, *arguments: Any) -> None:
+        at[layer] = arguments[0], arguments[1]
 
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
@@ -107,7 +107,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         final = final_states(checkpoint, inputs)
-    attention_inputs = {layer: _attention_input(*given) for layer, given in attention_calls.items()}
+    attention_inputs = {layer: _attention_input(*arguments) for layer, arguments in attention_calls.items()}
     values = {layer: args[0] for layer, (args, _) in o_proj.items()}
     return KeptPass(calls, attention_inputs, values, final, inputs, encoded[0] if encoded else None)
 
@@ -134,16 +134,18 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
 
 def _run_again(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int) -> Tensor:
     """Run an encoder-decoder on stacked copies of a batch, only its decoder where nothing in the encoder changes."""
-    given: dict[str, Any] = {name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()}
+    inputs: dict[str, Any] = {
+        name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()
+    }
     if layer >= checkpoint.stacks[1].first and kept.encoded is not None:
-        del given["input_ids"]
-        given["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
-    return final_states(checkpoint, given)
+        del inputs["input_ids"]
+        inputs["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
+    return final_states(checkpoint, inputs)
 
 
 @contextmanager
 def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
-    """Inside the block, a layer's attention takes these weighted values instead of computing them for every copy."""
+    """Inside the block, a layer's attention uses these weighted values instead of computing them for every copy."""
     module: Any = layer.pattern
     before = vars(module).get("forward")
     module.forward = lambda *_, **__: (layer.o_proj(values) if layer.output is module else values, None)
@@ -178,7 +180,7 @@ def removed_heads(
     attention_mask: Tensor,
     decoder_mask: Tensor | None = None,
 ) -> Iterator[None]:
-    """Inside the block, each copy of a batch lacks the heads of one variant.
+    """Remove the heads of one variant from each copy of a batch, inside the block.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
     copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
@@ -225,7 +227,7 @@ def removed_heads(
 
 
 def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableHandle:
-    """Until the handle's block ends, the heads of a layer are multiplied by gates, [rows, n_heads]."""
+    """Multiply the heads of a layer by gates, [rows, n_heads], until the handle is removed."""
 
     def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         heads = args[0].unflatten(-1, (checkpoint.n_heads_of(layer), -1))
@@ -235,7 +237,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:
-    """What every head would give with uniform attention, [copies * rows, n, n_heads, d_head]."""
+    """Weighted values of every head under uniform attention, [copies * rows, n, n_heads, d_head]."""
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
     allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window)
     if checkpoint.stacks and layer >= checkpoint.stacks[2].first:

@@ -1,4 +1,4 @@
-"""What heads are removed on and what is measured: texts and corpora, a model's inputs in batches, and the metrics.
+"""Inputs and metrics of an ablation: texts and corpora, batches of model inputs.
 
 An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
 text gives as many inputs as it has tokens to mask. Of a text that is classified, one token is read.
@@ -20,14 +20,14 @@ from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"
-"""What is measured: how well the next token is predicted, or a masked one, or how far the final states move; of a
+"""Kinds of measurement: how well the next token is predicted, or a masked one, or how far the final states move; of a
 classifier how well the labelled class is predicted, or how far the probabilities of its classes move."""
 
 _TOKENS = 4096
-"""Of a batch, with padding, so that long texts do not make large batches."""
+"""Most tokens of a batch, padding included."""
 
 _FULL, _SLACK = 0.97, 1
-"""Of the longest input of a batch, what the shortest has at least, and by how many tokens it may fall short of that.
+"""Least length of a batch's shortest input, as a share of the longest, and tokens of slack below that.
 
 Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
 """
@@ -38,16 +38,16 @@ _LOGITS = 2**26
 _SUFFIXES = (".txt", ".conllu", ".tsv")
 
 Tell = Callable[[int, int], None]
-"""Told how many texts or inputs are done, of how many."""
+"""Progress callback: texts or inputs done, and their total."""
 
 
 class Metric(NamedTuple):
-    """A number that says how much worse a model is without heads, 0 where they change nothing."""
+    """A measure of how much worse a model is without heads; 0 for no change."""
 
     name: str  # in documents
     title: str
     unit: str
-    signed: bool = False  # whether it can be negative: removing a head may also help
+    signed: bool = False  # whether it can be negative, since removing a head may help
 
 
 METRICS = {
@@ -64,7 +64,7 @@ without the heads). ``cosine``: one minus the cosine of the final states. ``l2``
 
 @dataclass(frozen=True)
 class Sources:
-    """What texts and corpora were given, and all texts to measure on, in order."""
+    """Texts and corpora, and all texts to measure on, in order."""
 
     texts: tuple[Text, ...]
     given: tuple[str, ...]  # texts that are not of a corpus
@@ -75,9 +75,9 @@ class ModelInput(NamedTuple):
     """One input of the model; the final states at some positions are compared."""
 
     item: EncodedText
-    text: int  # which of the measured texts it is of
+    text: int  # index of the measured text
     positions: tuple[int, ...]
-    labels: tuple[int, ...]  # what is to be predicted at these positions; empty where nothing is
+    labels: tuple[int, ...]  # targets at these positions; empty without a prediction
 
 
 class InputBatch(NamedTuple):
@@ -87,7 +87,7 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
-def read_sources(given: Sequence[str | Path], limit: int | None, label: str | None = None) -> Sources:
+def read_sources(items: Sequence[str | Path], limit: int | None, label: str | None = None) -> Sources:
     """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
 
     ``label`` is the class of all texts; a ``.tsv`` brings the class of each.
@@ -97,10 +97,10 @@ def read_sources(given: Sequence[str | Path], limit: int | None, label: str | No
         TextError: a text is blank.
         CorpusError: a corpus cannot be read or does not exist.
     """
-    if not given:
+    if not items:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu; .tsv with labels).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
-    for each in given:
+    for each in items:
         kind = _source_kind(each)
         if kind == "folder":
             raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
@@ -127,9 +127,9 @@ def read_sources(given: Sequence[str | Path], limit: int | None, label: str | No
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
-def _source_kind(given: str | Path) -> str:
-    """``folder``, if written as a path; ``corpus``, also where there is none of this path or suffix; else ``text``."""
-    name, is_path = str(given), isinstance(given, Path)
+def _source_kind(item: str | Path) -> str:
+    """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
+    name, is_path = str(item), isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
     try:
         is_file, is_folder = Path(name).is_file(), Path(name).is_dir()
@@ -141,7 +141,7 @@ def _source_kind(given: str | Path) -> str:
 
 
 def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
-    """What can be measured: predictions with a head for classes or for tokens, else final states.
+    """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
     Raises:
         UsageError: a text has a label, but the model no classes.
@@ -167,7 +167,7 @@ def metrics_of(kind: str) -> tuple[Metric, Metric]:
 def model_inputs(
     checkpoint: Checkpoint, texts: Sequence[Text], kind: str, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """The inputs that the model reads of texts, and the texts that give any; ``warn`` is told of those left out.
+    """Make model inputs of texts; also returns the texts that give any. ``warn``: called for each text left out.
 
     Raises:
         TextError: a text given as an argument cannot be measured, or none can.
@@ -214,31 +214,31 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
 
 
 def with_targets(
-    checkpoint: Checkpoint, sources: Sources, given: str | None, max_new_tokens: int | None, tell: Tell
+    checkpoint: Checkpoint, sources: Sources, target: str | None, max_new_tokens: int | None, tell: Tell
 ) -> Sources:
-    """Add what the decoder of an encoder-decoder reads: the target given, or what it writes, greedily.
+    """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
     Raises:
         UsageError: one target for several texts.
-        TextError: the model writes nothing after a text, or cannot.
+        TextError: the model generates nothing for a text, or cannot.
     """
     if not checkpoint.stacks:
         return sources
     n, targets = len(sources.texts), list[Text]()
-    if given is not None and n != 1:
+    if target is not None and n != 1:
         raise UsageError(
             f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
             "target for each."
         )
     for text in sources.texts:
-        read = target_tokens(checkpoint, checkpoint.tokenize(text.text), given, False, max_new_tokens)
+        read = target_tokens(checkpoint, checkpoint.tokenize(text.text), target, False, max_new_tokens)
         targets.append(replace(text, target=read.text))
         tell(len(targets), n)
     return replace(sources, texts=tuple(targets))
 
 
 def _class_of(text: Text, classifier: Classifier) -> int:
-    """The number of a text's class; the message about an unknown one names its line."""
+    """Number of a text's class; UsageError for an unknown one names the line."""
     try:
         return classifier.number(text.label or "")
     except UsageError as error:
@@ -251,7 +251,7 @@ def _class_of(text: Text, classifier: Classifier) -> int:
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
-    """Batch inputs of about one length, of long ones fewer than the batch size.
+    """Batch inputs of similar length, fewer of long ones.
 
     The order of the batches is drawn: a sample of them then has inputs of all lengths, and the time left can be told
     from the time passed.

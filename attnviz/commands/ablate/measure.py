@@ -1,4 +1,4 @@
-"""Remove every head of a running model, measure what it does without, and set single heads against sets of them."""
+"""Remove heads of a running model and measure the change, one at a time and in sets."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ from attnviz.progress import Progress
 from attnviz.texts.reading import Text
 
 MANY = 2000
-"""Inputs from which on a message gives their number; attnviz's own choice."""
+"""Inputs from which on a message gives their number."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class AblationOptions:
 
     @property
     def methods(self) -> tuple[str, str]:
-        """:attr:`method`, and that which a verdict needs beside it: ``mean``, and beside that ``uniform``."""
+        """:attr:`method`, and the second one of a verdict: ``mean``, or ``uniform`` beside ``mean``."""
         return self.method, "uniform" if self.method == "mean" else "mean"
 
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Result):
-    """What :func:`ablate` measured: the heads ranked by what removing each of them does.
+    """Result of :func:`ablate`: heads ranked by the effect of removing them.
 
-    ``heads`` has the one that matters most first; ``layers`` and ``together`` are sets, ``curve`` more and more heads.
+    ``heads``: the most important first; ``layers`` and ``together``: sets; ``curve``: more and more heads.
     """
 
     command: ClassVar[str] = "ablate"
@@ -80,15 +80,15 @@ class Ablation(Result):
     n_positions: int  # measured tokens in them; a text that is classified counts once
     clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
-    verified: SampleVerification  # what was compared with the model
+    verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
-    layers: tuple[SetEffect, ...]  # where two heads or more of a layer were removed, these together
-    together: SetEffect | None  # the selected heads as one set; None where not asked for
-    curve: Curve | None  # ever more heads removed; None where not asked for
+    layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
+    together: SetEffect | None  # the selected heads as one set; None if not requested
+    curve: Curve | None  # more and more heads; None if not requested
 
     @property
     def metrics(self) -> tuple[Metric, Metric]:
-        """What was measured; heads are ranked by the first."""
+        """The metrics; heads are ranked by the first."""
         return metrics_of(self.kind)
 
     @property
@@ -98,26 +98,26 @@ class Ablation(Result):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """By which heads were removed; by the second only those of :attr:`sets`, for their verdicts."""
+        """Methods of removal; the second only for :attr:`sets`, for their verdicts."""
         return self.options.methods[: 1 + bool(self.sets)]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether the texts were enough for a bootstrap."""
+        """Whether there were enough texts for a bootstrap."""
         return self.heads[0].damage[self.metrics[0].name].low is not None
 
     @property
     def rank_correlations(self) -> dict[str, float | None]:
-        """Spearman's, of the importance by gradients with each metric, by name; None where it cannot be told."""
+        """Spearman's correlation of importance by gradients with each metric, by name; None if undefined."""
         gradients = [head.gradient for head in self.heads if head.gradient is not None]
         damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
         return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
 
     @property
     def removable(self) -> int | None:
-        """How many of the least important heads can go, in steps of the curve, before the loss is clearly higher.
+        """Number of least important heads that can go, in steps of the curve, before the loss is clearly higher.
 
-        None without a curve or intervals, and where the metric cannot be negative, so that nothing comes for free.
+        None without a curve or intervals, or for a metric that cannot be negative.
         """
         metric = self.metrics[0]
         if self.curve is None or not metric.signed or not self.has_intervals:
@@ -126,7 +126,7 @@ class Ablation(Result):
         return max((point.removed for point in free), default=0)
 
     def head(self, head: str | HeadId) -> HeadEffect:
-        """What removing one head does.
+        """Effect of removing one head.
 
         Raises:
             UsageError: it was not removed.
@@ -170,7 +170,7 @@ def ablate(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Ablation:
-    """Remove every head of a model, one at a time, and measure what it predicts, or where its states go, without.
+    """Remove every head of a model, one at a time, and measure the change of its predictions or final states.
 
     >>> result = attnviz.ablate("corpus.txt", "tiny-gpt2")  # doctest: +SKIP
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
@@ -198,8 +198,8 @@ def ablate(
         target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
             text what the model writes itself, greedily.
         max_new_tokens: of that, at most; default 40.
-        progress: told of each stage, how much of it is done, and of how much.
-        warn: told of each sentence that is left out because the model cannot read it.
+        progress: callback for each stage, how much of it is done, and of how much.
+        warn: callback for each sentence that is left out because the model cannot read it.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
@@ -210,10 +210,10 @@ def ablate(
         method, selection_texts(select), together, limit, batch_size, seed, curve, gradient, named, target,
         max_new_tokens,
     )  # fmt: skip
-    given = [texts] if isinstance(texts, str | Path) else texts
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
+    items = [texts] if isinstance(texts, str | Path) else texts
+    if not isinstance(items, list | tuple) or not all(isinstance(each, str | Path) for each in items):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
-    sources = read_sources(given, limit, named)
+    sources = read_sources(items, limit, named)
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map
     )
@@ -225,7 +225,7 @@ def ablate(
 def _ablate(
     checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
 ) -> Ablation:
-    """The same for a model that is loaded, with its language-modelling head where it has one."""
+    """Ablate a loaded model, with its language-modelling head if it has one."""
     heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
     if options.together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
@@ -270,7 +270,7 @@ def _ablate(
 def _replacements(
     checkpoint: Checkpoint, texts: Sequence[Text], options: AblationOptions, n: int, tell: Tell
 ) -> list[Replacement]:
-    """By the first ``n`` methods; means are over these texts, none masked."""
+    """Replacements of the first ``n`` methods; means are over these texts, unmasked."""
     methods = options.methods[:n]
     if "mean" not in methods:
         return [Replacement(method) for method in methods]
@@ -280,7 +280,7 @@ def _replacements(
 
 
 def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
-    """The heads of each layer of which there are two or more."""
+    """The heads of each layer with two or more of them."""
     sets = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)]
     return [each for each in sets if len(each) > 1]
 
@@ -288,7 +288,7 @@ def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
 def _removal_curve(
     passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
-    """Remove a few heads, then eighths of them all: in this order, and in a random one."""
+    """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
     shuffled, n = sorted(order), len(order)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
     few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}

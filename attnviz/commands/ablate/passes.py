@@ -1,4 +1,4 @@
-"""All passes of an ablation: of each batch an unchanged one, and one resumed at a layer for each set of heads.
+"""The passes of an ablation: per batch an unchanged one, and one resumed at a layer for each set of heads.
 
 A sample of the batches is compared with the reference attention, and with the model's own final states. On the way
 back through an unchanged pass, gates on the heads say how sensitive the model is to each.
@@ -27,20 +27,20 @@ from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
 
 PROJECTIONS = 4
-"""Random directions in which the final states of a text are followed, where there is no loss."""
+"""Random projections of final states, where there is no loss."""
 
 _VERIFIED = 8
-"""Inputs that are verified at least, where there are as many; after that one batch in so many."""
+"""Least number of verified inputs; after these one batch in :data:`EVERY` is verified."""
 
 _AT_ONCE = 2048
-"""Tokens that a resumed pass has at least: a small batch is copied that often."""
+"""Least tokens of a resumed pass, which runs several copies of a small batch."""
 
 _Removal = tuple[hooks.Replacement, HeadSet]
-"""A set of heads, and what stands in their place."""
+"""A set of heads, and their replacement."""
 
 
 class GradientTally:
-    """Adds up how sensitive a model is to each head, text by text (Michel et al. 2019, section 4.1).
+    """Sums the sensitivity of a model to each head over texts (Michel et al. 2019, section 4.1).
 
     Each head is multiplied by a gate, 1 in the model as it is. The derivative of a text's loss by the gate is
     Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head gives zeros. Its importance is the
@@ -69,11 +69,11 @@ class GradientTally:
 
     @property
     def importance(self) -> Tensor:
-        """Of every head, the mean over texts, [n_layers, n_heads]."""
+        """Importance of every head, mean over texts, [n_layers, n_heads]."""
         return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
 
     def _projection(self, inputs: InputBatch, final: Tensor, number: int) -> Tensor:
-        """A random direction at every token, which depends on the text and not on its batch."""
+        """A random direction at every token, which depends on the text but not on its batch."""
         towards = torch.zeros_like(final)
         for row, each in enumerate(inputs.inputs):
             n = len(each.positions)
@@ -115,7 +115,7 @@ class GradientTally:
 
 
 def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Gradients by a layer's input and gates; an error that names the layer where its output leads nowhere."""
+    """Gradients by a layer's input and gates; the error for an unused output names the layer."""
     try:
         by_input, by_gates = torch.autograd.grad(after, of, gradient)
     except RuntimeError as error:  # torch's own, where one of them is not in the graph
@@ -129,7 +129,7 @@ def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer
 
 @dataclass(frozen=True)
 class SampleVerification:
-    """What was compared with the model; it exists only where all of it passed.
+    """Errors of the verified sample; it exists only if all checks passed.
 
     Both errors are largest differences, as a share of the largest value compared.
     """
@@ -145,7 +145,7 @@ class Passes:
     """Measures sets of heads on the inputs of texts, batch by batch.
 
     ``counts``: measured positions of each text, [n_texts], float64. ``clean``: as of :class:`BatchMetrics`, by text,
-    [2, n_texts]; None before anything has run, too.
+    [2, n_texts]; None before the first run, too.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
@@ -159,7 +159,7 @@ class Passes:
 
     @property
     def verified(self) -> SampleVerification:
-        """What was compared so far."""
+        """Errors of what was compared so far."""
         attention = self._attention
         return SampleVerification(
             attention.verification, attention.texts_verified, **self._errors, tolerance=self._tolerance
@@ -206,12 +206,12 @@ class Passes:
     def _changes(
         self, removals: Sequence[_Removal], inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Numbers of removals and what they change in each row; those of a method and first layer share passes."""
+        """Yield numbers of removals and their changes per row; removals of one method and first layer share passes."""
         alike: dict[tuple[str, int], list[int]] = {}
         for number, (replacement, heads) in enumerate(removals):
             alike.setdefault((replacement.method, min(heads).layer), []).append(number)
-        given = inputs.batch.inputs
-        masks = [given[name] for name in ("attention_mask", "decoder_attention_mask") if name in given]
+        tensors = inputs.batch.inputs
+        masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
         copies = max(1, _AT_ONCE // masks[0].numel())
         for (_, layer), numbers in alike.items():
             replacement, _ = removals[numbers[0]]

@@ -1,4 +1,4 @@
-"""How an ablation is told: JSON and CSV, and tables of heads, sets and the curve."""
+"""JSON, CSV and tables of an ablation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import wrap
@@ -25,15 +25,15 @@ from attnviz.commands.ablate.wording import (
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
-from attnviz.present.facts import capital
+from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _WIDE, _ROOM = 100, 80
-"""Columns of a terminal from which on a table has all it can have, and intervals."""
+"""Columns of a terminal from which on a table is complete, and has intervals."""
 _COLUMN = 14
-"""Letters of a line of a verdict; each takes no more than two lines, of which a set has one by method."""
+"""Characters in a line of a verdict, which takes at most two lines, one per method."""
 _OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient", "label")
 
 
@@ -75,7 +75,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
 
 
 def _plain(content: Any) -> Any:
-    """The document with every estimate as its value and its interval."""
+    """The document with every estimate as value and interval."""
     if isinstance(content, Estimate):
         return {"value": content.value, "interval": None if content.low is None else [content.low, content.high]}
     if isinstance(content, dict):
@@ -119,7 +119,7 @@ def _curve_entry(result: Ablation) -> dict[str, Any] | None:
 
 
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row a head; empty cells where nothing was measured."""
+    """A row per head; None where nothing was measured."""
     for head in content["heads"]:
         row = dict(head)
         for name in METRICS:
@@ -148,7 +148,7 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
 
 
 def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: bool) -> list[Any]:
-    """A column of estimates and, where there are any, one of their intervals."""
+    """A column of estimates and, if there are any, one of their intervals."""
     values = Column[Any](title, lambda row: amount(of(row).value), unit)
     return [values, Column[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
 
@@ -167,7 +167,7 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
-    """Of each set a line by method, and what both agree on."""
+    """Table of sets: a line per method, and the verdict of both."""
     metric = result.metrics[0]
     columns: list[Column[_SetLine]] = [
         Column("Set", lambda line: line.name, left=True),
@@ -189,7 +189,7 @@ def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
 
 
 class _SetLine(NamedTuple):
-    """A set by one method, with its part of the verdict on both."""
+    """A set by one method, with its line of the joint verdict."""
 
     name: str
     method: str
@@ -241,7 +241,7 @@ def _notes(result: Ablation) -> Iterator[str]:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
 
-REPORT = CommandSpec[Ablation](
+SPEC = CommandSpec[Ablation](
     content=lambda result, choices: _plain(_content(result, choices)),
     columns=(
         "id", "layer", "head", "rank", *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),

@@ -1,4 +1,4 @@
-"""The figures of an ablation: heads with intervals, a map, ever more heads removed, and importance by gradients."""
+"""The figures of an ablation: heads with intervals, map, curve, and importance by gradients."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted, visible
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
@@ -31,14 +31,14 @@ _ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda value
 """The scale of the map, and its inverse."""
 _NAMED = 5
 _HEADROOM = 0.25
-"""Of the height of the curve, above it, for the legend."""
+"""Room for the legend above the curve, as a share of its height."""
 _SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top"))
-"""Where a dot is named: x and y in points from the dot, horizontal and vertical alignment."""
+"""Positions of names: x and y in points from the dot, horizontal and vertical alignment."""
 
 
 @dataclass(frozen=True)
 class EffectsPlan(PagePlan):
-    """A figure of effects."""
+    """The plan of a figure of effects."""
 
     result: Ablation
     heads: tuple[HeadEffect, ...]  # that are drawn, or named
@@ -47,7 +47,7 @@ class EffectsPlan(PagePlan):
 def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
-    """A figure of what is said of it; ``more`` stands in caption and notes."""
+    """Plan a figure with caption and notes; ``more`` stands in both."""
     model, source = visible(result.checkpoint.short_name), source_line(result)
     measured, method = what_is_measured(result), GIVES[result.options.method]
     on, _, unchanged = measured.partition("; ")
@@ -95,9 +95,9 @@ def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
 
 
 def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int, int]]]]:
-    """By kind of attention, named where there are several: what removing each head does, and which are not sure.
+    """By kind of attention, named if there are several: damage of each head, and heads whose interval includes zero.
 
-    The former is [n_layers, n_heads], NaN where a head was not removed; of the latter, the interval has zero in it.
+    Damage is [n_layers, n_heads], NaN for heads that were not removed.
     """
     model, metric = result.checkpoint, result.metrics[0].name
     for stack in model.stacks or (None,):
@@ -105,9 +105,9 @@ def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int
         heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
         damages = {(head.id.layer - first, head.id.head): head.damage[metric] for head in heads}
         values = np.full((sizes.n_layers, sizes.n_heads), np.nan)
-        for place, damage in damages.items():
-            values[place] = damage.value
-        unsure = frozenset(place for place, damage in damages.items() if damage.side == 0)
+        for head, damage in damages.items():
+            values[head] = damage.value
+        unsure = frozenset(head for head, damage in damages.items() if damage.side == 0)
         yield "" if stack is None else f"{stack.letter}: {stack.name}", values, unsure
 
 
@@ -137,7 +137,7 @@ def _intervals(result: Ablation, drawn: str) -> str:
 
 
 def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    """Each metric of the heads with its intervals, the most important at the top."""
+    """Draw each metric of the heads with intervals, the most important at the top."""
     rows, width = range(len(plan.heads)), page_width(style, 4.8)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
@@ -210,7 +210,7 @@ def _gradient_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure
 
 
 def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
-    """Draw what removing each head does over its importance by gradients; logarithmic where all are above zero."""
+    """Draw damage over importance by gradients, logarithmic if all are above zero."""
     dots, correlation = _dots(plan.result.heads, metric), plan.result.rank_correlations[metric.name]
     ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[style.theme], linewidths=0)
     ax.margins(0.12)
@@ -230,7 +230,7 @@ def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) ->
 
 
 def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> None:
-    """Name dots on a side where the name covers neither a dot nor another name; dots without such a side stay bare."""
+    """Write names beside dots where they cover neither dots nor names; others are left out."""
     dots = ax.transData.transform(_dots(plan.result.heads, metric))
     taken: list[Bbox] = []
     for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
@@ -253,18 +253,18 @@ def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> Non
 
 
 def _dots(heads: Sequence[HeadEffect], metric: Metric) -> Array:
-    """Importance by gradients and effect, [n_heads, 2]."""
+    """Importance by gradients and damage, [n_heads, 2]."""
     return np.array([(head.gradient or 0.0, head.damage[metric.name].value) for head in heads])
 
 
 def _ends(estimates: Sequence[Estimate]) -> Array:
-    """Values and both ends of their intervals, [3, n]; without intervals the values themselves."""
+    """Values and both ends of their intervals, [3, n]; without intervals three times the values."""
     known = [(each.value, *(each.value if end is None else end for end in (each.low, each.high))) for each in estimates]
     return np.array(known).T
 
 
 def _dress(ax: Axes, style: Style) -> None:
-    """Small letters and thin lines, in the colours of the theme."""
+    """Style the Axes: small letters and thin lines, in the theme's colours."""
     ax.set_facecolor("none")
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.greys.frame)

@@ -1,4 +1,4 @@
-"""What is said of an ablation: the sentences that tables, documents and captions share."""
+"""Sentences on an ablation, shared by tables, documents and captions."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -16,11 +16,11 @@ GIVES = {
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
 }
-"""What stands in the place of a removed head, by method."""
+"""Replacement of a removed head in words, by method."""
 
 
 def source_line(result: Ablation) -> str:
-    """What was measured on: files with their number of sentences, or the text, safe to show."""
+    """The corpora with their number of sentences, or the text."""
     sources = result.sources
     files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
     texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
@@ -28,12 +28,12 @@ def source_line(result: Ablation) -> str:
 
 
 def first_order(result: Ablation) -> str:
-    """What the importance by gradients stands for, where heads are not removed like that."""
+    """Note on importance by gradients if heads are removed by another method than ``zero``, or ''."""
     return "" if result.options.method == "zero" else "to first order what zero does, not " + result.options.method
 
 
 def what_is_measured(result: Ablation) -> str:
-    """On what, and what the numbers are."""
+    """Sentence on texts and metrics."""
     texts, n = counted(result.n_texts, "text"), result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
@@ -53,31 +53,31 @@ def what_is_measured(result: Ablation) -> str:
 
 
 def loss_words(result: Ablation, states: str) -> str:
-    """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
+    """Name of the loss of gradients; ``states`` replaces it if nothing is predicted."""
     instead = {STATES: states, CLASS: "the loss of the class that the whole model decides for"}
     return instead.get(result.kind, "the loss")
 
 
 def amount(value: float) -> str:
-    """A number in three digits or so, however small: ``0.0123``, ``1.4e-05``."""
+    """A number in about three digits: ``0.0123``, ``1.4e-05``."""
     if value == 0:
         return "0"
     return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
 
 
 def interval(estimate: Estimate) -> str:
-    """The interval in brackets; empty where there is none."""
+    """The interval in brackets, or ''."""
     low, high = estimate.low, estimate.high
     return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
 
 
-def _told(estimate: Estimate, unit: str = "") -> str:
-    """A number with its unit and its interval, where it has these."""
+def _with_interval(estimate: Estimate, unit: str = "") -> str:
+    """An estimate with unit and interval, if it has them."""
     return " ".join(filter(None, (amount(estimate.value), unit, interval(estimate))))
 
 
 def compensation_text(result: Ablation) -> str:
-    """A paragraph that says, from the numbers, what heads do together beside what they do one at a time."""
+    """Paragraph on the effect of heads together, compared with one at a time."""
     metric = result.metrics[0]
     sentences = [_singles(result, metric)]
     if not result.has_intervals:
@@ -107,7 +107,7 @@ def compensation_text(result: Ablation) -> str:
 
 def _singles(result: Ablation, metric: Metric) -> str:
     values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
-    largest = _told(values[0], metric.unit if "/" in metric.unit else "")
+    largest = _with_interval(values[0], metric.unit if "/" in metric.unit else "")
     if len(values) == 1:
         return f"Removing {most} alone gives a {metric.title} of {largest}."
     text = (
@@ -124,16 +124,16 @@ def _singles(result: Ablation, metric: Metric) -> str:
 
 
 def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
-    """How much more a set does than its heads one at a time, by each method; what one shows only beside the other."""
+    """Excess of a set over its heads one at a time, by each method."""
     name, parts = result.metrics[0].name, list[str]()
     for method, by_one in zip(result.methods, effect.by_method, strict=False):
         reading = by_one.reading(name) if effect.second else None
-        parts.append(f"{method} {_told(by_one.excess[name])}" + (f", {reading}" if reading else ""))
+        parts.append(f"{method} {_with_interval(by_one.excess[name])}" + (f", {reading}" if reading else ""))
     return "; ".join(parts)
 
 
 def _layers(result: Ablation, metric: Metric) -> str:
-    """The layers by what both methods agree on, with the numbers of those where they do not."""
+    """Layers by joint verdict, with the numbers of those without agreement."""
     names: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for layer in result.layers:
         verdict, name = layer.verdict(metric.name) or VERDICTS[-1], HeadId(layer.layer or 0, 0).layer_name
@@ -154,7 +154,7 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:
         least, drawn = (amount(each.damage[metric.name].value) for each in (half.least, half.random))
-        more = _told(half.least.excess[metric.name])
+        more = _with_interval(half.least.excess[metric.name])
         yield (
             f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
             f"random order {drawn}. Minus the sum of one at a time, the former is {more}. That is by one method, "

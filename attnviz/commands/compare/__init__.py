@@ -1,1 +1,1 @@
-"""The command ``attnviz compare``: how differently the heads attend on two sides."""
+"""The command ``attnviz compare``: differences of all heads between two models or two texts."""

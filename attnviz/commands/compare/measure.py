@@ -43,14 +43,14 @@ class LargestDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadDifference:
-    """How differently one head attends on the two sides.
+    """Difference of one head between the two sides.
 
     Attributes:
         rank: 1 for the head that differs most.
         divergence: mean over all queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
         distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
-        total_variation: mean over all queries of the attention that went to other keys, 0-1: half of the sum over a
-            row of the absolute differences.
+        total_variation: mean over all queries of the total variation distance, 0-1: half of the sum over a row of the
+            absolute differences.
         before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
@@ -126,12 +126,12 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def pair_note(self) -> str:
-        """Of the first side that has one."""
+        """Pair note of the first side that has one."""
         return self.first.pair_note or self.second.pair_note
 
     @property
     def unit(self) -> str:
-        """What patterns are between: ``token`` or ``word``."""
+        """Unit of the patterns: ``token`` or ``word``."""
         return self.first.units.name
 
     @cached_property
@@ -157,17 +157,17 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def key_labels(self) -> tuple[str, ...]:
-        """The labels of what is attended to: the same, but of cross-attention those of the source."""
+        """Labels of the keys: the same, but in cross-attention those of the source."""
         return _labels(self.first.keys, self.second.keys)
 
     @cached_property
     def differing(self) -> tuple[bool, ...]:
-        """[n], where the sides have different tokens (or words), by vocabulary entry."""
+        """Boolean [n], where the sides have different tokens (or words), by vocabulary entry."""
         return _differing(*((side.row_tokens, side.units) for side in (self.first, self.second)))
 
     @property
     def key_differing(self) -> tuple[bool, ...]:
-        """The same of what is attended to."""
+        """Boolean [n], where the keys of the sides differ."""
         if self.first.stack_letter != "X":
             return self.differing
         return _differing(*((side.tokens, side.keys) for side in (self.first, self.second)))
@@ -179,7 +179,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def key_muted(self) -> tuple[bool, ...]:
-        """The same of what is attended to."""
+        """[n], the special tokens and other sinks among the keys of both sides."""
         return _muted(self.first.keys, self.second.keys)
 
     @property
@@ -214,7 +214,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def side_names(self) -> tuple[str, str]:
-        """What tells A and B apart: the names of the models, or the texts in quotation marks."""
+        """Names of A and B: the models, or the quoted texts."""
         return side_names(self.first, self.second, self.compared)
 
     def __repr__(self) -> str:
@@ -277,21 +277,21 @@ def _muted(first: Positions, second: Positions) -> tuple[bool, ...]:
 
 
 class DifferenceTally:
-    """Compares the two patterns of one head, while their rows come."""
+    """Compares the two patterns of one head, block by block."""
 
     def __init__(self) -> None:
         self._of_queries: list[Tensor] = []
         self._largest = LargestDifference(0.0, 0, 0)
 
     def add(self, first: int, p: Tensor, q: Tensor) -> None:
-        """The next rows on A and on B, [rows, n_keys] each, which sum to 1, from query ``first`` on."""
+        """Add the next rows on A and on B, [rows, n_keys] each, which sum to 1, from query ``first`` on."""
         p, q = p.double(), q.double()
         self._of_queries.append(torch.stack(query_differences(p, q)))
         difference = q - p
         query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-        found = float(difference[query, key])
-        if abs(found) > abs(self._largest.difference):
-            self._largest = LargestDifference(found, first + query, key)
+        largest = float(difference[query, key])
+        if abs(largest) > abs(self._largest.difference):
+            self._largest = LargestDifference(largest, first + query, key)
 
     def result(self) -> tuple[float, float, LargestDifference]:
         """Mean Jensen-Shannon divergence (nats) and mean total variation over queries, and the largest difference.
@@ -305,18 +305,18 @@ class DifferenceTally:
 def side_by_side(
     one: Iterator[tuple[int, Tensor]], other: Iterator[tuple[int, Tensor]]
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Blocks of rows of two sides, which may come in other sizes, as blocks of the same rows over the same keys.
+    """Align the blocks of two sides, which may differ in size, to the same rows and keys.
 
-    From blocks as :meth:`attnviz.commands.heads.analysis.Analysis.blocks` gives them to the first query and the rows of
-    both, [n_heads, rows, n_keys] each.
+    From blocks of :meth:`attnviz.commands.heads.analysis.Analysis.blocks` to the first query and the rows of both,
+    [n_heads, rows, n_keys] each.
     """
     first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
     while True:
-        for place, side in enumerate((one, other)):
-            while not waiting[place].shape[1]:
+        for number, side in enumerate((one, other)):
+            while not waiting[number].shape[1]:
                 if (block := next(side, None)) is None:
                     return
-                waiting[place] = block[1]
+                waiting[number] = block[1]
         n, n_keys = (min(block.shape[1] for block in waiting), max(block.shape[2] for block in waiting))
         a, b = (pad(block[:, :n], (0, n_keys - block.shape[2])) for block in waiting)
         yield first, a, b

@@ -12,8 +12,8 @@ from attnviz.commands.heads.page_view import Empty, axis_of, command_options, ke
 from attnviz.figures.families import family_of_label
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, signed, visible
-from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, rounded
-from attnviz.present.facts import sentence
+from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, short_float
+from attnviz.present.figure_context import sentence
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 
@@ -21,9 +21,9 @@ _OF_SIDES = ("entropy", "distance", "sink")
 
 
 def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str, Any]:
-    """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
+    """``PageData`` as in ``attnviz/page/patterns.js``.
 
-    It begins with the heads and the scale of ``choices``; colours of differences end at ``end``, for every head.
+    ``choices``: initial heads and scale; ``end``: end of the colours of differences, for every head.
     """
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
@@ -36,7 +36,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     causal = result.first.context.causal
     kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     axes = _axes(sides)
-    place = {head: 2 * at for at, head in enumerate(kept)}
+    position = {head: 2 * at for at, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget)
     scale = choices.style.scale
     return {
@@ -63,7 +63,10 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "columns": model.n_heads,
         "statistics": list(_statistics(result)),
         "heads": [
-            {**_entry(result, head), "patterns": [place[head.id], place[head.id] + 1] if head.id in place else []}
+            {
+                **_entry(result, head),
+                "patterns": [position[head.id], position[head.id] + 1] if head.id in position else [],
+            }
             for head in sorted(result.heads, key=lambda head: head.id)
         ],
         "patterns": [
@@ -85,7 +88,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
 
 
 def _axes(sides: tuple[Analysis, Analysis]) -> list[dict[str, Any]]:
-    """The tokens of both sides, once where they are the same; words only where the same tokens make them."""
+    """Axes of both sides, one if tokens are the same; words only if of the same tokens."""
     first, second = map(axis_of, sides)
     if "words" in first and first["words"]["members"] != second["words"]["members"]:
         del first["words"], second["words"]
@@ -112,7 +115,7 @@ def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
     heads = sorted(result.heads, key=lambda head: head.id)
 
     def column(key: str, title: str, reading: str, values: Iterable[float | None], unit: str = "") -> dict[str, Any]:
-        of_heads = list(map(rounded, values))
+        of_heads = list(map(short_float, values))
         return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": [None], "values": of_heads}
 
     distances, variations = ([getattr(head, name) for head in heads] for name in ("distance", "total_variation"))

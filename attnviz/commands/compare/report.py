@@ -1,4 +1,4 @@
-"""How a comparison is told: JSON, CSV, and tables of the heads that differ most and of the layers."""
+"""JSON, CSV and tables of a comparison."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from attnviz.present.tables import Column, column_table, left_out, listed_of, no
 from attnviz.present.view import View, ViewOptions, page_view
 
 _NARROWEST = 16
-"""Columns of the terminal that labels and differences are never less than."""
+"""Least width of labels and differences in columns of the terminal."""
 
 
 def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
 
 
 def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[Table, bool]:
-    """The heads ranked by Jensen-Shannon distance, with labels and the largest difference; whether one has a star."""
+    """Table of heads by Jensen-Shannon distance, with labels and the largest difference; whether any has a star."""
     selected = result.select(choices.select)
     listed, largest = selected[: choices.top or None], partial(_largest, result)
     columns: list[Column[HeadDifference]] = [
@@ -98,7 +98,7 @@ def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[
 
 
 def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
-    """The number first, so that a long label cannot push it out; a token that differs in full where there is room."""
+    """The largest difference: number, then query and key; differing tokens in full if they fit."""
     if head.rounding:
         return "none beyond rounding"
     part, (_, query_at, key_at) = result.part_of(head), head.largest
@@ -126,7 +126,7 @@ def _notes(result: Comparison, starred: bool) -> Text:
     )
 
 
-REPORT = CommandSpec(
+SPEC = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "rank", "divergence", "distance", "total_variation", "largest_difference",
@@ -148,4 +148,4 @@ REPORT = CommandSpec(
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
 )  # fmt: skip
-"""How ``attnviz compare`` tells what it measured."""
+"""The command's presentation."""

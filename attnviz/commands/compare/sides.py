@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which can be compared, and what tells them apart."""
+"""Checks that two sides can be compared, and names that tell them apart."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, quoted, visible
 
 _BEFORE_DIFFERENCE = 30
-"""Characters at most that are quoted of what two texts have in common before their first difference."""
+"""Most characters quoted before the first difference of two texts."""
 
 
 def check_comparable(first: Analysis, second: Analysis) -> None:
-    """Refuse two sides that cannot be compared head by head and weight by weight.
+    """Check that two sides can be compared head by head and weight by weight.
 
     Raises:
         ArchitectureError: a model of which the patterns alone are recomputed.
@@ -45,12 +45,12 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
 
 
 def side_names(first: Analysis, second: Analysis, compared: str) -> tuple[str, str]:
-    """What tells A and B apart: with ``compared="texts"`` the texts in quotation marks, else the models' names."""
+    """Names of A and B: with ``compared="texts"`` the quoted texts, else the models."""
     return _quoted_texts(first, second) if compared == "texts" else model_names(first.checkpoint, second.checkpoint)
 
 
 def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
-    """What tells two models apart: as little as does."""
+    """The shortest names that tell two models apart."""
     models = first, second
     ways = (
         [model.short_name for model in models],
@@ -63,7 +63,7 @@ def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
 
 
 def check_shapes(a: Checkpoint, b: Checkpoint) -> None:
-    """Refuse models that have not the same architecture with as many layers and heads, with a UsageError."""
+    """Raise UsageError unless architectures, layers and heads are the same."""
     shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
         raise UsageError(
@@ -89,7 +89,7 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
 
 
 def _shape(model: Checkpoint) -> str:
-    """Architecture, layers and heads, of each kind of attention, in words."""
+    """Architecture, layers and heads per kind of attention, in words."""
     sizes = [
         f"{counted(each.n_layers, f'{each.name} layer')} of {counted(each.n_heads, 'head')}" for each in model.stacks
     ] or [f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}"]
@@ -97,7 +97,7 @@ def _shape(model: Checkpoint) -> str:
 
 
 def _check_targets(first: Analysis, second: Analysis) -> None:
-    """Of encoder-decoders: what the decoders read has to be the same, or heads would differ because of it."""
+    """Raise TextError unless the decoders of encoder-decoders read the same target."""
     a, b = first.target, second.target
     if a is None or b is None or (a.tokens.ids, a.tokens.labels) == (b.tokens.ids, b.tokens.labels):
         return
@@ -136,7 +136,7 @@ def _first_other_token(first: Analysis, second: Analysis) -> str:
 
 
 def _same_weights(first: Analysis, second: Analysis) -> bool:
-    """Whether both are of one checkpoint; parameters that a file lacks, such as a pooler's, are random in each."""
+    """Whether the weights are equal, except for parameters that the files lack, which are random in each."""
     digests = {side.checkpoint.weights_sha256 for side in (first, second)}
     if len(digests) == 1 and None not in digests:
         return True
@@ -148,13 +148,13 @@ def _same_weights(first: Analysis, second: Analysis) -> bool:
 
 
 def quoted_text(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
-    """The text, and that of a pair, from so many characters on."""
+    """Quote the text, and the second one of a pair, from a character on."""
     texts = [text for text in (side.text, side.pair) if text is not None]
     return " + ".join(quoted(f"…{text[start:]}" if start else text) for text, start in zip(texts, starts, strict=False))
 
 
 def _quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
-    """Both texts; where quotations of their beginnings would be the same, from a little before the first difference."""
+    """Quote both texts; if their beginnings are the same, from just before the first difference."""
     sides = quoted_text(first), quoted_text(second)
     if sides[0] != sides[1]:
         return sides
@@ -163,10 +163,10 @@ def _quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
 
 
 def _near_difference(first: str | None, second: str | None) -> int:
-    """Where a word or so before the first difference begins; 0 where there is none."""
+    """Index of about a word before the first difference; 0 without one."""
     if first is None or second is None or first == second:
         return 0
-    ends = (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    ends = (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     start = differs = next(ends, min(len(first), len(second)))
     while start and len(visible(first[start - 1 : differs])) <= _BEFORE_DIFFERENCE:
         start -= 1

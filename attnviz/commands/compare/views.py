@@ -18,7 +18,7 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, h
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
 from attnviz.models.wording import counted, shortened, signed
-from attnviz.present.facts import FigureContext, sentence
+from attnviz.present.figure_context import FigureContext, sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
@@ -27,7 +27,7 @@ _BAR = "attention in B minus A: + is more in B (root scale, {})"
 
 
 def root_norm(end: float) -> FuncNorm:
-    """From differences, -end to end, to places on the colour map: by the square root of their size.
+    """Norm from differences, -end to end, to 0-1 by the square root of their size.
 
     A few weights change a lot and most a little; on a linear scale long texts would look blank.
     """
@@ -42,7 +42,7 @@ def root_norm(end: float) -> FuncNorm:
 
 
 def rounded_up(largest: float) -> float:
-    """The end of a scale: the first digit counted up, so that 0.37 gives 0.4; 1 for nothing at all."""
+    """Round the end of a scale up in its first digit: 0.37 to 0.4; 1 for 0."""
     if largest <= 0:
         return 1.0
     step = 10.0 ** math.floor(math.log10(largest))
@@ -50,7 +50,7 @@ def rounded_up(largest: float) -> float:
 
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    """The differences of all selected heads, on one scale."""
+    """Plan the differences of all selected heads on one scale."""
     style, heads, end = choices.style, result.select(choices.select), _end(result, choices.style)
     n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
     pooled = grid_pooling(n, [head.id for head in heads], style)
@@ -86,7 +86,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
 
 
 def _sizes(result: Comparison) -> str:
-    """How many rows and columns there are; of encoder-decoders by kind, whose letters begin the ids."""
+    """Rows and columns of patterns in words; of encoder-decoders by kind, with the letters of ids."""
     if len(result.parts) == 1:
         return counted(len(result.labels), result.unit)
     source, target, _ = (counted(len(part.labels), result.unit) for part in result.parts)
@@ -94,7 +94,7 @@ def _sizes(result: Comparison) -> str:
 
 
 def _plan_map(result: Comparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
-    """The distance of every head, the mean of every layer, and which labels differ."""
+    """Plan the map of distances with layer means and changed labels."""
     changed = sum(head.label_changed for head in result.heads)
     largest = max(head.distance for head in result.heads)
     end = min(rounded_up(largest), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
@@ -114,19 +114,19 @@ def _plan_map(result: Comparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
 
 
 def _map(part: Comparison, end: float, with_bar: bool) -> HeadMap:
-    """That of one kind of attention, or of a model that has but one."""
+    """The map of one kind of attention, or of all."""
     distances, stack = np.zeros(part.first.shape), part.first.stack
-    places = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
+    cells = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
     for head in part.heads:
-        distances[places[head.id]] = head.distance
+        distances[cells[head.id]] = head.distance
     bar = "Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else ""
     name = "" if stack is None else f"{stack.letter}: {stack.name}"
-    corners = frozenset(places[head.id] for head in part.heads if head.label_changed)
+    corners = frozenset(cells[head.id] for head in part.heads if head.label_changed)
     return distance_map(distances, end, bar, name=name, corners=corners)
 
 
 def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap:
-    """A map of distances, [n_layers, n_heads], in colours from 0 to ``end``, with the mean of every layer beside it."""
+    """Map of distances, [n_layers, n_heads], in colours from 0 to ``end``, with layer means beside it."""
     return HeadMap(
         distances,
         norm=Normalize(0, end, clip=True),
@@ -138,7 +138,7 @@ def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap
 
 
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """One head after the other: those selected, or those that differ most."""
+    """Plan a heatmap per head: those selected, or those that differ most."""
     style, own = choices.style, choices.style.scale == "per-head"
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
     heads = result.select(choices.select)[: choices.top or None]
@@ -155,7 +155,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
-        about = f"label {label} · total variation {head.total_variation:.2f}"
+        evidence = f"label {label} · total variation {head.total_variation:.2f}"
         yield HeatmapPlan(
             stem=f"differences/{head.id.file_stem}",
             caption=sentence(
@@ -166,7 +166,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
                 _NOTHING if head.rounding else "",
             ),
             title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
-            evidence=f"{about} · {_NOTHING if head.rounding else outlined}",
+            evidence=f"{evidence} · {_NOTHING if head.rounding else outlined}",
             notes=(*side_lines(result), _pooled(pooled), named),
             values=values,
             labels=labels,
@@ -183,16 +183,16 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
 
 def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
-    """How many positions share a cell, and every which of them is named."""
+    """Positions per cell, and the label interval."""
     return heatmap_pooling(part.labels, style, len(part.key_labels))
 
 
 def _pooled_differences(
     result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
 ) -> Iterator[tuple[HeadDifference, Array]]:
-    """Each of these heads, in the model's order, with its B - A as it is drawn; a layer is recomputed once.
+    """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once.
 
-    Of every ``factor`` × ``factor`` differences, by the part that the head is of, it is that furthest from 0.
+    Of every ``factor`` × ``factor`` differences, by the head's part, the one furthest from 0 is kept.
     """
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
@@ -206,12 +206,12 @@ def _pooled_differences(
 
 
 def _in_cell(value: float) -> str:
-    """``+0.31``; nothing for what would be zero."""
+    """``+0.31``; '' for what rounds to zero."""
     return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _end(result: Comparison, style: Style, head: HeadDifference | None = None) -> float:
-    """Where the colours end: at the largest difference of this head, or of all heads; no scale is logarithmic."""
+    """End of the colours: the largest difference of this head, or of all heads; UsageError for a logarithmic scale."""
     if style.scale == "log":
         raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
     if head is None:
@@ -224,7 +224,7 @@ def _end_of_all(result: Comparison) -> float:
 
 
 def _pooled(factor: int) -> str:
-    """That a cell stands for several differences; empty where it does not."""
+    """Note on cells that stand for several differences, or ''."""
     of = f"{factor} × {factor}"
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 

@@ -1,17 +1,17 @@
-"""What the two sides of a comparison are, in words: lines above its tables and figures, and parts of captions."""
+"""Names of the two sides, above tables and figures and in captions."""
 
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
 from attnviz.models.wording import counted, quoted, shortened, visible
 
 LONGEST_LABEL = 24
-"""Letters of a label that a sentence has room for."""
+"""Most characters of a label in a sentence."""
 
 _MOST_TOKENS = 4
 
 
 def side_lines(result: Comparison) -> list[str]:
-    """What A and B are, and what they share, a line each."""
+    """Lines that name A, B, and what they share."""
     first, second = result.side_names
     shared = f"text: {quoted_text(result.first)}"
     if result.compared == "texts":
@@ -21,7 +21,7 @@ def side_lines(result: Comparison) -> list[str]:
 
 
 def sides_in_words(result: Comparison) -> str:
-    """What A and B are, for a caption."""
+    """A and B for a caption."""
     first, second = result.side_names
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":
@@ -33,7 +33,7 @@ def sides_in_words(result: Comparison) -> str:
 
 
 def _differing(result: Comparison) -> str:
-    """How many tokens (or words) differ, and the first of them."""
+    """Number of tokens (or words) that differ, and the first."""
     labels = [label for label, differs in zip(result.labels, result.differing, strict=True) if differs]
     first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
@@ -42,6 +42,6 @@ def _differing(result: Comparison) -> str:
 
 
 def _target(result: Comparison) -> str:
-    """What the decoders of both sides read; empty of other models."""
+    """Target of an encoder-decoder; else ''."""
     target = result.first.target
     return "" if target is None else f"target: {quoted(target.text)}"

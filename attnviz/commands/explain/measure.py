@@ -1,4 +1,4 @@
-"""The measurement of ``attnviz explain``: every step of a layer on one text, verified, and what is followed in it."""
+"""Measure every step of a layer on one text, verified."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from attnviz.progress import Progress, tell
 
 @dataclass(frozen=True)
 class LayerEnd:
-    """How closely one of all layers was reproduced; errors are shares of a step's largest value."""
+    """Errors of one layer, as shares of a step's largest value."""
 
     layer: int
     compared: int  # steps
@@ -35,7 +35,7 @@ class LayerEnd:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(TextResult):
-    """One layer on one text, step by step: every tensor from its input to its output, as recomputed and as verified.
+    """Result of :func:`explain`: every tensor of one layer from its input to its output, recomputed and verified.
 
     ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 of models with position
     embeddings).
@@ -43,16 +43,16 @@ class Explanation(TextResult):
 
     command: ClassVar[str] = "explain"
 
-    head: HeadId  # that is followed, of the layer that is explained
-    token: int  # the position of the token that is followed
+    head: HeadId  # followed head, of the explained layer
+    token: int  # position of the followed token
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
-    # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
+    # content and position in the scores; None in other layers, or without position embeddings
     positions: PositionShares | None
-    layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
+    layers: tuple[LayerEnd, ...] | None  # errors of every layer; None if only this one was verified
 
     @property
     def layer(self) -> int:
-        """The layer that is explained."""
+        """The explained layer."""
         return self.stages.layer
 
     @property
@@ -67,17 +67,17 @@ class Explanation(TextResult):
 
     @property
     def activation(self) -> str:
-        """The name of its activation."""
+        """Name of its activation."""
         return str(getattr(self.checkpoint.config, self.checkpoint.architecture.activation_setting))
 
     @property
     def output(self) -> StageCheck:
-        """How closely the layer's output is the model's next hidden state."""
+        """Check of the layer's output against the model's next hidden state."""
         return self.stages.checks["output"]
 
     @checked
     def tensor(self, name: str) -> Tensor:
-        """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
+        """A step's tensor on the CPU, in float32 at least (the mask as 0 and 1); UsageError for an unknown step."""
         return self.stages[name].wide
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def explain(
     truncate: bool = False,
     progress: Progress | None = None,
 ) -> Explanation:
-    """One layer of a model on one text, step by step, verified to its end.
+    """Recompute one layer of a model on one text step by step, and verify it.
 
     >>> result = attnviz.explain("The cat that I saw ran away", layer=2)  # doctest: +SKIP
     >>> result.tensor("pattern").shape, result.stages["output"].check.error  # doctest: +SKIP
@@ -125,7 +125,7 @@ def explain(
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model.
-        progress: told of every verified layer.
+        progress: callback for every verified layer.
 
     Raises:
         AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
@@ -159,7 +159,7 @@ def explain(
 
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
-    """The layer to explain and the head to follow; by default the first of each."""
+    """The layer to explain and the head to follow; default the first of each."""
     if layer is not None:
         checkpoint.check_layer(layer)
     number = str(head).strip() if isinstance(head, str | int) and not isinstance(head, bool) else ""

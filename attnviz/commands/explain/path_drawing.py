@@ -1,6 +1,6 @@
-"""The figure of a layer drawn: panels in rows, arrows between them, and the residual stream around its halves.
+"""Drawing of a layer: panels in rows, arrows between them, and the residual stream around its halves.
 
-Places are in inches from the lower left of the page, and follow from the widths of words.
+Positions are in inches from the lower left of the page, and follow from the widths of words.
 """
 
 import math
@@ -27,7 +27,7 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import ordinal
 
-SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens too
+SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens, too
 OPERATIONS = ("+", "layer norm", "RMS norm")
 STACKS = {
     "split": (("query", "key", "value"), 3),
@@ -36,17 +36,17 @@ STACKS = {
     "gates": (("gate", "expanded"), 2),
     "activated gate": (("activated",), 2),
 }
-"""Panels that stand one above the other, from the top, and for how many there is room."""
+"""Panels stacked from the top, and the number with room."""
 
 _GAP, _STRIP = 0.13, 0.35
-"""Inches between neighbours in a row, and of the free strip above a row."""
+"""Inches: gap between neighbours in a row, and free strip above a row."""
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
 """Heights of lines in the strip between rows, as shares of it: residual stream, turns to the next row, values."""
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _LEAD, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.12, 0.12, 0.5
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
 _LEAST_ROW = 3
-"""Points of the outline of a row; around a lower one it leaves some room."""
+"""Least height of a row's outline in points."""
 _Point = tuple[float, float]
 
 
@@ -57,7 +57,7 @@ class Panel:
     name: str  # of the step; query, key and value are those of the head
     label: str  # above the panel
     brief: str  # the formula below the label; may be empty
-    words: tuple[str, ...]  # below the panel: shape of the whole tensor, and what the strongest colour stands for
+    words: tuple[str, ...]  # below the panel: shape of the whole tensor, and value of the strongest colour
     values: Array  # [rows, columns] as drawn; rows are tokens
     limit: float  # the value of the strongest colour
     width: float  # as a multiple of the side of the pattern's panel, as is the height
@@ -69,7 +69,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PathPlan(PagePlan):
-    """The figure of a layer."""
+    """Plan of the figure of a layer."""
 
     panels: dict[str, Panel]  # by the name of the step
     bands: dict[str, list[list[str]]]
@@ -80,12 +80,12 @@ class PathPlan(PagePlan):
 
     @property
     def pooled(self) -> int:
-        """Tokens in one row."""
+        """Tokens per row."""
         return self.panels["input"].pooling[0]
 
 
 class _Block(NamedTuple):
-    """Panels or an operation with their words; until placed, relative to its left end and the row's middle."""
+    """Panels or an operation with their words; positions relative to its left end and the row's middle until placed."""
 
     name: str
     boxes: list[Bbox]  # of the panels, from the top, or of the operation
@@ -102,7 +102,7 @@ class _Block(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Points of titles and of all other words, and inches of the side of the pattern's panel."""
+    """Font sizes of titles and other words in points, and side of the pattern's panel in inches."""
 
     title: float
     text: float
@@ -110,7 +110,7 @@ class _Sizes(NamedTuple):
 
 
 def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure of a layer with title, notes and colour bars; UsageError where the width has no room for it."""
+    """A new figure of a layer with title, notes and colour bars; UsageError if the width is too small."""
     sizes, rows = _rows(plan, style)
     reach = [(max(block.above for block in row), max(block.below for block in row)) for row in rows]
     body = sum(_STRIP + above + below for above, below in reach) + _FOOT - _TOP
@@ -138,7 +138,7 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
 
 
 def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
-    """Sizes and rows of blocks: as few rows as fit into the width, then the largest panels."""
+    """Sizes and rows of blocks: the fewest rows that fit the width, then the largest panels."""
     sizes = [_Sizes(7.5, 6.5, _LARGEST)]
     if style.width is not None:
         sizes = [_Sizes(6.0, 5.5, side) for side in np.arange(_LARGEST, _LEAST - _STEP / 2, -_STEP)]
@@ -166,12 +166,12 @@ def _filled(band: list[list[str]], plan: PathPlan, sizes: _Sizes, room: float) -
 
 
 def _width(row: Sequence[_Block]) -> float:
-    """Inches of a page with this row."""
+    """Width in inches of a page with this row."""
     return sum(block.right + _GAP for block in row) + _LEAD + 2 * MARGIN
 
 
 def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
-    """Interval of labels beside the first panel, in tokens, and inches of the longest label."""
+    """Label interval beside the first panel in tokens, and width of the longest label in inches."""
     cell = 72 * sizes.side / len(plan.panels["input"].values)
     every, size = named_every(cell, plan.pooled), label_size(cell)
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
@@ -196,7 +196,7 @@ def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
 
 
 def _below(panel: Panel, sizes: _Sizes) -> list[str]:
-    """The words below a panel, in lines about as wide as the panel."""
+    """Text below a panel, wrapped to about its width."""
     size = sizes.text
     texts = [text.replace(", ", ",") if size < 6 and text[0] == "[" else text for text in panel.words]
     longest = max((text_width(word, size, DPI) for text in texts for word in text.split(" ")), default=0)
@@ -221,7 +221,7 @@ def _draw_operation(page: Figure, block: _Block, style: Style, sizes: _Sizes) ->
 
 
 def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, style: Style, sizes: _Sizes, vector: bool) -> None:
-    """The numbers; title and formula above, shape and scale below; the letters of Q, K and V beside them."""
+    """Draw the numbers; title and formula above, shape and scale below; the letters of Q, K and V beside them."""
     mask = ListedColormap([style.greys.paper, to_hex(style.colour_map()(0.25))])
     colours: dict[str, Colormap] = {"mask": mask, "pattern": style.colour_map()}
     norm = Normalize(0.0 if panel.name in colours else -panel.limit, panel.limit, clip=True)
@@ -250,7 +250,7 @@ def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, style: Style, sizes: _Si
 
 
 def _colour_bars(page: Figure, style: Style, sizes: _Sizes) -> None:
-    """The two scales; their numbers stand below each panel."""
+    """Draw the two colour bars; their numbers stand below each panel."""
     scales: tuple[tuple[Colormap, dict[float, str], str], ...] = (
         (style.diverging_map(), {0: "−", 0.5: "0", 1: "+"}, "up to ± below each panel"),
         (style.colour_map(), {0: "0", 1: "largest"}, "attention weight"),
@@ -266,7 +266,7 @@ def _colour_bars(page: Figure, style: Style, sizes: _Sizes) -> None:
 
 
 def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], style: Style, sizes: _Sizes) -> None:
-    """All arrows, the residual stream and the names of the halves; the strips above the rows are free for them."""
+    """Draw arrows, the residual stream and the names of the halves, in the strips above the rows."""
     muted, colour = style.greys.muted, _RESIDUAL[style.theme]
     properties: dict[str, Any] = {"transform": page.dpi_scale_trans, "parse_math": False}
     for path in _arrows(blocks):
@@ -291,7 +291,7 @@ def _draw_arrow(page: Figure, points: Sequence[_Point], colour: str, width: floa
 
 
 def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
-    """From every node to the next; what a head's values and a gate multiply goes below the nodes between."""
+    """Arrows from every node to the next; from a head's values and a gate to their products below the nodes between."""
     for one, other in pairwise(blocks):
         around = () if one.strip == other.strip else (other.strip + _TURN * _STRIP, 0.6 * MARGIN)  # to the next row
         if one.name in STACKS and other.name in STACKS and not around:
@@ -313,7 +313,7 @@ def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
 
 
 def _values(named: dict[str, _Block]) -> list[_Point]:
-    """From the values to where they are weighted: below the row, or above it where they stand in the row before."""
+    """Arrow from the values to the weighted values: below the row, or above it if they are in the row before."""
     split, pattern, weighted = (named[name] for name in ("split", "pattern", "weighted"))
     below = split.strip == weighted.strip
     entry = weighted.box.y0 + (0.2 if below else 0.8) * weighted.box.height
@@ -323,7 +323,7 @@ def _values(named: dict[str, _Block]) -> list[_Point]:
 
 
 def _residual(half: Sequence[_Block], edge: float) -> list[_Point]:
-    """From beside the first panel of a half above everything to its sum."""
+    """Line of the residual stream, from the first panel of a half, above everything, to its sum."""
     start, total = half[0], next(block for block in half if block.name == "+")
     left, centre = start.right + 0.25 * _GAP, (total.box.x0 + total.box.x1) / 2
     up, down = (block.strip + _STREAM * _STRIP for block in (start, total))
@@ -332,7 +332,7 @@ def _residual(half: Sequence[_Block], edge: float) -> list[_Point]:
 
 
 def _bent(x: float, y: float, *turns: float) -> list[_Point]:
-    """A line from (x, y) that goes across to the first of the turns, up or down to the next, and so on."""
+    """A line from (x, y), by turns horizontal and vertical, through these coordinates."""
     points = [(x, y)]
     for number, turn in enumerate(turns):
         x, y = (x, turn) if number % 2 else (turn, y)
@@ -341,5 +341,5 @@ def _bent(x: float, y: float, *turns: float) -> list[_Point]:
 
 
 def _middle(box: Bbox) -> float:
-    """The height of a box's middle."""
+    """Height of a box's middle."""
     return float(box.y0 + box.y1) / 2

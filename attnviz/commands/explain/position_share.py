@@ -44,31 +44,31 @@ GROUPS = {
     "segment": ("segment",),
     "constant": ("constant",),
 }
-"""What a term depends on, besides a part that is the same for all tokens, and the terms of each."""
+"""Terms by what they depend on, besides a part that is the same for all tokens."""
 
 TERMS = tuple(term for terms in GROUPS.values() for term in terms)
 """Part of the query, part of the key; ``segment``: of the key or the query; ``constant``: of the key."""
 
 _ROWS = 128
-"""Queries that are taken together, so that no term is there for all scores of a head."""
+"""Queries per block, so that no term is in memory for all scores of a head."""
 
 _ROUNDING = 1e-6
-"""Scores that differ by less than this share of the largest one differ by rounding."""
+"""Differences of scores below this share of the largest one are rounding."""
 
 
 @dataclass(frozen=True)
 class ScoreShares:
-    """Where the scores of a head, or of all heads, come from."""
+    """Shares of content and position in the scores of a head, or of all heads."""
 
     terms: dict[str, float | None]
-    """The share of each of :data:`TERMS`; None where no score differs from another of the same query by more than
+    """Share of each of :data:`TERMS`; None if no score differs from another of the same query by more than
     rounding, and for ``segment`` where there is one segment alone."""
     spread: float
     """Root mean square difference of a score from the mean of its query's scores."""
 
     @property
     def groups(self) -> dict[str, float | None]:
-        """By name, the share of each of :data:`GROUPS`."""
+        """Share of each of :data:`GROUPS`, by name."""
         parts = {name: [self.terms[term] for term in terms] for name, terms in GROUPS.items()}
         return {name: None if None in part else sum(share or 0.0 for share in part) for name, part in parts.items()}
 
@@ -86,12 +86,12 @@ class PositionShares:
 
 
 def embeds_positions(checkpoint: Checkpoint) -> bool:
-    """Whether positions enter as embeddings: rotary ones enter in every layer, as turns of queries and keys."""
+    """Whether positions enter as embeddings; rotary ones enter as rotations in every layer."""
     return checkpoint.architecture.embeddings(checkpoint.model).positions is not None
 
 
 def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages) -> PositionShares:
-    """Split the scores of the first layer on a text, head by head.
+    """Split the scores of the first layer on a text into shares, head by head.
 
     Raises:
         VerificationError: the terms do not add up to the scores that were verified.
@@ -135,7 +135,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
 
 
 def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """Parts of the input, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
+    """Split the input into parts, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
     raw = {name: upcast(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
@@ -152,7 +152,7 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
 
 
 def _mapped(parts: dict[str, Tensor], weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
-    """Every part of the input times a matrix; the bias is constant."""
+    """Apply a linear map to every part of the input; the bias is constant."""
     mapped = {name: part @ upcast(weight) for name, part in parts.items()}
     return mapped if bias is None else {**mapped, "constant": mapped["constant"] + upcast(bias)}
 
@@ -169,13 +169,13 @@ def _terms(query: dict[str, Tensor], key: dict[str, Tensor], scale: float) -> It
 
 
 def _centred(values: Tensor, allowed: Tensor) -> Tensor:
-    """Less the mean over the keys of each query that it may attend to; 0 elsewhere."""
+    """Subtract the mean over the allowed keys of each query; 0 elsewhere."""
     kept = torch.where(allowed, values, 0)
     return torch.where(allowed, kept - kept.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True), 0)
 
 
 def _shares(sums: Sequence[float], count: int, scale: float, segments: bool) -> ScoreShares:
-    """From the products of every term with the score, the last entry that of the score with itself."""
+    """Shares from the products of every term with the score; the last entry is the score with itself."""
     *products, variance = sums
     spread = (variance / count) ** 0.5
     shares: dict[str, float | None] = dict.fromkeys(TERMS)

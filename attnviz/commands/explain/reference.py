@@ -32,7 +32,7 @@ from attnviz.reference.attention import HeadParameters, Norm, upcast
 from attnviz.reference.positions import apply_rotary
 
 _ROWS = 128
-"""Queries whose scores become weights at once."""
+"""Queries per block of the softmax."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class LinearMap:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of x [.., d_in], [.., d_out]."""
+        """Map x, [.., d_in], to [.., d_out]."""
         product = x @ self.weight
         return product if self.bias is None else product + self.bias
 
 
 @dataclass(frozen=True)
 class Activation:
-    """The function between the two linear maps of a feed-forward network, by its name in transformers' configs."""
+    """Activation of a feed-forward network, by its name in transformers' configs."""
 
     name: str
     formula: str
     function: Callable[[Tensor], Tensor]  # of a tensor in float32 at least
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of every number of x; in the dtype of x."""
+        """Apply elementwise, in the dtype of x."""
         return self.function(upcast(x)).to(x.dtype)
 
 
@@ -76,16 +76,16 @@ ACTIVATIONS = {
     )
     for name in names.split()
 }  # fmt: skip
-"""By the name in the config, those that are reproduced. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution."""
+"""Reproduced activations, by name in the config. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution."""
 
 
 def activation_named(name: object) -> Activation:
-    """The activation of a config; ArchitectureError where it is not among those that are reproduced."""
+    """The activation of a config; ArchitectureError if it is not reproduced."""
     activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if activation is None:
-        given = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+        wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
         raise ArchitectureError(
-            f"this model's feed-forward network has the activation {given!r}, which the reference does not reproduce; "
+            f"this model's feed-forward network has the activation {wanted!r}, which the reference does not reproduce; "
             f"expected one of: {', '.join(ACTIVATIONS)}."
         )
     return activation
@@ -93,7 +93,7 @@ def activation_named(name: object) -> Activation:
 
 @dataclass(frozen=True)
 class LayerParameters:
-    """The parameters of one whole layer; its norms stand before attention and network (pre-norm) or after residuals."""
+    """Parameters of one layer; norms stand before attention and network (pre-norm) or after residuals."""
 
     heads: HeadParameters
     attention_norm: Norm
@@ -109,7 +109,7 @@ class LayerParameters:
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
-    """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
+    """Read the parameters of a layer, and its config; ArchitectureError for an unknown activation."""
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     gate, up_proj = _gate_and_expand(modules)
@@ -133,7 +133,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
 
 
 def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap]:
-    """The maps to d_ff, of which that of the gate may be the first half of one module."""
+    """The maps to d_ff; that of the gate may be the first half of one module."""
     up_proj = _linear_map(modules.up_proj)
     if modules.gate is not modules.up_proj:
         return None if modules.gate is None else _linear_map(modules.gate), up_proj
@@ -142,13 +142,13 @@ def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap
 
 
 def _linear_map(module: Any) -> LinearMap:
-    """An nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
+    """Read an nn.Linear, whose weight is [d_out, d_in], or transformers' Conv1D, [d_in, d_out]."""
     weight = parameter_of(module, "weight")
     return LinearMap(weight.T if isinstance(module, nn.Linear) else weight, parameter_of(module, "bias"))
 
 
 def projection_of(checkpoint: Checkpoint) -> LinearMap | None:
-    """The linear map from the normed embeddings to d_model; None where they are as wide."""
+    """The linear map from the normed embeddings to d_model; None if they are as wide."""
     project = checkpoint.architecture.embeddings(checkpoint.model).project
     return None if project is None else _linear_map(project)
 
@@ -166,7 +166,7 @@ def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
 
 
 def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
-    """What enters the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
+    """Input of the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     x, norm = sum(others, start=first), checkpoint.architecture.embeddings(checkpoint.model).norm
     x = x if norm is None else checkpoint.norm(norm)(x)
@@ -175,7 +175,7 @@ def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
 
 
 def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
-    """Every step of a layer by name, in the order of computing, from the residual stream x, [n, d_model].
+    """Compute every step of a layer by name, in order, from the residual stream x, [n, d_model].
 
     ``allowed``: boolean [n, n], True = may attend.
 
@@ -183,8 +183,8 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
         ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
         ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], ``scores``, ``capped`` and ``pattern`` [n_heads, n, n],
         ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated``
-        [n, d_ff]; all others are [n, d_model]. Steps that this layer does not have are left out:
-        ``feed_forward_residual`` is there where a norm follows it, ``final_norm`` after a model's last layer.
+        [n, d_ff]; all others are [n, d_model]. Steps that this layer lacks are left out:
+        ``feed_forward_residual`` is there if a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
     attended = x
@@ -207,7 +207,7 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
 
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
-    """The steps of the attention, with the functions of :mod:`attnviz.reference.attention`."""
+    """Add the steps of attention, by :mod:`attnviz.reference.attention`."""
     parts = {name: attention.project(x, getattr(heads, name)) for name in ("query", "key", "value")}
     steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
     steps["split"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts.values()])
@@ -233,14 +233,14 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
 
 
 def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:
-    """What is added to the residual stream: this output, or its norm, which is a step of its own."""
+    """Add to the residual stream: this output, or its norm, which is a step of its own."""
     if norm is not None:
         steps[f"{name}_norm"] = norm(steps[name])
     return steps[name] if norm is None else steps[f"{name}_norm"]
 
 
 def _feed_forward(x: Tensor, parameters: LayerParameters, steps: dict[str, Tensor]) -> None:
-    """The steps of the network; with a gate, the activation is of the gate, and multiplies the other map's numbers."""
+    """Add the steps of the network; with a gate, the activated gate multiplies the other map's output."""
     if parameters.gate is not None:
         steps["gate"] = parameters.gate(x)
     steps["expanded"] = parameters.up_proj(x)

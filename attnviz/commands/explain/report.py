@@ -1,4 +1,4 @@
-"""How ``attnviz explain`` tells a layer: the walk through its steps, tables, explain.json and explain.csv, tensors."""
+"""JSON, CSV, tensors, and the terminal's walk through the steps of a layer."""
 
 import json
 import textwrap
@@ -60,7 +60,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
 
 
 def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
-    """``norm`` is the mean Euclidean length along the last axis; of the mask, ``mean`` is the share that is allowed."""
+    """Entry of a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
     step, wide = step_of(result, stage.name), stage.wide
     return {
         **{"name": stage.name, "title": step.title, "formula": step.formula, "shape": list(stage.shape)},
@@ -119,29 +119,29 @@ def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[Rendera
 
 def _heading(result: Explanation) -> Text:
     model, tokens = result.checkpoint, result.tokens
-    quotes = unisolated(result.facts.quotes)
-    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {quotes}"
+    quotes = unisolated(result.figure_context.quotes)
+    heading = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {quotes}"
     token = visible(tokens.labels[result.token])
     sizes = (
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
         f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
     )
-    told = Text.assemble((place, "bold"), sizes, norm_order(result))
+    introduction = Text.assemble((heading, "bold"), sizes, norm_order(result))
     if tokens.truncated:
         cut = f"{counted(tokens.truncated, 'token')} {'was' if tokens.truncated == 1 else 'were'}"
-        told.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
-    return told
+        introduction.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
+    return introduction
 
 
 def _walk_through(result: Explanation, width: int) -> Text:
-    """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
+    """Text of every step: name and shape, formula, sentence, numbers, check; the terminal wraps it."""
     text = Text()
     for count, stage in enumerate(result.stages.values(), start=1):
         step = step_of(result, stage.name)
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
         text.append_tokens([(f"{count:2d}  ", None), (step.title, "bold"), (f"  {shape}\n", "cyan")])
-        told = [(words, "") for words in (step.formula, step.sentence, numbers_of(result, stage.name))]
-        for words, style in (*told, _check(stage, step.unseen)):
+        parts = [(words, "") for words in (step.formula, step.sentence, numbers_of(result, stage.name))]
+        for words, style in (*parts, _check(stage, step.unseen)):
             lines = textwrap.wrap(words, width - 5, break_long_words=False, break_on_hyphens=False)
             text.append("".join(f"    {line}\n" for line in lines), style=style)
     text.rstrip()
@@ -158,7 +158,7 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
 
 
 def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
-    """Content and position in the scores of the first layer, a row a head, and how to read them."""
+    """Table of content and position in the scores of the first layer, a row per head, with a note."""
     columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):
         of = lambda row, name=name: row[1].groups[name]  # noqa: E731
@@ -183,7 +183,7 @@ _POSITIONS = (
     "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
 )
 
-REPORT: CommandSpec[Explanation] = CommandSpec(
+SPEC: CommandSpec[Explanation] = CommandSpec(
     content=_content,
     columns=_COLUMNS,
     rows=_rows,

@@ -1,6 +1,6 @@
-"""The steps of a layer, recomputed end to end, each compared with what the running model shows of it.
+"""The steps of a layer, recomputed end to end, each compared with the running model.
 
-One forward pass, with hooks on the modules of each layer, shows the model's own steps.
+One forward pass with hooks on the modules of each layer gives the model's own steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,13 +22,13 @@ from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import PatternsAlone, record_attention, refuse_not_finite
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
-"""Of an activation on the model's own input; for other dtypes that of every output."""
+"""Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
 
 
 class Probe(NamedTuple):
-    """One place of the model at which a step of a layer shows."""
+    """A hook point of the model for a step of a layer."""
 
     stage: str  # as in recompute_layer; several joined by a +, where one module gives them side by side
     module: nn.Module
@@ -37,16 +37,16 @@ class Probe(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the model itself has of a step, without the batch axis, and where."""
+    """The model's own tensor of a step, without the batch axis, and its hook point."""
 
     place: str
     tensor: Tensor
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-    """Where the steps of a layer show; the last one is the last that fires.
+    """Hook points of a layer's steps; the last one fires last.
 
-    A layer's output is taken where it is used: at the input of the next layer, or as the model's own last hidden
+    A layer's output is read where it is used: at the input of the next layer, or as the model's own last hidden
     state (after GPT-2's final norm: at the input of that).
     """
     architecture, model = checkpoint.architecture, checkpoint.model
@@ -75,17 +75,17 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
-    given = [(stage, module, side) for stage, module, side in probed if module is not None]
-    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in given]
+    present = [(stage, module, side) for stage, module, side in probed if module is not None]
+    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in present]
 
 
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
-    """A name a module, or all of them of one that gives them side by side."""
+    """A name per module; joined by +, if one module gives several steps."""
     return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
 
 
 def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
-    """From the network's input to what its last linear map takes in."""
+    """Hook points from the network's input to the input of its last linear map."""
     maps = [of.up_proj] if of.gate in (None, of.up_proj) else [of.gate, of.up_proj]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
     yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
@@ -94,7 +94,7 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, s
 
 
 def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> None:
-    """Until the stack ends, hand over what the model shows of a layer as soon as it is through, and keep none of it."""
+    """Until the stack ends, call ``visit`` with the model's steps of a layer once it has run, and keep none."""
     seen: dict[str, list[Tensor]] = {}
 
     def keep(probe: Probe, value: Any) -> None:
@@ -126,7 +126,7 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
 
 
 def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules) -> dict[str, Shown]:
-    """What the model shows, by the steps that it is compared with: parts of one tensor apart, both norms together."""
+    """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
     apart: dict[str, Shown] = {}
     for names, (place, tensor) in shown.items():
         sizes = [steps[name].shape[-1] for name in names.split("+")] if "+" in names else [tensor.shape[-1]]
@@ -144,7 +144,7 @@ def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModu
 
 @dataclass(frozen=True)
 class StageCheck:
-    """How closely a recomputed step reproduces the model."""
+    """Error of a recomputed step."""
 
     place: str  # in the model, where its own numbers were taken
     error: float  # largest absolute difference from them, divided by scale
@@ -163,21 +163,21 @@ class Stage:
 
     name: str
     tensor: Tensor  # on the model's device and in its dtype, boolean for ``mask``
-    check: StageCheck | None  # None where the model shows nothing to compare with
+    check: StageCheck | None  # None if the model shows nothing to compare with
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return tuple(self.tensor.shape)
 
     @property
     def wide(self) -> Tensor:
-        """On the CPU, in float32 at least, so that sums over it are exact enough."""
+        """The tensor on the CPU, in float32 at least."""
         return upcast(self.tensor).cpu()
 
 
 class UnknownStageError(UsageError, KeyError):
-    """A layer has no step of this name."""
+    """The layer has no step of this name."""
 
     __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
@@ -185,7 +185,7 @@ class UnknownStageError(UsageError, KeyError):
 class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in the order of computing.
 
-    It exists only where every step that the model shows is reproduced.
+    It exists only if every step that the model shows is reproduced.
     """
 
     def __init__(self, layer: int, stages: Iterable[Stage]) -> None:
@@ -197,27 +197,27 @@ class VerifiedStages(dict[str, Stage]):
 
     @property
     def checks(self) -> dict[str, StageCheck]:
-        """By name, the checks of the steps that were compared with the model."""
+        """Checks of the compared steps, by name."""
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
 
     @property
     def worst(self) -> str:
-        """The name of the step that differs most, as a share of its tolerance."""
+        """Name of the step with the largest error, as a share of its tolerance."""
         return max(self.checks, key=lambda name: self.checks[name].error / self.checks[name].tolerance)
 
 
 def verify_stages(
     checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int], visit: Callable[[VerifiedStages], None]
 ) -> None:
-    """Run the model once; recompute these layers, compare every step and hand them over, during the forward pass.
+    """Run the model once; recompute these layers, compare every step, and call ``visit`` with each layer.
 
-    The first layer is recomputed from the embedding tables, another one from what the layer before it gave; within
-    a layer every step follows from the recomputed step before, so that the last one checks them all.
+    The first layer is recomputed from the embedding tables, others from the output of the layer before; within a
+    layer every step follows from the recomputed step before, so that the last one checks them all.
 
     Raises:
         ArchitectureError: the model has an activation that is not reproduced.
         VerificationError: a step differs by more than the tolerance of the dtype; the message names the first. Or a
-            module of a layer did not run, or gave what it should not.
+            module of a layer did not run, or returned something unexpected.
     """
     for layer in layers:
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
@@ -256,7 +256,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
 
 
 def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Tolerance, tokens: Tokens) -> StageCheck:
-    """Compare one step, or raise VerificationError."""
+    """Compare one step; VerificationError if it differs."""
     place, own = shown
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
     if tensor.shape != own.shape:
@@ -284,8 +284,8 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
 def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, checkpoint: Checkpoint) -> None:
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
     place, own = shown["activated"]
-    given = shown["gate" if "gate" in shown else "expanded"].tensor
-    difference = float((upcast(named(given)) - upcast(own)).abs().max())
+    before = shown["gate" if "gate" in shown else "expanded"].tensor
+    difference = float((upcast(named(before)) - upcast(own)).abs().max())
     tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
     scale = float(own.abs().max())
     if not difference <= tolerance * scale:

@@ -1,4 +1,4 @@
-"""The steps of a layer as data, an entry a step: its name, its formula, what it does, its numbers, how it is drawn."""
+"""The steps of a layer as data: name, formula, sentence, numbers, and drawing of each."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _ADDED = {
     "feed_forward_residual": ("attention_norm", "feed_forward_output"),
     "output": ("attention_residual", "feed_forward_output"),
 }
-"""The stream and what is added to it, before its own norm if it has one."""
+"""By sum, the stream and what is added to it, before its own norm if it has one."""
 
 _NORMS = {
     "layer": "norm(x) = (x − mean) / √(var + ε) · γ + β",
@@ -37,7 +37,7 @@ def _label(result: Explanation, position: int) -> str:
 
 
 def _rows(result: Explanation, *names: str) -> list[Tensor]:
-    """Of these steps, what belongs to the token that is followed."""
+    """Rows of these steps for the followed token."""
     return [result.tensor(name)[result.token] for name in names]
 
 
@@ -55,7 +55,7 @@ def _vector(vector: Tensor) -> str:
 
 
 def _keys(result: Explanation, row: Tensor, write: Callable[[float], str]) -> str:
-    """The largest numbers of a row with their keys, of those that the mask allows."""
+    """The largest allowed numbers of a row, with their keys."""
     allowed = result.tensor("mask")[result.token] > 0
     order = torch.where(allowed, row, -torch.inf).argsort(descending=True, stable=True)
     keys = [int(key) for key in order[: min(_STRONGEST, int(allowed.sum()))]]
@@ -77,7 +77,7 @@ def _split_numbers(result: Explanation, name: str) -> str:
 
 
 def _shared(result: Explanation) -> str:
-    """Which keys and values the head has, where it shares them."""
+    """Note on the keys and values of a head that shares them, or ''."""
     heads = _heads_of(result)
     group = heads.n_heads // heads.key.weight.shape[0]
     return f" (with key-value head {result.head.head // group})" if group > 1 else ""
@@ -88,7 +88,7 @@ def _pair_numbers(result: Explanation, name: str) -> str:
 
 
 def _rotary_numbers(result: Explanation, name: str) -> str:
-    """How far the query and the key of the token are turned, in the pair that turns fastest and in the slowest."""
+    """Rotation of the token's query and key in the fastest and the slowest pair of dimensions."""
     rotary = _heads_of(result).rotary
     assert rotary is not None
     angles = result.token * rotary.of(len(result.tokens))
@@ -112,7 +112,7 @@ def _pattern_numbers(result: Explanation, name: str) -> str:
 
 
 def _norm_numbers(result: Explanation, name: str) -> str:
-    """What the norm takes out of the token's vector, and its length afterwards."""
+    """What the norm removes from the token's vector, and its length afterwards."""
     before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": "attention_residual"}
     before |= {f"{name}_norm": name for name in ("attention_output", "feed_forward_output")}
     old, new = _rows(result, before.get(name, "input" if result.pre_norm else "attention_residual"), name)
@@ -124,7 +124,7 @@ def _norm_numbers(result: Explanation, name: str) -> str:
 
 
 def _residual_numbers(result: Explanation, name: str) -> str:
-    """Lengths and angle of the stream and what is added to it."""
+    """Lengths of the stream and of the added vector, and the angle between them."""
     before, after = _ADDED[name]
     stream, added, total = _rows(result, before, _as_added(result, after), name)
     cosine = rounded(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
@@ -138,7 +138,7 @@ def _activation_numbers(result: Explanation, name: str) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a layer. Texts have names in braces for what differs from model to model; see :func:`step_of`."""
+    """One step of a layer. Names in braces are filled in for the model by :func:`step_of`."""
 
     title: str
     formula: str  # with this model's numbers
@@ -224,7 +224,7 @@ _GATED = {
 
 
 def step_of(result: Explanation, name: str) -> Step:
-    """A step in words, for this layer of this model."""
+    """A step, filled in for this layer of this model."""
     every = _STEPS | (_PRE_NORM if result.pre_norm else _POST_NORM) | (_GATED if "gated" in result.stages else {})
     template, words = every[name], _words_of(result)
     texts = ("title", "formula", "sentence", "label", "brief")
@@ -232,7 +232,7 @@ def step_of(result: Explanation, name: str) -> Step:
 
 
 def numbers_of(result: Explanation, name: str) -> str:
-    """One line of real numbers of a step, of the token and the head that are followed."""
+    """One line of numbers of a step, for the followed token and head."""
     return _label(result, result.token) + step_of(result, name).numbers(result, name)
 
 
@@ -247,12 +247,12 @@ def _heads_of(result: Explanation) -> HeadParameters:
 
 
 def _as_added(result: Explanation, name: str) -> str:
-    """The step that is added to the stream: an output, or its own norm where it has one."""
+    """The step that is added to the stream: an output, or its own norm if it has one."""
     return f"{name}_norm" if f"{name}_norm" in result.stages else name
 
 
 def norm_order(result: Explanation) -> str:
-    """Where the norms stand, in one sentence."""
+    """Sentence on the order of norms."""
     if result.pre_norm:
         known, norm = ("GPT-2", "a layer norm") if norm_kind(result) == "layer norm" else ("Llama", "an RMS norm")
         after = " and one after each, of what is added" if "attention_output_norm" in result.stages else ""
@@ -268,7 +268,7 @@ def norm_order(result: Explanation) -> str:
 
 
 def _words_of(result: Explanation) -> dict[str, object]:
-    """What differs between layers and models in the words for a layer's steps."""
+    """Words for the braces of all steps, for this layer and model."""
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
     architecture, activation = model.architecture, activation_named(result.activation)
     tables = architecture.embeddings(model.model)
@@ -314,7 +314,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
 
 
 def _split_words(result: Explanation) -> dict[str, object]:
-    """How queries, keys and values are cut into heads, and how much of a head is turned."""
+    """Words on the split into heads, and the rotary share of a head."""
     model, heads = result.checkpoint, _heads_of(result)
     n_heads, n_shared, d_head = heads.n_heads, heads.key.weight.shape[0], model.d_head
     split, parts = f"{n_heads * d_head} = {n_heads} × {d_head}", f"{n_heads} heads of {d_head} dimensions each"
@@ -329,7 +329,7 @@ def _split_words(result: Explanation) -> dict[str, object]:
 
 
 def _bias_words(result: Explanation) -> dict[str, object]:
-    """By name, how each bias is added in a formula; nothing where there is none."""
+    """Formula of each bias by name; '' without a bias."""
     layer = layer_parameters(result.checkpoint, result.layer)
     heads, gate = layer.heads, layer.gate
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}
@@ -338,7 +338,7 @@ def _bias_words(result: Explanation) -> dict[str, object]:
 
 
 def _norm_words(result: Explanation) -> dict[str, object]:
-    """The norm of everything that is normed, and what is added."""
+    """Words on the norms, and on what is added."""
     kind = norm_kind(result)
     formula = _NORMS[result.checkpoint.architecture.norm_kind]
     letters = {"x": "x", "h": "h", "y": "y", "out": "out", "q": "q", "a": "attention", "f": "feed forward"}

@@ -20,12 +20,12 @@ from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, 
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
 from attnviz.figures.style import Style, figure_style
 from attnviz.models.wording import quoted, rounded, visible
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.tables import error
 from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
-"""Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
+"""Most rows and columns of a panel; beyond, tokens are pooled (their order matters), and dimensions thinned."""
 
 _SATURATED = 0.99
 _WIDE, _MODEL, _HEAD, _MASK, _THIRD, _HALF = 1.3, 1.05, 0.72, 0.6, 0.38, 0.5
@@ -38,7 +38,7 @@ _PARTS |= {"turned query": ("rotated", 0), "turned key": ("rotated", 1)}
 
 
 def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
-    bands, facts = _bands(result), result.facts
+    bands, about = _bands(result), result.figure_context
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
     drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
     order = "pre-norm" if result.pre_norm else "post-norm"
@@ -54,11 +54,11 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     )
     yield PathPlan(
         stem="explain",
-        caption=f"Layer {result.layer} of {facts.model} ({order}) on {facts.quotes}, from input to "
+        caption=f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to "
         + sentence("output with its residual path, one panel of actual numbers per step", reading, verified),
-        title=f"{facts.model}: layer {result.layer} from input to output",
+        title=f"{about.model}: layer {result.layer} from input to output",
         notes=(
-            f"{facts.text_line}; {order}.",
+            f"{about.text_line}; {order}.",
             f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}.",
             "±: the strongest colour; in brackets the largest number.",
             f"Recomputed: the output is the model's within {error(result.output.error)}.",
@@ -68,7 +68,7 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
         labels=Labels(
             tuple(visible(label) for label in result.tokens.labels),
             result.tokens.special,
-            tuple(place == result.token for place in range(len(result.tokens))),
+            tuple(position == result.token for position in range(len(result.tokens))),
         ),
         followed=result.token,
     )
@@ -93,12 +93,12 @@ def _bands(result: Explanation) -> dict[str, list[list[str]]]:
 
 
 def _added(result: Explanation, name: str) -> str:
-    """An output, its own norm where it has one, and the sum."""
+    """Panels of an output, its own norm if it has one, and the sum."""
     return f"{name}, {norm_kind(result)}, {name}_norm, +" if f"{name}_norm" in result.stages else f"{name}, +"
 
 
 def _stack(result: Explanation, name: str) -> list[Panel]:
-    """Panels above one another; of a head: queries and keys, which are compared, on one scale."""
+    """Stacked panels; queries and keys of a head, which are compared, share a scale."""
     panels = [replace(_panel(result, part), words=(), beside=True) for part in STACKS[name][0]]
     if name in ("gates", "activated gate"):
         return list(_gates(result, [replace(panel, height=_HALF) for panel in panels]))
@@ -113,7 +113,7 @@ def _stack(result: Explanation, name: str) -> list[Panel]:
 
 
 def _gates(result: Explanation, panels: Sequence[Panel]) -> Iterator[Panel]:
-    """Gate and what it multiplies, or the activated gate, whose scale stands above it: a line passes below."""
+    """Panels of the gate and what it multiplies; the activated gate has its scale above, since a line passes below."""
     if len(panels) == 1:
         yield replace(panels[0], label="", brief=f"{panels[0].label} ±{_brief(panels[0].limit)}")
         return
@@ -135,7 +135,7 @@ def _panel(result: Explanation, name: str) -> Panel:
     limit, scale = largest or 1.0, f"0 to {_brief(largest)}"
     if name == "mask":
         scale = step.brief or ("all allowed" if values.all() else "key ≤ query")
-    elif name != "pattern":  # of all numbers, drawn or not; where nearly all are 0 the largest
+    elif name != "pattern":  # of all numbers, drawn or not; if nearly all are 0 the largest
         limit = float(np.quantile(np.abs(values), _SATURATED)) or limit
         scale = f"±{_brief(limit)} ({_brief(largest)})"
     width = {model.d_head: _HEAD, model.d_model: _MODEL}.get(values.shape[1], _WIDE)
@@ -155,7 +155,7 @@ def _panel(result: Explanation, name: str) -> Panel:
 
 
 def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
-    """What was thinned and pooled, a sentence each."""
+    """Notes on thinning and pooling."""
     thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in SQUARE} - {1})
     if thinned:
         most = " to ".join(str(each) for each in thinned[:: max(1, len(thinned) - 1)])
@@ -165,7 +165,7 @@ def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
 
 
 def _brief(value: float) -> str:
-    """Two digits, and no power of ten where it can be avoided."""
+    """A number in two digits, without a power of ten if possible."""
     return f"{value:.2g}" if not 99.5 <= value < 99_999 else f"{value:.0f}"
 
 
@@ -188,15 +188,15 @@ class PositionsPlan(PagePlan):
 
 
 def _plan_positions(result: Explanation, _: ViewOptions) -> Iterator[PositionsPlan]:
-    shares, facts = result.positions, result.facts
+    shares, about = result.positions, result.figure_context
     assert shares is not None
     groups = [name for name in GROUPS if name != "segment" or shares.segments]
     every = (*shares.heads, shares.layer)
     yield PositionsPlan(
         stem="positions",
-        caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, one row per head", _READING),
-        title=f"{facts.model}: content and position in layer 0",
-        notes=facts.notes(_READING),
+        caption=sentence(f"Where the scores of layer 0 of {about.subject} come from, one row per head", _READING),
+        title=f"{about.model}: content and position in layer 0",
+        notes=about.notes(_READING),
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
         columns=(*("common" if group == "constant" else group for group in groups), "spread"),
         values=np.array([[*(share.groups[group] for group in groups), share.spread] for share in every], dtype=float),
@@ -223,7 +223,7 @@ def _positions_figure(plan: PositionsPlan, style: Style, vector: bool = False) -
 
 
 def _draw_positions(ax: Axes, plan: PositionsPlan, style: Style, vector: bool = False) -> AxesImage | QuadMesh:
-    """A row a head, a column a part, and a column for the spread; the last row, of all heads, in bold."""
+    """Draw a row per head, a column per part and one for the spread; the last row, of all heads, in bold."""
     rows, columns = plan.values.shape
     colours, ink = style.diverging_map(), style.greys.ink
     shares = np.where(np.arange(columns) < columns - 1, plan.values, np.nan)

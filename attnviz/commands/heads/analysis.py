@@ -1,4 +1,4 @@
-"""What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
+"""The result of :func:`attnviz.analyze`: findings of every head, text, model and verified patterns."""
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from attnviz.measures.statistics import TextContext
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
-from attnviz.present.facts import FigureContext
+from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
@@ -26,10 +26,10 @@ from attnviz.trace.verify import VerifiedAttention
 
 
 class PatternReader(Protocol):
-    """What reads the pattern of one head in blocks of queries, so that it is never there as a whole."""
+    """Protocol: reads the pattern of one head in blocks of queries, never as a whole."""
 
     def add(self, first: int, rows: Tensor) -> None:
-        """The next rows, [rows, n_keys], from query ``first`` on; keys after the last of them are hidden from all."""
+        """Read the next rows, [rows, n_keys], from query ``first`` on; later keys are hidden from all of them."""
 
 
 T = TypeVar("T", bound=PatternReader)
@@ -37,13 +37,13 @@ T = TypeVar("T", bound=PatternReader)
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, as far as it changes numbers.
+    """Options that change numbers.
 
     Attributes:
         words: merge the pieces of words.
         local_window: largest distance that counts as local, in tokens (words with ``words``).
         long_range_from: smallest distance that counts as long-range, likewise.
-        queries: the rows that are measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
+        queries: the rows measured, see :func:`attnviz.models.tokens.find_queries`; None for all.
     """
 
     words: bool = False
@@ -82,7 +82,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a decoder wrote after the text that it was given.
+    """What a decoder wrote after its text.
 
     Attributes:
         whole: the text and what was written after it, as the tokens spell them.
@@ -102,7 +102,7 @@ class Continuation:
 
 @dataclass(frozen=True, repr=False)
 class Analysis(TextResult, OfHeads[HeadFindings]):
-    """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
+    """Result of :func:`analyze` on one text; nothing in it comes from an unverified head.
 
     In a notebook it shows its page, its overview and its tables.
 
@@ -110,18 +110,18 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         context: units, masks and baselines of the text.
         attention: the verified heads; patterns are recomputed from it on demand.
         heads: one entry a head, in the model's order.
-        parse: the dependency parse; None where there was none.
-        syntax_note: why there is no parse; empty where there is one.
-        options: what was asked for.
-        profile: the stored profile of these weights; None where there is none, or none was looked for.
-        published: what papers say of heads of this model; empty where they say nothing.
-        contexts: by layer, the contexts that are others than ``context``: of other texts, or with a window that is
-            shorter than the text, and baselines over the keys within it.
+        parse: the dependency parse, or None.
+        syntax_note: reason why there is no parse, or ''.
+        options: options that change numbers.
+        profile: the stored profile of these weights, or None.
+        published: heads of this model that papers name.
+        contexts: by layer, contexts other than ``context``: of other texts, or with a window shorter than the text,
+            and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
-        continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
+        continuation: of a decoder, what it wrote after the text, if requested; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
-        without_sinks: whether patterns are between content alone, for drawing (:meth:`drawn`).
+        without_sinks: whether sinks are left out of patterns, for drawing (:meth:`drawn`).
     """
 
     command: ClassVar[str] = "heads"
@@ -143,29 +143,29 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     @property
     def units(self) -> Positions:
-        """What attends, the rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
+        """Rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
         if self.context.queries is None and not self.without_sinks:
             return self.context.units
         sink, wanted = self.context.units.sink, set(self.context.places)
         return _some(
             self.context.units,
-            [place in wanted and not (self.without_sinks and sink[place]) for place in range(len(sink))],
+            [at in wanted and not (self.without_sinks and sink[at]) for at in range(len(sink))],
         )
 
     @property
     def keys(self) -> Positions:
-        """What is attended to: all units of the same text, or of the source in cross-attention."""
+        """Columns of patterns: all units of the same text, or of the source in cross-attention."""
         keys = self.context.keys
         return _some(keys, [not sink for sink in keys.sink]) if self.without_sinks else keys
 
     @property
     def between(self) -> bool:
-        """Whether rows are other units than columns: in cross-attention, and of some queries alone."""
+        """Whether rows are other units than columns: in cross-attention, or with some queries alone."""
         return self.context.source is not None or self.context.queries is not None
 
     @property
     def longest(self) -> int:
-        """Units of the longest text, sinks and all."""
+        """Units of the longest text, sinks included."""
         return max(len(units) for part in self.parts for units in (part.context.units, part.context.keys))
 
     @property
@@ -185,7 +185,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     @property
     def generated(self) -> tuple[bool, ...]:
-        """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
+        """The :attr:`units` that the model wrote, wholly or in part."""
         first = None if self.continuation is None else self.continuation.first
         return () if first is None else tuple(max(members) >= first for members in self.units.members)
 
@@ -232,9 +232,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return {layer: context for layer, context in self.contexts.items() if context.window is not None}
 
     def drawn(self, drop_special: bool) -> "Analysis":
-        """The analysis as its patterns are drawn: without sinks where that is asked for, rows scaled to sum to 1.
+        """The analysis for drawing: on request without sinks, rows scaled to sum to 1.
 
-        Statistics and labels stay those of the whole text. A row of which nothing is left is 0.
+        Statistics and labels are those of the whole text. A row without remaining attention is 0.
 
         Raises:
             UsageError: nothing of the text would be left.
@@ -250,28 +250,28 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return replace(self, without_sinks=drop_special)
 
     @property
-    def facts(self) -> FigureContext:
-        """What every figure, caption and table must say of it."""
+    def figure_context(self) -> FigureContext:
+        """Text, model and unit, for figures, captions and tables."""
         units = self.context.units
         sinks = sinks_in_words(units, units.name, first="first")
         dropped = f"{sinks} dropped, rows renormalised" if sinks and self.without_sinks else ""
-        facts = replace(super().facts, n=len(self.units), unit=units.name, dropped=dropped)
+        about = replace(super().figure_context, n=len(self.units), unit=units.name, dropped=dropped)
         if self.context.queries is not None:
-            facts = replace(facts, n=len(self.keys), n_rows=len(self.units))
+            about = replace(about, n=len(self.keys), n_rows=len(self.units))
         if self.verification.level < 4:
-            facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
+            about = replace(about, model=f"{about.model} (not verified: level {self.verification.level} of 4)")
         if self.continuation is not None:
-            facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
+            about = replace(about, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None or self.stack_letter == "E":
-            return facts
+            return about
         if self.stack_letter == "D":
-            return replace(facts, texts=(self.target.text,))
+            return replace(about, texts=(self.target.text,))
         sizes = len(self.context.keys), len(self.target.context.units)
-        return replace(facts, texts=(*facts.texts, self.target.text), sizes=sizes)
+        return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
     @property
     def verification(self) -> Verification:
-        """What was compared with the model, and how closely."""
+        """Errors of the comparison with the model."""
         return self.attention.verification
 
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
@@ -291,9 +291,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return [head for head in self.heads if head.id in chosen]
 
     def has_role(self, head: HeadFindings) -> bool | None:
-        """Whether this text has what the head's role over the corpus is about: the relation, a token that repeats.
+        """Whether this text has an instance of the head's role over the corpus: the relation, a repeated token.
 
-        None where the head has no role, or where that is not looked for: coreference, meaning, relations without parse.
+        None without a role, or if that is not measured: coreference, meaning, relations without parse.
         """
         head = self.own(head)
         if head.role is None or (head.role.relation is not None and self.parse is None):
@@ -324,11 +324,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def read(
         self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
     ) -> Iterator[tuple[HeadFindings, T]]:
-        """Each head with a reader of its own that has been given its whole pattern, block by block.
+        """Yield each head with its reader, which has read the whole pattern block by block.
 
         Args:
             heads: in the model's order, since a layer is recomputed once for those of its heads that stand together.
-            reader: makes one.
+            reader: makes the reader of a head.
         """
         for layer, of_layer in groupby(heads, lambda head: head.id.layer):
             readers = [(head, reader(head)) for head in of_layer]
@@ -355,7 +355,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
         Of cross-attention, a row is a unit of the target, a column one of the source.
 
-        A layer is recomputed once and then dropped, so that memory holds one layer's patterns at a time.
+        A layer is recomputed once and then dropped: memory holds one layer's patterns at a time.
 
         Args:
             heads: in the model's order; default all.
@@ -385,7 +385,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
+        """The page in a frame; below it, if scripts are off, overview and tables."""
         from attnviz.page.page import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
@@ -398,7 +398,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
 
 def _some(units: Positions, wanted: Sequence[bool]) -> Positions:
-    """Those of the units that are wanted."""
+    """The wanted units."""
     of_each = ("labels", "special", "sink", "members")
     left: dict[str, Any] = {name: tuple(compress(getattr(units, name), wanted)) for name in of_each}
     return replace(units, **left)

@@ -1,7 +1,4 @@
-"""The findings of one head, with its label on this text and its role over a corpus, which never stand as one.
-
-As they are written, with their numbers; and as selections name them.
-"""
+"""The findings of one head: its label on this text and, kept apart, its role over a corpus."""
 
 import re
 from collections import Counter
@@ -20,14 +17,14 @@ from attnviz.profiles.store import HeadProfile, StoredRole
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
-"""What is meant as the id of heads, or of a kind of attention: no label and no role has a digit."""
+"""Selections by id, or by kind of attention; no label or role has a digit."""
 
 _KINDS = {spec.name: "local" if spec.family == "positional" else spec.family for spec in PATTERNS}
 _KINDS |= {HETEROGENEOUS: "none", TOO_SHORT: "none"}
-"""By label, under which name heads of its family are selected; those of places are local."""
+"""Kind of each label, as selections name it; positional ones are local."""
 
 _OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
-"""Names that heads may have besides, on other texts or over a corpus."""
+"""Further valid names, which other texts or corpora may have."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,8 @@ class HeadFindings:
     Attributes:
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
-        labelled: what it does on this text, from this text alone, with the verdict behind it.
-        profile: what a stored profile of the model says of the head; None where there is none.
+        labelled: its label from this text alone, with the verdict behind it.
+        profile: its entry in a stored profile of the model; None without one.
         alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
     """
 
@@ -56,12 +53,12 @@ class HeadFindings:
 
     @property
     def role(self) -> StoredRole | None:
-        """What it does over the corpus, from the stored profile alone; None without one, or where no role passes."""
+        """Its role over the corpus, from the stored profile alone; None if none passes."""
         return None if self.profile is None else self.profile.role
 
     @property
     def strongest(self) -> Verdict | None:
-        """The verdict behind the label, or else the positional one of the largest error reduction."""
+        """The verdict of the label, else the positional one of the largest error reduction."""
         measured = [
             verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.error_reduction is not None
         ]
@@ -69,34 +66,34 @@ class HeadFindings:
 
     @property
     def rank_key(self) -> tuple[bool, float]:
-        """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
+        """Sort key: heads with a verdict behind their label first, by error reduction."""
         error_reduction = None if self.strongest is None else self.strongest.error_reduction
         return self.labelled.verdict is not None, float("-inf") if error_reduction is None else error_reduction
 
     @property
     def shown(self) -> str:
-        """The label as figures show it: with a question mark where it is an indication only."""
+        """The label for figures, with a question mark if it is an indication only."""
         return visible(self.labelled.shown)
 
     @property
     def mark(self) -> str:
-        """That question mark, or nothing."""
+        """``?`` if the label is an indication only, else ''."""
         return self.labelled.shown.removeprefix(self.label)
 
 
 def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Those of the clearest labels first; heads that cannot be measured last."""
+    """Sort heads by the clarity of their labels; those that cannot be measured last."""
     return sorted(heads, key=lambda head: head.rank_key, reverse=True)
 
 
 def shorter(name: str) -> str:
-    """A label or a role for where there is little room: ``det``, ``previous``, ``heterog.``."""
+    """Short form of a label or a role: ``det``, ``previous``, ``heterog.``."""
     name = name.removeprefix(SYNTACTIC).removesuffix("-token")
     return _SHORTER.get(name, name)
 
 
 def evidence(head: HeadFindings) -> str:
-    """The score of the pattern behind the label, or of the nearest, beside its baseline."""
+    """Score and baseline of the label's pattern, or of the nearest one."""
     verdict = head.strongest
     if head.label == TOO_SHORT:
         return f"n = {head.labelled.n}: no label below {LEAST_N}"
@@ -126,35 +123,35 @@ def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[Head
     """
     chosen = set[HeadId]()
     for name in map(str.casefold, names):
-        found = {head.id for head in heads if name in _names(head)}
-        if not found:
+        ids = {head.id for head in heads if name in _names(head)}
+        if not ids:
             raise UsageError(_nobody(name, heads))
-        chosen |= found
+        chosen |= ids
     return chosen
 
 
 def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """The selections that are ids of heads, and those that are labels or roles."""
+    """Split selections into ids of heads, and labels or roles."""
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     ids = [part for part in parts if _IDS.fullmatch(part)]
     return ids, [part for part in parts if part not in ids]
 
 
 def _names(head: HeadFindings) -> set[str]:
-    """All that a head may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
+    """Names that select this head: ``syntactic:obj``, ``obj``, ``syntactic``."""
     called = [head.label] if head.role is None else [head.label, head.role.role]
     return {name.casefold() for label in called for name in _names_of(label)}
 
 
 def _names_of(label: str) -> Iterator[str]:
-    """The whole name, a shorter one, the relation and its base, the kind."""
+    """Forms of a name: whole, short, relation, base relation, kind."""
     relation = label.removeprefix(SYNTACTIC)
     yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0])
     yield _KINDS.get(label, "syntactic" if relation != label else label)
 
 
 def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
-    """What there is instead, with counts."""
+    """Message on an unknown name, with the known ones and their counts."""
     labels = Counter(head.label.removeprefix(SYNTACTIC) for head in heads)
     roles = Counter(head.role.role.removeprefix(SYNTACTIC) for head in heads if head.role is not None)
     of_corpus = f"roles {_counts(roles)}" if roles else "no roles"

@@ -21,35 +21,35 @@ from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, text_at
 from attnviz.models.wording import shortened, visible
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_HEADS = 8
-"""Heads in one picture: as many as there are colours that everybody can tell apart."""
+"""Most heads in one picture: as many as there are colours safe for colour blindness."""
 
 MOST_PICTURES, MOST_ROWS = 24, 1600
-"""Pictures of one head each, and rows in all of them together: they take time to draw and room on disk."""
+"""Most pictures of one head, and rows of all of them, since they take time and disk space."""
 
 FAINTEST_LINE, MOST_LINES = 0.02, 2000
 """Weights below are not drawn; where more lines than this would remain, the threshold is raised."""
 
 READABLE_LINES = 240
-"""Lines that an eye can follow in one picture, about: of more, each token keeps its strongest keys alone."""
+"""Lines that an eye can follow in one picture, about; of more, each token keeps only its strongest keys."""
 
 WHOLE_ROWS, SHORTEST_RUN = 32, 3
-"""Up to so many tokens each has a row of its own; shorter runs of tokens without a line do, too."""
+"""Most tokens with a row each, and least length of a run without lines that shares a row."""
 
 _LONGEST_LABEL = 20
 
 
 def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
-    """What to tell the user where not every head that was asked for has a picture; empty where all have."""
-    asked = len(analysis.select(choices.select))
-    kept = sum(len(_heads_drawn(part, choices)) for part in parts_asked(analysis, choices))
-    if kept == asked:
+    """Message on selected heads or weights without lines, or ''."""
+    requested = len(analysis.select(choices.select))
+    kept = sum(len(_heads_drawn(part, choices)) for part in parts_selected(analysis, choices))
+    if kept == requested:
         shown = analysis.drawn(choices.drop_special)
         n_keys = len(shown.keys)
-        strongest = _strongest(asked if asked <= MOST_HEADS else 1, len(shown.units), n_keys)
+        strongest = _strongest(requested if requested <= MOST_HEADS else 1, len(shown.units), n_keys)
         if choices.token is not None or strongest >= n_keys or analysis.target:
             return ""
         return (
@@ -57,26 +57,26 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
             "--drop-special leaves special tokens out."
         )
     return (
-        f"lines are drawn of {kept} of the {asked} heads, those of the clearest labels; choose others with "
+        f"lines are drawn of {kept} of the {requested} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
     )
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
-    for part in parts_asked(analysis, choices):
+    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
+    for part in parts_selected(analysis, choices):
         heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
             yield _plan(
                 part, list(_weights_of(part, heads, len(heads), choices)), choices, part.stem("lines"), MOST_LINES
             )
             continue
-        for found in _weights_of(part, heads, 1, choices):
-            yield _plan(part, [found], choices, f"lines/{found[0].id.file_stem}", MOST_LINES // 2)
+        for each in _weights_of(part, heads, 1, choices):
+            yield _plan(part, [each], choices, f"lines/{each[0].id.file_stem}", MOST_LINES // 2)
 
 
-def parts_asked(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
-    """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
+def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
+    """Kinds of attention of the selected heads; with a token, those whose queries have it."""
     parts = analysis.parts_of(choices.select)
     if len(parts) == 1 or choices.token is None:
         return parts
@@ -93,7 +93,7 @@ def parts_asked(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
 
 
 def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
-    """The positions of a token in the text that attends; of an encoder-decoder the error says which text that is."""
+    """Positions of a token among the queries; for an encoder-decoder the error names their text."""
     try:
         return find_positions(part.context.units, token)
     except UsageError as error:
@@ -104,15 +104,15 @@ def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
 
 
 def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]:
-    """The heads asked for; of more than eight only as many as there may be pictures and rows, the clearest."""
+    """The selected heads; of more than eight the clearest within the limits of pictures and rows."""
     heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
         return heads
     clearest = clearest_first(heads)[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
     if choices.token is not None and len(shown.units) > WHOLE_ROWS:
-        found = _weights_of(analysis, clearest, 1, choices)
-        pictures = (_plan(analysis, [each], choices, "", MOST_LINES // 2) for each in found)
+        of_heads = _weights_of(analysis, clearest, 1, choices)
+        pictures = (_plan(analysis, [each], choices, "", MOST_LINES // 2) for each in of_heads)
         rows = [len(picture.labels) for picture in pictures]
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
@@ -120,15 +120,15 @@ def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]
 
 
 class StrongestKeys:
-    """The strongest keys of the queries of a head that lines start from; its rows come in blocks.
+    """Collects the strongest keys of a head's drawn queries, block by block.
 
     Args:
-        starts: which queries these are, boolean [n_queries].
+        starts: the drawn queries, boolean [n_queries].
         count: keys of each; at most all of them.
 
     Attributes:
         largest: weight of the whole pattern.
-        rest: what all keys get that are not among the strongest.
+        rest: attention of all other keys.
     """
 
     def __init__(self, starts: NDArray[np.bool_], count: int) -> None:
@@ -137,7 +137,7 @@ class StrongestKeys:
         self.largest, self.rest = 0.0, 0.0
 
     def add(self, first: int, rows: Tensor) -> None:
-        """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
+        """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
         weights = rows.float().numpy()
         self.largest = max(self.largest, float(weights.max(initial=0)))
         weights = weights[self._starts[first : first + len(weights)]]
@@ -153,19 +153,19 @@ class StrongestKeys:
 
     @property
     def keys(self) -> Array:
-        """Of each query that lines start from, [n_starts, count], in the order of the text."""
+        """Strongest keys of each drawn query, [n_starts, count], in the order of the text."""
         return np.concatenate(self._keys)
 
     @property
     def weights(self) -> Array:
-        """Those of the :attr:`keys`."""
+        """Weights of the :attr:`keys`."""
         return np.concatenate(self._weights)
 
 
 def _weights_of(
     analysis: Analysis, heads: Sequence[HeadFindings], share: int, choices: ViewOptions
 ) -> Iterator[tuple[HeadFindings, StrongestKeys]]:
-    """Each head with the weights that may have a line, where so many heads share a picture."""
+    """Each head with its candidate weights, for a number of heads per picture."""
     shown = analysis.drawn(choices.drop_special)
     start, _ = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
@@ -175,16 +175,20 @@ def _weights_of(
 
 
 def _plan(
-    analysis: Analysis, found: Sequence[tuple[HeadFindings, StrongestKeys]], choices: ViewOptions, stem: str, most: int
+    analysis: Analysis,
+    of_heads: Sequence[tuple[HeadFindings, StrongestKeys]],
+    choices: ViewOptions,
+    stem: str,
+    most: int,
 ) -> LinesPlan:
-    """One picture of up to eight heads with their weights, of at most so many lines."""
+    """Plan one picture of up to eight heads, with at most ``most`` lines."""
     shown = analysis.drawn(choices.drop_special)
     style = choices.style.scaled_for()  # what would be faint has no line
-    facts, scale, units, heads = shown.facts, style.scale, shown.units, [head for head, _ in found]
-    largest = np.array([each.largest for _, each in found], np.float32)
+    about, scale, units, heads = shown.figure_context, style.scale, shown.units, [head for head, _ in of_heads]
+    largest = np.array([each.largest for _, each in of_heads], np.float32)
     start, chosen = start_of(shown, choices.token)
     n_keys, between = len(shown.keys), analysis.between
-    candidates = np.stack([each.weights for _, each in found])
+    candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
     head, row, column = (candidates >= least).nonzero()
@@ -192,7 +196,7 @@ def _plan(
     order = np.argsort(drawn_weights, kind="stable")
     head, row, column, drawn_weights = head[order], row[order], column[order], drawn_weights[order]
     query = row if start is None else np.array(sorted(start))[row]
-    key = np.stack([each.keys for _, each in found])[head, row, column]
+    key = np.stack([each.keys for _, each in of_heads])[head, row, column]
     breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     whole = start is None or len(units) <= WHOLE_ROWS or between
     alone = range(len(units)) if whole else {*(start or ()), *key.tolist()}
@@ -200,10 +204,10 @@ def _plan(
     non_sink = frozenset(row for row, position in enumerate(first) if not units.sink[position])
     onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else non_sink
     row_of_key = np.arange(n_keys) if between else row_of
-    keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
-    rest = np.array([each.rest for _, each in found])
-    said = [keys + _hidden(candidates, rest, least, facts.unit, start)]
-    said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
+    keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
+    rest = np.array([each.rest for _, each in of_heads])
+    said = [keys + _hidden(candidates, rest, least, about.unit, start)]
+    said += [f"runs of {about.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {each.shown}" for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
@@ -213,10 +217,10 @@ def _plan(
     return LinesPlan(
         stem=stem,
         caption=_caption(shown, heads, chosen, scale, said),
-        title=f"{facts.model}: {title}{f', from {chosen}' if chosen else ''}",
-        notes=facts.notes(*(f"{capital(part)}." for part in said)),
+        title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
+        notes=about.notes(*(f"{capital(part)}." for part in said)),
         labels=tuple(
-            f"… {count} {facts.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
+            f"… {count} {about.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
             for position, count in zip(first, counts, strict=True)
         ),
         bright=(non_sink, onto) if start is None else (
@@ -232,31 +236,31 @@ def _plan(
         scale=f"attention weight{f' ({style.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
-        unit=facts.unit,
+        unit=about.unit,
         keys=tuple(shortened(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
         one_text=analysis.context.source is None,
     )  # fmt: skip
 
 
 def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
-    """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
+    """The drawn queries, None for all, and the token with its positions in the whole text."""
     if token is None:
         return None, ""
-    everything, found = shown.context.units, positions_of(shown, token)
-    place = {members: position for position, members in enumerate(shown.units.members)}
-    kept = [number for number in found if everything.members[number] in place]
+    everything, numbers = shown.context.units, positions_of(shown, token)
+    position_of = {members: position for position, members in enumerate(shown.units.members)}
+    kept = [number for number in numbers if everything.members[number] in position_of]
     if not kept:
         said = f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention."
         if shown.options.queries is not None and not shown.without_sinks:
             said = f"the row of “{visible(token)}” is not among those of --queries; leave one of the two out."
         raise UsageError(said)
-    numbers = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
-    positions = tuple(place[everything.members[number]] for number in kept)
-    return positions, f"“{text_at(everything, kept)}” ({numbers})"
+    listed = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
+    positions = tuple(position_of[everything.members[number]] for number in kept)
+    return positions, f"“{text_at(everything, kept)}” ({listed})"
 
 
 def _threshold(weights: Array, most: int) -> float:
-    """The faintest line's weight, or the least of three decimals that leaves no more than so many lines."""
+    """Least weight drawn: that of the faintest line, or the least of three decimals that leaves ``most`` lines."""
     strong = weights[weights >= FAINTEST_LINE]
     if len(strong) <= most:
         return FAINTEST_LINE
@@ -265,7 +269,7 @@ def _threshold(weights: Array, most: int) -> float:
 
 
 def _strongest(n_heads: int, n: int, n_keys: int) -> int:
-    """Keys of each of n tokens that have a line, in a picture of so many heads; at most all of them."""
+    """Keys with a line per token, for a number of heads per picture; at most all."""
     return min(n_keys, max(1, READABLE_LINES // (n_heads * n)))
 
 
@@ -274,15 +278,15 @@ def _keys(strongest: int) -> str:
 
 
 def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
-    """The positions at which another text begins than that of the last token that had one."""
+    """Positions at which another text begins; special tokens do not count."""
     known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
 
 
 def _rows(n: int, alone: Collection[int], breaks: Sequence[int]) -> tuple[NDArray[np.intp], list[int], list[int]]:
-    """The row of each position, the first position of each row, and how many it stands for.
+    """Row of each position, first position of each row, and positions per row.
 
-    Positions that are to stand alone have a row each; runs of at least three others share one, within one text.
+    Positions in ``alone`` have a row each; runs of at least three others share one, within one text.
     """
     own = np.zeros(n, bool)
     own[list(alone)] = True
@@ -296,7 +300,7 @@ def _rows(n: int, alone: Collection[int], breaks: Sequence[int]) -> tuple[NDArra
 
 
 def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:
-    """How strong lines are, 0-1; on the logarithmic scale the faintest one drawn has 0."""
+    """Strengths of lines, 0-1; on the logarithmic scale 0 for the faintest one drawn."""
     if scale == "log":
         strengths = 1 - np.log(np.maximum(weights, least)) / math.log(least)
     else:
@@ -306,7 +310,7 @@ def _strengths(weights: Array, largest: Array | float, scale: str, least: float)
 
 
 def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str], ...]:
-    """Examples for reading the lines: strength and what it stands for."""
+    """Legend of strengths: strength and the weight it stands for."""
     if scale == "per-head":
         shares = (0.25, 0.5, 1.0)
         if len(largest) > 1:
@@ -318,7 +322,7 @@ def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str
 
 
 def _hidden(candidates: Array, rest: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
-    """The threshold, and what share of the attention has no line: of the ``rest``, [n_heads], nothing has."""
+    """Sentence on the threshold, and the share of attention without a line; ``rest``, [n_heads], has none."""
     totals = rest + candidates.sum((1, 2), dtype=np.float64)
     left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
     hidden = left_out / np.where(totals, totals, 1)
@@ -340,17 +344,17 @@ def _percent(share: float) -> str:
 
 
 def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, said: Sequence[str]) -> str:
-    facts = shown.facts
+    about = shown.figure_context
     scales = {
         "shared": "on a scale from 0 to 1 that is the same for every head",
         "per-head": "on a scale from 0 to the head's own largest weight",
         "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
     }
     return sentence(
-        f"Attention{f' from {chosen} alone' if chosen else ''} in {facts.subject}, head{'s' * (len(heads) > 1)} "
+        f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, head{'s' * (len(heads) > 1)} "
         f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: "
-        + (f"{facts.dropped}; " if facts.dropped else "")
-        + f"lines run from the {facts.unit} that attends (left) to the {facts.unit} attended to (right), their width "
+        + (f"{about.dropped}; " if about.dropped else "")
+        + f"lines run from the {about.unit} that attends (left) to the {about.unit} attended to (right), their width "
         f"and opacity the attention weight {scales[scale]}",
         *said,
     )

@@ -15,7 +15,7 @@ from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.tokens import sinks_in_words
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _DECADES = 2
@@ -39,7 +39,7 @@ _MEANINGS = {
         if spec.on_repeats
     },
 }
-"""How people name a statistic, what the number is, and its unit; shares, 0-1, have none."""
+"""Title, meaning and unit of statistics; shares, 0-1, have no unit."""
 
 
 def statistic_named(name: str) -> str:
@@ -60,26 +60,26 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
 
 
 def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
-    """A map of all heads; of an encoder-decoder one below the other, of the kinds of attention that have it."""
+    """Plan the map of all heads; of an encoder-decoder one per kind of attention that has the statistic."""
     parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
     maps, captions, notes = zip(*(_map(part, statistic, style) for part in parts), strict=True)
-    facts, (name, meaning, unit) = analysis.facts, statistic_meaning(parts[0], statistic)
+    about, (name, meaning, unit) = analysis.figure_context, statistic_meaning(parts[0], statistic)
     sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
         stem=f"map-{statistic.replace('_', '-')}",
         caption=sentence(
-            f"{facts.model} on {facts.text_line}, {name}, head by head ({', '.join(sizes)}): {meaning}"
+            f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)}): {meaning}"
             f"{f', in {unit}' if unit else ''}",
             *dict.fromkeys(chain(*captions)),
         ),
-        title=f"{facts.model}: {name}, head by head",
-        notes=facts.notes(f"{capital(meaning)}.", *dict.fromkeys(chain(*notes))),
+        title=f"{about.model}: {name}, head by head",
+        notes=about.notes(f"{capital(meaning)}.", *dict.fromkeys(chain(*notes))),
         maps=maps,
     )
 
 
 def _values(analysis: Analysis, statistic: str) -> Array:
-    """[n_layers, n_heads], NaN where a head has no such number."""
+    """Values [n_layers, n_heads], NaN for None."""
     flat = [head.statistics.get(statistic) for head in analysis.heads]
     return np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
 
@@ -89,7 +89,7 @@ def _name_of(part: Analysis) -> str:
 
 
 def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
-    """The map of one kind of attention, and what the caption and the notes say of it."""
+    """The map of one kind of attention, and its parts of caption and notes."""
     values, uniform = _values(analysis, statistic), uniform_value(analysis, statistic)
     measured = values[np.isfinite(values)]
     name, _, unit = statistic_meaning(analysis, statistic)
@@ -114,7 +114,7 @@ def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Seq
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
-    """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
+    """Title, meaning and unit of a statistic of this text; shares have unit ''."""
     unit, window, far = analysis.units.name, analysis.options.local_window, analysis.options.long_range_from
     words = {
         "unit": unit,
@@ -127,7 +127,7 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
 
 
 def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str, str]:
-    """From values to colours, the same in words, and a note on what a logarithmic scale cuts off."""
+    """Norm, the scale in words, and a note on what a logarithmic scale cuts off."""
     largest = float(measured.max(initial=0.0))
     if style.scale == "log":
         low = top / 10**_DECADES
@@ -141,9 +141,9 @@ def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str, s
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:
-    """The statistic under attention that is uniform over the allowed keys; None where that is not defined.
+    """The statistic under uniform attention; None if undefined.
 
-    Where layers have windows, the mean over the layers.
+    If layers have windows, the mean over the layers.
     """
     layers = analysis.checkpoint.n_layers if analysis.windowed else 1
     values = [analysis.context_of(layer).uniform[statistic] for layer in range(layers)]
@@ -156,7 +156,7 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     if statistic == DIAGONALITY and context.source is None:
         return "because it is of cross-attention"
     if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_non_sink") and context.source is not None:
-        return "because it compares places in one text"
+        return "because it compares positions in one text"
     mask = statistic.removesuffix("_on_repeats").removesuffix("_non_sink")
     if mask in NAMES and mask not in context.masks:
         return "because no query of this model can see it"

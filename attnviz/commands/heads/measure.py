@@ -84,8 +84,8 @@ def analyze(
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
-        profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
-            over a corpus; there is none of a model in memory, whose weights may have changed.
+        profile: use a stored profile of the weights, the user's or a shipped one, for roles over a corpus; not for a
+            model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
@@ -96,8 +96,8 @@ def analyze(
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
             length, not with its square. Relations are not measured.
-        progress: told of every layer verified.
-        warn: told of a stored profile that cannot be used; default a Python warning.
+        progress: callback for every layer verified.
+        warn: callback for a stored profile that cannot be used; default a Python warning.
 
     Returns:
         tokens, verified patterns, statistics, verdicts and figures.
@@ -117,7 +117,7 @@ def analyze(
 
 @dataclass(frozen=True)
 class Reader:
-    """A model, its stored profile if one was found, and how texts are read; see the arguments of :func:`analyze`."""
+    """A loaded model, its stored profile if any, and the options of reading; see :func:`analyze`."""
 
     checkpoint: Checkpoint
     stored: StoredProfile | None
@@ -176,13 +176,13 @@ class Reader:
         )  # fmt: skip
 
     def _rows(self, context: TextContext) -> tuple[int, ...] | None:
-        """The tokens whose rows are measured, in order; None for all."""
+        """Tokens whose rows are measured, in order; None for all."""
         if context.queries is None:
             return None
         return tuple(sorted({token for unit in context.queries for token in context.units.members[unit]}))
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
-        """What the model writes after a text, and the tokens of both; refused of what is no text of a decoder."""
+        """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
         checkpoint = self.checkpoint
         kind, requested = checkpoint.architecture.name, int(generate)  # it may be NumPy's
         if checkpoint.stacks or not checkpoint.architecture.causal:
@@ -208,11 +208,11 @@ class Reader:
             whole, read = text + written, again
         return Continuation(written, whole, first, len(new), requested, hit_eos), read
 
-    def _target(self, tokens: Tokens, source: Positions, given: str | None) -> Target:
-        """What the decoder reads, of the target that was given or of one that the model writes."""
-        text, read, generated = target_tokens(self.checkpoint, tokens, given, self.truncate, self.max_new_tokens)
+    def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
+        """What the decoder reads: the given target, or one that the model generates."""
+        text, read, generated = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
         context = _context_of(read, True, replace(self.options, queries=None))
-        cross = TextContext(context.units, False, None, source)  # patterns are of places in one text
+        cross = TextContext(context.units, False, None, source)  # patterns are of positions in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
         return Target(text, read, generated, longest, context, cross)
 
@@ -223,9 +223,9 @@ def open_reader(
     profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
     any_family: bool = False, memory: int | str | None = None, text: tuple[str, str | None] | None = None,
 ) -> Reader:  # fmt: skip
-    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`.
+    """Check options, and load the model; arguments and errors as for :func:`analyze`.
 
-    With a ``text`` (and its pair) the memory that it needs is held against what there is.
+    With a ``text`` (and its pair) the memory that it needs is checked.
     """
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
@@ -253,7 +253,7 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: 
 
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
-    """The context of attention within one text: units, and the masks of patterns among them."""
+    """Context of attention within one text: units, and masks of patterns."""
     units = merge_subwords(tokens, options.words)
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
     window, far = options.local_window, options.long_range_from
@@ -262,7 +262,7 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
 
 
 def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:
-    """By layer, the contexts that are others than that of the text: of a target, or with a window below n tokens."""
+    """Contexts by layer that differ from that of the text: of a target, or with a window below n tokens."""
     if target is not None:
         of_stack = {"D": target.context, "X": target.cross}
         return {layer: of_stack.get(stack.letter, context) for stack in checkpoint.stacks for layer in stack.layers}

@@ -18,20 +18,20 @@ from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
-from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, rounded
-from attnviz.present.facts import capital, sentence
+from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, short_float
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
 
 Empty = Callable[[HeadId], PackedPattern]
-"""From the id of a head to its pattern on the page, before its first row."""
+"""Makes the empty pattern of a head, by id."""
 
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    """What the page shows, beginning with these choices; see ``PageData`` in ``attnviz/page/patterns.js``."""
-    facts, model, parts = analysis.facts, analysis.checkpoint, analysis.parts
-    of_layer = {head.id.layer: place for place, part in enumerate(parts) for head in part.heads}
+    """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
+    about, model, parts = analysis.figure_context, analysis.checkpoint, analysis.parts
+    of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *clearest_first([h for h in analysis.heads if h not in chosen])]]
@@ -41,16 +41,16 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
-    place = {head: at for at, head in enumerate(kept)}
+    index = {head: at for at, head in enumerate(kept)}
     recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
     pairs = _pairs(analysis, choices)
     first = kept_note(len(kept), len(ranked), choices.budget)
     return {
         "command": "heads",
-        "title": f"{facts.model} on {facts.text_line}",
+        "title": f"{about.model} on {about.text_line}",
         "caption": sentence(
-            f"Interactive page of {facts.subject}: {counted(len(analysis.heads), 'head')}"
-            f"{'' if analysis.target else f', {counted(facts.n, facts.unit)}'}; opens from disk, without network",
+            f"Interactive page of {about.subject}: {counted(len(analysis.heads), 'head')}"
+            f"{'' if analysis.target else f', {counted(about.n, about.unit)}'}; opens from disk, without network",
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
@@ -60,7 +60,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
-        "sides": [facts.model],
+        "sides": [about.model],
         "axes": [axis_of(part) for part in parts[:2]],
         "kinds": [part.stack.name for part in parts if part.stack is not None],
         "end": 1,
@@ -71,7 +71,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             {
                 **_head_entry(analysis, head),
                 "kind": of_layer[head.id.layer],
-                "patterns": [place[head.id]] if head.id in place else [],
+                "patterns": [index[head.id]] if head.id in index else [],
                 **pairs.get(head.id, {}),
             }
             for head in analysis.heads
@@ -91,7 +91,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
 
 def kinds_in_words(analysis: Analysis) -> str:
-    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    """Note on ids and squares of an encoder-decoder, or ''."""
     if analysis.target is None:
         return ""
     whose = "generated, greedily" if analysis.target.generated else "given"
@@ -103,14 +103,14 @@ def kinds_in_words(analysis: Analysis) -> str:
 
 
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
-    """A pattern, and the places of its texts among the axes: the source, then the target."""
+    """Entry of a pattern, with the numbers of its axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
     return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
 def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, Any]]:
-    """Of each head with a relation its pairs, by the positions of the axis, where relations are asked for."""
-    found = relations_of(analysis, analysis.heads, choices.relation) if choices.relations else ()
+    """Pairs of each head with a relation, by positions of the axis; empty unless requested."""
+    of_heads = relations_of(analysis, analysis.heads, choices.relation) if choices.relations else ()
     return {
         each.head.id: {
             "outlined": f"Outlined: {each.arrow}, {each.count} (solid; missed: dashed).",
@@ -119,7 +119,7 @@ def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, A
                 for outline in outlines_of(analysis, each, 1)
             ],
         }
-        for each in found
+        for each in of_heads
     }
 
 
@@ -148,8 +148,8 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
 
 
 def command_options(analysis: Analysis) -> list[str]:
-    """The options of the command line that give the same numbers."""
-    model, asked, target = analysis.checkpoint, analysis.options, analysis.target
+    """Command-line options that give the same numbers."""
+    model, options, target = analysis.checkpoint, analysis.options, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     others = {
@@ -160,16 +160,16 @@ def command_options(analysis: Analysis) -> list[str]:
         "target": None if target is None or written else target.text,
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
         "any_family": analysis.verification.level < 4,
-        "words": asked.words,
-        "local_window": asked.local_window,
-        "long_range_from": asked.long_range_from,
+        "words": options.words,
+        "local_window": options.local_window,
+        "long_range_from": options.long_range_from,
         "truncate": analysis.tokens.truncated > 0,
     }
     return ["--model", model.name, *COMMANDS["heads"].typed(others)]
 
 
 def kept_note(kept: int, total: int, budget: int) -> str:
-    """That not every pattern is on the page; empty where all are."""
+    """Note on patterns left out of the page, or ''."""
     if kept == total:
         return ""
     return (
@@ -183,13 +183,13 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         title, reading, unit = statistic_meaning(analysis, name)
         yield {
             "key": name, "title": title, "reading": reading, "unit": unit,
-            "uniform": [rounded(uniform_value(part, name)) for part in analysis.parts],
-            "values": [rounded(head.statistics.get(name)) for head in analysis.heads],
+            "uniform": [short_float(uniform_value(part, name)) for part in analysis.parts],
+            "values": [short_float(head.statistics.get(name)) for head in analysis.heads],
         }  # fmt: skip
 
 
 def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:
-    """What the page begins with."""
+    """Entry of the initial view."""
     scale = choices.style.scaled_for(analysis.longest).scale
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
     token = () if choices.token is None else positions_of(part, choices.token)

@@ -1,4 +1,4 @@
-"""The view ``pair``: how much attention of each head stays in a text, crosses over, or goes to special tokens.
+"""The view ``pair``: attention within the texts of a pair, between them, and to special tokens.
 
 For a pattern ``A`` over n positions, of which the texts A and B and the special tokens S hold a, b and s
 (n = a + b + s):
@@ -29,7 +29,7 @@ from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 Groups = tuple[list[int], list[int], list[int]]
@@ -39,7 +39,7 @@ _SIDE, _WIDE = 6.0, 5.0
 
 
 def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
-    """Names of the rows of patterns; and of the columns, where these are another text."""
+    """Labels of rows, and of columns if these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
     if not shown.between:
         return rows, None
@@ -47,7 +47,7 @@ def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
 
 
 def segment_positions(analysis: Analysis) -> Groups:
-    """The positions of text A, of text B and of the special tokens, in order."""
+    """Positions of text A, of text B and of the special tokens, in order."""
     groups: Groups = ([], [], [])
     for position, members in enumerate(analysis.units.members):
         segment = analysis.tokens.segments[members[0]]
@@ -56,15 +56,15 @@ def segment_positions(analysis: Analysis) -> Groups:
 
 
 class PairShares:
-    """How the queries of a head, whose rows come in blocks, share their attention out between the groups."""
+    """Sums the shares of attention between the groups for a head, block by block."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups, self._onto = groups, list[Array]()
 
     def add(self, _: int, rows: Tensor) -> None:
-        """The next rows, [rows, n_keys]; hidden keys at the end may lack."""
+        """Add the next rows, [rows, n_keys]; hidden keys at the end may be missing."""
         weights, n_keys = rows.float().numpy(), rows.shape[1]
-        seen = [[place for place in group if place < n_keys] for group in self._groups]
+        seen = [[key for key in group if key < n_keys] for group in self._groups]
         self._onto.append(np.stack([weights[:, group].sum(-1, dtype=np.float64) for group in seen], -1))
 
     def of(self, queries: Iterable[list[int]]) -> Array:
@@ -74,13 +74,13 @@ class PairShares:
 
 
 def _shares(part: Analysis, heads: Iterable[HeadFindings], groups: Groups) -> Iterator[Array]:
-    """Of each head the shares from each text that attends."""
+    """Shares of each head, from each text that attends."""
     queries = _queries(part, groups).values()
     return (shares.of(queries) for _, shares in part.read(heads, lambda _: PairShares(groups)))
 
 
 def _queries(part: Analysis, groups: Groups) -> dict[str, list[int]]:
-    """The texts that attend, with their positions: A and B; of cross-attention the target, T."""
+    """Texts of the queries with their positions: A and B; in cross-attention the target, T."""
     if part.context.source is None:
         return dict(zip("AB", groups, strict=False))
     non_sink = [at for at, special in enumerate(part.units.special) if not special]
@@ -97,7 +97,7 @@ def _missing(analysis: Analysis) -> str:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan | TilesPlan]:
-    """All heads, kind by kind; where some are selected, then the pattern of each of these."""
+    """Plan maps of all heads, by kind of attention, then the pattern of each selected head."""
     groups = segment_positions(analysis)
     parts = [part for part in analysis.parts_of(choices.select) if part.stack_letter != "D"]
     if not parts:
@@ -112,9 +112,9 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan | T
 
 
 def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
-    facts, queries = analysis.facts, _queries(analysis, groups)
-    found = np.stack(list(_shares(analysis, analysis.heads, groups)))
-    shares = 100 * found.reshape(*analysis.shape, len(queries), 3)
+    about, queries = analysis.figure_context, _queries(analysis, groups)
+    of_heads = np.stack(list(_shares(analysis, analysis.heads, groups)))
+    shares = 100 * of_heads.reshape(*analysis.shape, len(queries), 3)
     norm, colours = {
         "shared": (Normalize(0, 100, clip=True), "colours from 0 to 100 %"),
         "per-head": (
@@ -135,15 +135,15 @@ def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
     return HeadMapPlan(
         stem=analysis.stem("pair"),
         caption=sentence(
-            f"{facts.model} on {_both_texts(analysis)}: share of the attention {whose} that lands "
-            f"on A, on B and on the special tokens, mean over the {facts.unit}s of the attending text, in "
+            f"{about.model} on {_both_texts(analysis)}: share of the attention {whose} that lands "
+            f"on A, on B and on the special tokens, mean over the {about.unit}s of the attending text, in "
             f"percent, for each of the {n_layers} × {n_heads} {kind}heads ({_uniform(groups)})",
             colours,
         ),
-        title=f"{facts.model}: {kind}{title}, by head",
+        title=f"{about.model}: {kind}{title}, by head",
         notes=(
-            f"{texts}: {facts.text_line}",
-            f"How the {facts.unit}s {whose} share their attention out between A, B and the special tokens, in "
+            f"{texts}: {about.text_line}",
+            f"How the {about.unit}s {whose} share their attention out between A, B and the special tokens, in "
             f"percent; {_uniform(groups)}.",
         ),
         maps=tuple(maps if wide else [*maps[::3], *maps[1::3], *maps[2::3]]),
@@ -152,7 +152,7 @@ def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
 
 
 def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Groups, style: Style) -> Iterator[TilesPlan]:
-    """The pattern of each head, with rules around the blocks, and the shares of these."""
+    """Plan the pattern of each head, with rules around the blocks, and their shares."""
     pooled, _ = _head_pooling(*labels_of(analysis), style)
     patterns, shares_of_heads = pooled_patterns(analysis, heads, pooled), _shares(analysis, heads, groups)
     for (head, values), shares in zip(patterns, shares_of_heads, strict=True):
@@ -160,19 +160,16 @@ def _head_plans(analysis: Analysis, heads: Sequence[HeadFindings], groups: Group
 
 
 def _head_pooling(labels: Labels, keys: Labels | None, style: Style) -> tuple[int, int]:
-    """As :func:`attnviz.figures.tiles.tile_pooling`, for one head."""
+    """:func:`attnviz.figures.tiles.tile_pooling` for one head."""
     return tile_pooling(labels.texts, [1], _SIDE, style, keys.texts if keys else ())
 
 
 def _head_plan(
-    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, asked: Style
+    analysis: Analysis, head: HeadFindings, values: Array, shares: Array, groups: Groups, style: Style
 ) -> TilesPlan:
-    facts, name, queries = analysis.facts, f"{head.id} ({head.shown})", _queries(analysis, groups)
-    style, why_log, (labels, keys) = (
-        asked.scaled_for(analysis.longest),
-        asked.why_log(analysis.longest),
-        labels_of(analysis),
-    )
+    about, name, queries = analysis.figure_context, f"{head.id} ({head.shown})", _queries(analysis, groups)
+    why_log, style = style.why_log(analysis.longest), style.scaled_for(analysis.longest)
+    labels, keys = labels_of(analysis)
     pooled, every = _head_pooling(labels, keys, style)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
@@ -187,21 +184,21 @@ def _head_plan(
     return TilesPlan(
         stem=f"pair/{head.id.file_stem}",
         caption=sentence(
-            f"{facts.model} on {_both_texts(analysis)}: attention weights of {head.id} "
+            f"{about.model} on {_both_texts(analysis)}: attention weights of {head.id} "
             f"({label_and_role(analysis, head)})",
             f"{said} ({_uniform(groups)})",
             colours,
             why_log,
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
-        title=f"{facts.model} {name}",
+        title=f"{about.model} {name}",
         notes=(
-            f"{_whose(analysis)[1]}: {facts.text_line}",
-            *facts.notes(
+            f"{_whose(analysis)[1]}: {about.text_line}",
+            *about.notes(
                 f"Attention {said}; {_uniform(groups)}.",
                 f"{capital(why_log)}." * bool(why_log),
-                facts.named(every),
-                facts.pooled(pooled),
+                about.named(every),
+                about.pooled(pooled),
             )[1:],
         ),
         groups=(("", (Tile("", values),)),),
@@ -223,7 +220,7 @@ def _both_texts(analysis: Analysis) -> str:
 
 
 def _whose(part: Analysis) -> tuple[str, str]:
-    """Whose attention is shared out, and how the texts of the first note are called."""
+    """Words for the queries, and names of the texts in the first note."""
     return ("of A and of B", "A / B") if part.context.source is None else ("of the target T", "A / B → T")
 
 

@@ -1,4 +1,4 @@
-"""Patterns as they are drawn, pooled while their rows pass, so that a picture of a long text needs no whole pattern."""
+"""Patterns pooled for drawing block by block, so that no pattern of a long text is in memory."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,9 +10,9 @@ from attnviz.figures.matrix import Array, PooledPattern
 def pooled_patterns(
     shown: Analysis, heads: Iterable[HeadFindings], factor: int, own: bool = False
 ) -> Iterator[tuple[HeadFindings, Array]]:
-    """Each head with its pattern as it is drawn: of every ``factor`` × ``factor`` weights the largest.
+    """Yield each head with its pooled pattern: of every ``factor`` × ``factor`` weights the largest.
 
-    With ``own`` they are shares of the head's largest weight.
+    With ``own``, weights are divided by the head's largest.
     """
     n_queries, n_keys = len(shown.units), len(shown.keys)
     for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):
@@ -20,5 +20,5 @@ def pooled_patterns(
 
 
 def largest(cells: Array) -> float:
-    """The largest weight, for the end of a scale; 1 where there is none."""
+    """The largest weight, for the end of a scale; 1 without any."""
     return float(cells.max()) or 1.0

@@ -1,4 +1,4 @@
-"""A head's relation on a text: the parsed pairs that it is about, and which of them the head finds."""
+"""A head's relation on a text: its parsed pairs, and those that the head finds."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from attnviz.profiles.parts import SYNTACTIC
 
 @dataclass(frozen=True)
 class Pair:
-    """One pair of a relation, by the places of its words in the parse: who attends, to whom it should, and does.
+    """One pair of a relation by word numbers of the parse: query, right key, and most attended word.
 
-    ``guess`` is the other word that ``query`` attends to most; None where it attends to none.
+    ``guess``: the other word that ``query`` attends to most; None if it attends to none.
     """
 
     query: int
@@ -103,7 +103,7 @@ def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
 
 
 def _guesses(analysis: Analysis, layer: int, words: RelatedWords) -> Tensor:
-    """The other word that each word attends to most, as verdicts have it, [n_heads, n_words]."""
+    """The other word that each word attends to most, as for verdicts, [n_heads, n_words]."""
     of_layer = None
     for rows in analysis.attention.rows(layer):
         of_layer = of_layer or WordsOfLayer(words, rows)
@@ -113,7 +113,7 @@ def _guesses(analysis: Analysis, layer: int, words: RelatedWords) -> Tensor:
 
 
 def without_relations(analysis: Analysis) -> str:
-    """Why a text has no relations to show; empty where it has."""
+    """Reason why a text has no relations, or ''."""
     if analysis.parse is None:
         return f"the text has no parse, because {analysis.syntax_note.removesuffix('.')}"
     has_any = _words_of(analysis.parse, analysis.tokens.sinks).numbers
@@ -121,15 +121,15 @@ def without_relations(analysis: Analysis) -> str:
 
 
 def positions_of(analysis: Analysis, word: int) -> list[int]:
-    """The positions, tokens or words, in which a word of the parse stands, without sinks."""
+    """Positions, tokens or words, of a word of the parse, without sinks."""
     assert analysis.parse is not None
     units, positions = analysis.units, set(analysis.parse.words[word].positions)
-    return [place for place, members in enumerate(units.members)
-            if not positions.isdisjoint(members) and not units.sink[place]]  # fmt: skip
+    return [unit for unit, members in enumerate(units.members)
+            if not positions.isdisjoint(members) and not units.sink[unit]]  # fmt: skip
 
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str] | None:
-    """The relation of a head and its direction; None where this text has none for it."""
+    """Relation and direction of a head; None if this text has none for it."""
     verdicts = {each.name: each for each in head.patterns if each.kind == "syntactic"}
     if named is not None:
         return named, _direction(verdicts[named])

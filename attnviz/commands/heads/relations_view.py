@@ -1,4 +1,4 @@
-"""The view ``relations``: the parse as arcs over the text, those that a head finds told apart from those it misses."""
+"""The view ``relations``: the parse as arcs over the text, found and missed by heads."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,18 +12,18 @@ from attnviz.figures.running_text import HIGHEST, Piece
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.models.wording import visible
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
 
 _SHORT = 40
-"""Words up to which all of the text is drawn, and the other relations of the parse, too, in grey."""
+"""Most words of a text that is drawn whole, with other relations in grey."""
 
 
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
-    """The cells of each pair of a relation, in the patterns as they are drawn."""
+    """Outlines of a relation's pairs in the drawn patterns."""
     for pair in relation.pairs:
         rows, columns = (positions_of(shown, word) for word in (pair.query, pair.key))
         if rows and columns:
@@ -32,12 +32,12 @@ def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterato
 
 
 def relations_note(analysis: Analysis) -> str:
-    """Whose pairs they are."""
+    """Note on the parser of the pairs, or ''."""
     return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"
 
 
 def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str]:
-    """What to tell the user where heads have no picture of their relation; nothing where all have."""
+    """Messages on heads without a picture of their relation."""
     relations = _relations(analysis, choices)
     of_source = [is_of_source(head.id.layer) for head in analysis.select(choices.select)]
     if not all(of_source):
@@ -53,7 +53,7 @@ def _relations(analysis: Analysis, choices: ViewOptions) -> list[HeadRelation]:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
-    """Up to eight heads in one picture if it fits a page, else one each; without a head that has one, the parse."""
+    """Plan up to eight heads in one picture if it fits a page, else one each; without relations the parse alone."""
     relations = _relations(analysis, choices)
     most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
     relations = [each for each in relations if each in most]
@@ -66,7 +66,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
 
 
 def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> ArcsPlan:
-    facts, parse = analysis.facts, analysis.parse
+    about, parse = analysis.figure_context, analysis.parse
     assert parse is not None
     heads = "; ".join(
         f"{each.head.id} ({label_and_role(analysis, each.head)}): {each.arrow}, {each.count}" for each in relations
@@ -77,15 +77,15 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
     return ArcsPlan(
         stem=stem,
         caption=sentence(
-            f"Dependency parse of {facts.subject}: arcs run from dependent to head",
+            f"Dependency parse of {about.subject}: arcs run from dependent to head",
             f"solid where the word attends to the other end most (found), else dashed and crossed (missed): {heads}"
             if heads
             else _NO_RELATION,
             "of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",
             relations_note(analysis),
         ),
-        title=f"{facts.model}: {title.get(len(relations), f'{len(relations)} heads')}",
-        notes=facts.notes(
+        title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
+        notes=about.notes(
             f"Arcs from dependent to head; {relations_note(analysis)}.",
             f"{_FOUND if relations else capital(_NO_RELATION)}.",
             "Lines without a pair are left out (…)." if relations and _is_long(parse) else "",
@@ -97,7 +97,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
 
 
 def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
-    """The parser's words, with white space where the text has some; the second text of a pair on a line of its own."""
+    """The parser's words with the text's white space; the second text of a pair begins a line."""
     tokens, before = analysis.tokens, (0, 0)
     texts = tokens.texts_read(analysis.text, analysis.pair)
     for number, word in enumerate(parse.words):
@@ -132,7 +132,7 @@ def _is_long(parse: syntax.Parse) -> bool:
 
 
 def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
-    """All arcs of the parse but these."""
+    """All other arcs of the parse."""
     there = {(arc.dependent, arc.head) for arc in arcs}
     ends = ((arc, (arc.dependent, arc.head)) for arc in parse.arcs)
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)

@@ -1,4 +1,4 @@
-"""How ``attnviz heads`` tells what it measured: JSON, CSV, attention weights, tables."""
+"""JSON, CSV, attention weights and messages of ``attnviz heads``."""
 
 import json
 import re
@@ -32,13 +32,13 @@ _SCALARS = (
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    """The document of heads.json; what cannot be measured is None."""
+    """The document of heads.json; None for what cannot be measured."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
     related = {}
     if choices.relations:
-        found = relations_of(analysis, heads, choices.relation)
-        related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in found}
+        of_heads = relations_of(analysis, heads, choices.relation)
+        related = dict.fromkeys(listed) | {each.head.id: _relation_entry(analysis, each) for each in of_heads}
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
         "model": model_entry(analysis.checkpoint),
@@ -88,7 +88,7 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
 
 
 def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None:
-    """What the head does over the corpus, with its own numbers, and whether this text has it."""
+    """Entry of the head's role over the corpus, with its numbers, and whether it occurs in this text."""
     if head.role is None:
         return None
     numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
@@ -102,7 +102,7 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
-    """Words by their tokens and arcs between words, by places; the parser's own arcs where they were mapped."""
+    """Entry of the parse: words by their tokens, arcs by word; also the parser's own arcs if they were mapped."""
     return {
         "parser": parse.parser,
         "vocabulary": parse.vocabulary.name,
@@ -125,7 +125,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
-    """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer, ``layer.0``, ``encoder.0``."""
+    """All patterns as safetensors: one tensor [n_heads, n_queries, n_keys] a layer, ``layer.0``, ``encoder.0``."""
     layers = analysis.checkpoint.layers
     names = [f"{at.stack.name}.{at.number}" if isinstance(at, LayerId) else f"layer.{at}" for at in layers]
     tensors = {name: analysis.layer_patterns(layer).contiguous() for name, layer in zip(names, layers, strict=True)}
@@ -138,11 +138,11 @@ def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
 
 
 def _target_entry(analysis: Analysis) -> dict[str, Any]:
-    """The target of an encoder-decoder, with the tokens that the decoder reads; what a decoder wrote; else nothing."""
+    """Entry of an encoder-decoder's target, or of a decoder's continuation; else empty."""
     target, written = analysis.target, analysis.continuation
     if written is not None:
-        asked = {"generate": written.requested, "generated": written.count}
-        return {**asked, "continuation": written.text, "hit_eos": written.hit_eos}
+        counts = {"generate": written.requested, "generated": written.count}
+        return {**counts, "continuation": written.text, "hit_eos": written.hit_eos}
     if target is None:
         return {}
     return {
@@ -155,15 +155,15 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
 
 
 def _text_tokens(analysis: Analysis) -> list[dict[str, Any]]:
-    """The tokens of the text and of what a decoder wrote after it; these are marked."""
+    """Entries of the tokens; those that a decoder wrote are marked."""
     entries, written = tokens_entry(analysis.tokens), analysis.continuation
     if written is None:
         return entries
-    return [{**entry, "generated": place >= written.first} for place, entry in enumerate(entries)]
+    return [{**entry, "generated": position >= written.first} for position, entry in enumerate(entries)]
 
 
 def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    """Of an encoder-decoder, what cross-attention alone has; nothing for other models."""
+    """Fields of cross-attention, of an encoder-decoder; else empty."""
     if analysis.target is None:
         return {}
     return {
@@ -174,9 +174,9 @@ def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
 
 
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
-    """What a head finds of its relation, pair by pair, by positions (tokens, or words)."""
+    """Entry of a head's relation, pair by pair, by positions (tokens, or words)."""
     ends = ((pair.query, pair.key, pair.guess) for pair in relation.pairs)
-    places = [[None if word is None else positions_of(analysis, word) for word in words] for words in ends]
+    positions = [[None if word is None else positions_of(analysis, word) for word in words] for words in ends]
     return {
         "name": relation.name,
         "direction": relation.direction,
@@ -184,13 +184,13 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
         "n": len(relation.pairs),
         "pairs": [
             {"query": query, "key": key, "attends_most": guess, "found": pair.found}
-            for (query, key, guess), pair in zip(places, relation.pairs, strict=True)
+            for (query, key, guess), pair in zip(positions, relation.pairs, strict=True)
         ],
     }
 
 
 def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> Iterator[str]:
-    """What the model wrote; which heads have no picture of their lines, and what else shows a long text."""
+    """Messages: the generated text, heads without a picture, and the view for long texts."""
     n, unit = len(analysis.units), analysis.units.name
     if analysis.target is not None and analysis.target.generated:
         yield f"the model generated the target, greedily: {quoted(analysis.target.text)}; --target gives another."
@@ -211,11 +211,11 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
 
 
 _LONG_TEXT = 100
-"""Tokens from which on lines are a tangle, and running text is the view to choose."""
+"""Tokens from which on the view ``text`` is recommended over ``lines``."""
 
 _HEAD = r"[LEDX]\d+H\d+"  # the name of a head's file
 
-REPORT = CommandSpec(
+SPEC = CommandSpec(
     content=_content,
     columns=_SCALARS,
     rows=_rows,
@@ -249,4 +249,4 @@ REPORT = CommandSpec(
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
 )  # fmt: skip
-"""How the command tells its results."""
+"""The command's presentation."""

@@ -1,4 +1,4 @@
-"""The summary of ``attnviz heads``: how many heads of each kind, layer by layer, and the best of each kind."""
+"""The summary of ``attnviz heads``: counts of kinds, by layer, and the best head of each kind."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ KINDS = {
     "sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "other": "o",
     "none": "·",
 }  # fmt: skip
-"""Kinds of heads, in the order of the summary, and the letter of each in the bars of layers."""
+"""Kinds of heads, in the order of the summary, and their letters in the bars of layers."""
 
 _FAMILIES = {"positional": "local", "no role": "none"}
 _COLOURS = {_FAMILIES.get(family.name, family.name): family.colour for family in FAMILIES}
@@ -32,16 +32,16 @@ _OfLayer = tuple[int, list[str]]
 
 
 def kind_of(head: HeadFindings) -> str:
-    """The kind of a head's label on the text: places are local, too, and families that are not listed "other"."""
+    """Kind of a head's label on the text: positional ones count as local, unlisted families as "other"."""
     family = family_of_label(head.label).name
     kind = _FAMILIES.get(family, family)
     return kind if kind in KINDS else "other"
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (corpus)`` where the text has no obj, or cannot tell; a dash for none.
+    """``det dep→head``; ``obj dep→head (corpus)`` if the text has no obj, or cannot tell; a dash for none.
 
-    Where there is not so much room, it goes without direction.
+    Without direction if there is less room.
     """
     if head.role is None:
         return "–"
@@ -51,7 +51,7 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
 
 
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
-    """The label, and over the corpus the role with its numbers where there is one, for captions."""
+    """The label, and the role over the corpus with its numbers if there is one, for captions."""
     label, role = head.shown, head.role
     if role is None:
         return label
@@ -60,7 +60,7 @@ def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
-    """``summary`` of heads.json: by kind its heads, their labels and the best one, and the kinds by layer."""
+    """``summary`` of heads.json: heads, labels and the best head by kind, and kinds by layer."""
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
@@ -82,7 +82,7 @@ def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
 
 
 def label_entry(head: HeadFindings) -> dict[str, Any]:
-    """The label of a head with what it rests on, for JSON and CSV; what is not known is None."""
+    """The label of a head and its verdict, for JSON and CSV; None for what is unknown."""
     label = head.labelled
     score, baseline = (None, None) if label.verdict is None else label.verdict.judged
     numbers = {
@@ -96,7 +96,7 @@ def label_entry(head: HeadFindings) -> dict[str, Any]:
 
 
 def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int) -> Iterator[RenderableType]:
-    """How many heads of each kind in one sentence, by layer with a bar, and the best of each kind."""
+    """Counts of kinds in a sentence, by layer with bars, and the best head of each kind."""
     n = analysis.context.n_non_sink
     if n < LEAST_N:
         unit = counted(n, f"content {analysis.units.name}")
@@ -126,7 +126,7 @@ def _sentence(heads: Sequence[HeadFindings]) -> str:
 
 
 def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:
-    """Each layer with the kinds of its heads, in the order of the kinds."""
+    """Table of the kinds of heads in each layer."""
     order = list(KINDS)
     by_layer = groupby(sorted(heads, key=lambda head: head.id), key=lambda head: head.id.layer)
     return [(layer, sorted(map(kind_of, of_layer), key=order.index)) for layer, of_layer in by_layer]
@@ -137,12 +137,12 @@ def _count(row: _OfLayer, kind: str) -> object:
 
 
 def _bar(kinds: Sequence[str]) -> Text:
-    """A letter a head, on the colour that its kind has in figures."""
+    """A letter per head, on its kind's colour in figures."""
     return Text.assemble(*((KINDS[kind], "" if kind == "none" else f"black on {_COLOURS[kind]}") for kind in kinds))
 
 
 def _best(heads: Sequence[HeadFindings]) -> HeadFindings | None:
-    """The head of the largest error reduction, of broad ones of the largest score; None without verdicts."""
+    """The head of the largest error reduction, for broad ones of the largest score; None without verdicts."""
     judged = [(head, head.labelled.verdict) for head in heads if head.labelled.verdict is not None]
     ranked = sorted(judged, key=lambda each: (-(each[1].error_reduction or 0.0), -(each[1].score or 0.0), each[0].id))
     return ranked[0][0] if ranked else None
@@ -153,7 +153,7 @@ LABEL_NUMBERS: list[Column[HeadFindings]] = [
     Column("Baseline", lambda head: label_entry(head)["label_baseline"]),
     Column("n", lambda head: head.labelled.n),
 ]
-"""What the label of a head rests on."""
+"""Fields of the verdict behind a label."""
 
 _BEST: list[Column[HeadFindings]] = [
     Column("Kind", kind_of, left=True),

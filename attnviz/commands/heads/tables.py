@@ -1,4 +1,4 @@
-"""The tables of ``attnviz heads``: heads, their roles, patterns and relations, and the small print below."""
+"""The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.wording import counted, quoted, shortened, visible
-from attnviz.present.facts import capital
+from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, published_table, role_name
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, titled, verification_line
 from attnviz.present.view import ViewOptions
@@ -34,7 +34,7 @@ _OF_ALL_HEADS = [
     ("Conf", "confidence", "", 6),
     ("Conf, content", "confidence_non_sink", "", 4),
 ]
-"""Title, statistic, unit, and which goes first on a narrow terminal: the largest number."""
+"""Title, statistic, unit, and order of leaving out on a narrow terminal, the largest first."""
 
 _BETWEEN_TEXTS = [("Diagonal", DIAGONALITY, "", 1), *_OF_ALL_HEADS]
 _OF_ONE_TEXT = [
@@ -46,7 +46,7 @@ _OF_ONE_TEXT = [
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """What was verified, the summary, the heads, their roles, the patterns, published heads, small print."""
+    """Verification, summary, heads, roles, patterns, published heads, and notes."""
     heads = analysis.select(choices.select)
     yield verification_line(analysis.verification, analysis.checkpoint)
     for part in analysis.parts:
@@ -61,10 +61,10 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
 def _tables_of(
     part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, width: int
 ) -> Iterator[RenderableType]:
-    """Those of one kind of attention, or of a model that has but one."""
+    """Tables of one kind of attention, or of all."""
     listed = clearest_first(heads)[: choices.top or None]
     if part.stack is not None:
-        yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.facts.text_line}", "bold")
+        yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
     yield from summary_tables(part, heads, width)
     yield _head_table(part, listed, len(heads), width)
     if part.profile is not None:
@@ -75,7 +75,7 @@ def _tables_of(
 
 
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
-    """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
+    """Table of labels, roles and statistics, the clearest heads first; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Column[HeadFindings]] = [
@@ -102,7 +102,7 @@ def _statistic(head: HeadFindings, name: str) -> float | None:
 
 
 def _label(head: HeadFindings, room: int = 99) -> Text:
-    """The label, shorter where there is no room; grey and with a question mark where it is an indication only."""
+    """The label, shortened to fit; grey with a question mark if it is an indication only."""
     name, mark = visible(head.label), head.mark
     forms = (name, shorter(name))
     form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
@@ -110,7 +110,7 @@ def _label(head: HeadFindings, room: int = 99) -> Text:
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
-    """What a stored profile says of each head: the roles that pass, score beside baseline."""
+    """Table of a stored profile: the roles that each head passes, score beside baseline."""
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
         Column("Roles", _roles, left=True, least=9, fit=_roles),
@@ -119,7 +119,7 @@ def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
 
 
 def _roles(head: HeadFindings, room: int = 999) -> str:
-    """As many roles as the room has place for, at least one, and how many more there are."""
+    """The roles that fit, at least one, and the number of others."""
     if head.profile is None or not head.profile.roles:
         return "none"
     names = [f"{role_name(role.role, role.direction)} {_score(role)}" for role in head.profile.roles]
@@ -133,7 +133,7 @@ def _score(role: StoredRole | None) -> str:
 
 
 def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
-    """Each pattern with its strongest heads, score beside baseline, and how many heads pass; relations apart."""
+    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
         for verdict in head.patterns:
@@ -155,14 +155,14 @@ def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
 
 
 def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
-    """All relations but the subtypes that are all that the text has of their base relation."""
+    """Relations, without subtypes that cover all instances of their base relation."""
     instances = {name: entries[0][1].n for name, entries in by_name.items()}
     bases = {name: name.partition(":")[0] for name in by_name}
     return [by_name[name] for name, base in bases.items() if name == base or instances[name] < instances[base]]
 
 
 def _ranked(entries: list[_Entry]) -> _Pattern:
-    """The verdict of the strongest head, or of any where none can be measured, and the entries, the strongest first."""
+    """Verdict of the strongest head, or of any if none is measurable, and the entries, the strongest first."""
     measured = [entry for entry in entries if entry[1].score is not None] or entries
     ranked = sorted(measured, key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""))
     return ranked[0][1], entries
@@ -174,7 +174,7 @@ def _pattern(row: _Pattern) -> str:
 
 
 def _strongest(row: _Pattern, room: int = 999) -> str:
-    """As many of the strongest heads as there is room for; those that others equal are counted, and not told apart."""
+    """The strongest heads that fit; ties are counted instead of listed if they do not."""
     best, entries = row
     if best.score is None:
         why = "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
@@ -182,21 +182,21 @@ def _strongest(row: _Pattern, room: int = 999) -> str:
     alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
     groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
-    line, told = "", 0
+    line, listed = "", 0
     for group in groups:
         named = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in group)
         for text in (named, f"{len(group)} heads {_scores(group[0][1])}"):
             longer = f"{line}  {text}" if line else text
-            if (len(longer) <= room and told + len(group) <= _STRONGEST) or (not line and text != named):
+            if (len(longer) <= room and listed + len(group) <= _STRONGEST) or (not line and text != named):
                 break
         else:
             return line
-        line, told = longer, told + len(group)
+        line, listed = longer, listed + len(group)
     return line
 
 
 def _passing(row: _Pattern) -> str:
-    """How many heads pass; a dash where there are too few instances for any."""
+    """Number of heads that pass; a dash with too few instances."""
     entries = row[1]
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= LEAST_N else "–"
 
@@ -214,14 +214,14 @@ _PATTERN_COLUMNS: list[Column[_Pattern]] = [
 
 
 def _scores(verdict: Verdict) -> str:
-    """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
+    """The score; for induction and duplicate-token also that of repeated tokens."""
     return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """How many pairs each head finds, those that find most first."""
-    found = relations_of(analysis, analysis.select(choices.select), choices.relation)
-    listed = sorted(found, key=lambda each: (-each.found / len(each.pairs), each.head.id))[: choices.top or None]
+    """Table of the pairs that each head finds, the largest share first."""
+    of_heads = relations_of(analysis, analysis.select(choices.select), choices.relation)
+    listed = sorted(of_heads, key=lambda each: (-each.found / len(each.pairs), each.head.id))[: choices.top or None]
     if listed:
         yield titled(
             "Relations (pairs of the parse that a head finds)", column_table("", _RELATION_COLUMNS, listed, width=width)
@@ -275,15 +275,15 @@ def _notes(analysis: Analysis) -> Text:
 
 
 def _sinks_note(analysis: Analysis) -> str:
-    """Which positions are sinks."""
+    """Note on the positions of sinks."""
     tokens = analysis.tokens
-    found = any(sink and place and not tokens.special[place] for place, sink in enumerate(tokens.sink))
-    how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if found else ""
+    later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
+    how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
     return f"Sinks: {visible(analysis.sinks)}{how}." if analysis.sinks else ""
 
 
 def _target_note(analysis: Analysis) -> str:
-    """How to read the heads of an encoder-decoder; what a decoder wrote; else empty."""
+    """Note on an encoder-decoder's target, or on a decoder's continuation, or ''."""
     written, target = analysis.continuation, analysis.target
     if written is not None:
         end = f", which then ended the text ({written.requested} were asked for)" if written.hit_eos else ""
@@ -300,7 +300,7 @@ def _target_note(analysis: Analysis) -> str:
 
 
 def _windows_note(analysis: Analysis) -> str:
-    """Which layers have a window that is shorter than the text; empty where none has."""
+    """Note on layers with a window shorter than the text, or ''."""
     if not analysis.windowed:
         return ""
     windows = sorted({context.window or 0 for context in analysis.windowed.values()})
@@ -312,7 +312,7 @@ def _windows_note(analysis: Analysis) -> str:
 
 
 def _cuts(analysis: Analysis) -> Iterator[str]:
-    """What was left out of the text and of the target; nothing where they are whole."""
+    """Sentences on tokens cut from the text and the target."""
     target = analysis.target
     for name, tokens in (("text", analysis.tokens), ("target", None if target is None else target.tokens)):
         if tokens is not None and (cut := tokens.truncated):

@@ -1,4 +1,4 @@
-"""The view ``text``: the text as prose, each token shaded by the attention that it receives; for long texts."""
+"""The view ``text``: running text, each token shaded by the attention it receives; for long texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
+from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
@@ -20,18 +20,18 @@ from attnviz.figures.style import FAINTEST
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import CONTINUES
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _JOINER = "\u200d"
 _WIDE = 0x2E80
-"""Where scripts without spaces begin in Unicode: between their characters a line may end."""
+"""First code point of scripts without spaces, between whose characters a line may end."""
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
-    """Up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
-    for part in parts_asked(analysis, choices):
+    """Plan up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
+    for part in parts_selected(analysis, choices):
         if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
             continue
         heads = part.select(choices.select)
@@ -44,23 +44,23 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
-    """One picture of up to eight heads, or of the mean of more."""
+    """Plan one picture of up to eight heads, or of the mean of more."""
     shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where shares do
-    facts, scale, between = shown.facts, style.scale, shown.between
+    about, scale, between = shown.figure_context, style.scale, shown.between
     start, chosen = start_of(shown, choices.token)
-    non_sink = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
+    non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    pieces, places = pieces_of(*_source(part), shown.keys)
+    pieces, units_of = pieces_of(*_source(part), shown.keys)
     received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
-    blocks = _blocks(heads, received, places)
-    sinks = [all(shown.keys.sink[unit] for unit in units) for units in places]
+    blocks = _blocks(heads, received, units_of)
+    sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
     top, cut = _top(blocks, sinks)
     if scale == "per-head":
         blocks = [_of_own_scale(block) for block in blocks]
     mean = "a mean: no head need look like it" if len(heads) > MOST_HEADS else ""
     named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
     said = [
-        f"shade: the attention that each {facts.unit} receives, {_whose(shown, queries, chosen)}",
+        f"shade: the attention that each {about.unit} receives, {_whose(shown, queries, chosen)}",
         mean,
         "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
         "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
@@ -75,16 +75,16 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     return TextPlan(
         stem=stem,
         caption=sentence(
-            f"Attention received in {facts.subject}, {blocks[0].name if mean else f'heads {named}'}",
+            f"Attention received in {about.subject}, {blocks[0].name if mean else f'heads {named}'}",
             *said,
             colours[scale],
-            facts.dropped,
+            about.dropped,
         ),
-        title=f"{facts.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
-        notes=facts.notes(*(f"{capital(part)}." for part in said if part)),
+        title=f"{about.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
+        notes=about.notes(*(f"{capital(part)}." for part in said if part)),
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(at for at, units in enumerate(places) if start and not between and {*units} & {*start}),
+        framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),
         norm=Normalize(0.0, top, clip=True) if scale == "shared" else style.norm(),  # per-head: shares of the largest
         bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
         cut=cut and scale == "shared",
@@ -92,7 +92,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
 
 
 def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
-    """Where the attention comes from."""
+    """Words for the queries."""
     if chosen:
         pieces = f", the mean of its {counted(len(queries), 'piece')}" if len(queries) > 1 else ""
         return f"from {chosen}{pieces}"
@@ -101,7 +101,7 @@ def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
 
 
 class _Received:
-    """What each key receives from some queries of a head, whose rows come in blocks."""
+    """Sums the attention that each key receives from some queries of a head, block by block."""
 
     def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
         self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
@@ -109,35 +109,35 @@ class _Received:
         self._total = torch.zeros(len(shown.keys), dtype=torch.float64)
 
     def add(self, first: int, rows: Tensor) -> None:
-        """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
+        """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
         self._total[: rows.shape[1]] += rows[self._counted[first : first + len(rows)]].double().sum(0)
 
     @property
     def mean(self) -> Array:
-        """Over the queries, [n_keys]."""
+        """Mean over the queries, [n_keys]."""
         mean: Array = (self._total / int(self._counted.sum())).numpy()
         return mean
 
 
 def _blocks(
-    heads: Sequence[HeadFindings], received: Sequence[Array], places: Sequence[Sequence[int]]
+    heads: Sequence[HeadFindings], received: Sequence[Array], units_of: Sequence[Sequence[int]]
 ) -> list[ShadedText]:
-    """What each piece receives from each head, or from the mean of many."""
+    """Shaded texts of each head, or of the mean of many."""
     if len(heads) > MOST_HEADS:
-        return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), places)]
+        return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
     names = [f"{head.id}  {head.shown}" for head in heads]
-    return [_block(name, values, places) for name, values in zip(names, received, strict=True)]
+    return [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
 
 
-def _block(name: str, received: Array, places: Sequence[Sequence[int]]) -> ShadedText:
-    """The sum over the units of each piece, and beside the name what goes to special tokens."""
-    values = np.array([received[list(units)].sum() for units in places])
-    elsewhere = sum(map(len, places)) < len(received)
+def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> ShadedText:
+    """Shaded text of one head: the sum over each piece's units, and the share of special tokens."""
+    values = np.array([received[list(units)].sum() for units in units_of])
+    elsewhere = sum(map(len, units_of)) < len(received)
     return ShadedText(name, f"special tokens {percent(received.sum() - values.sum())}" if elsewhere else "", values)
 
 
 def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bool]:
-    """Where the shared scale ends, so that all but sinks can be told apart, and whether anything is beyond it."""
+    """End of the shared scale, by the largest value besides sinks, and whether any value exceeds it."""
     values = np.stack([block.values for block in blocks])
     non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
     top = scale_end(non_sink.max())
@@ -145,7 +145,7 @@ def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bo
 
 
 def scale_end(value: float) -> float:
-    """The round number at which a shared scale of colours ends that has room for this value."""
+    """Round a value up to the end of a colour scale."""
     return next((top for top in _TOPS if top >= value), 1.0)
 
 
@@ -155,7 +155,7 @@ def _of_own_scale(block: ShadedText) -> ShadedText:
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:
-    """The tokens attended to, and the text, or both of a pair, that they are of."""
+    """Tokens of the keys, and the text, or both of a pair."""
     if part.target is not None and part.stack_letter == "D":
         return part.target.tokens, part.target.tokens.texts_read(part.target.text)
     return part.tokens, part.tokens.texts_read(part.text, part.pair)
@@ -164,12 +164,12 @@ def _source(part: Analysis) -> tuple[Tokens, list[str]]:
 def pieces_of(
     tokens: Tokens, texts: Sequence[str], units: Positions
 ) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
-    """The text of each unit as it stands in the texts, and of each such piece its units; without special tokens.
+    """Split texts into pieces, one per unit without special tokens; also returns the units of each piece.
 
     Positions that share a character, such as the bytes of an emoji, are one piece.
     """
     pieces: list[Piece] = []
-    places: list[tuple[int, ...]] = []
+    units_of: list[tuple[int, ...]] = []
     end, segment = 0, 0
     for unit, members in enumerate(units.members):
         of = tokens.segments[members[0]]
@@ -179,16 +179,16 @@ def pieces_of(
         begins = of != segment and bool(pieces)
         end, segment = (0, of) if begins else (end, segment)
         if first < end and last <= end and not begins:
-            places[-1] = (*places[-1], unit)
+            units_of[-1] = (*units_of[-1], unit)
             continue
         pieces.append(_piece(texts[of], end, max(first, end), last, units.labels[unit], begins))
-        places.append((unit,))
+        units_of.append((unit,))
         end = max(end, last)
-    return tuple(_joined(pieces)), places
+    return tuple(_joined(pieces)), units_of
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """The pieces with a joiner where one of an Arabic word meets the next: their letters keep the forms of the word."""
+    """Insert joiners between the pieces of an Arabic word, so that letters keep their joined forms."""
     meets = [
         not after.space and not after.begins and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL"
         for one, after in pairwise(pieces)
@@ -198,7 +198,7 @@ def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:
-    """One piece of a text, of which so much stands before it already; its label, where the text has nothing for it."""
+    """A piece of a text after ``before``; its label, if the text has no characters for it."""
     own, between = text[first:last], text[end:first]
     if not own.strip():
         return Piece(visible(label.removeprefix(CONTINUES)), not label.startswith(CONTINUES), begins=begins)

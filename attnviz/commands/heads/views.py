@@ -1,4 +1,4 @@
-"""The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have files of their own."""
+"""The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,33 +26,34 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import counted, rounded, visible
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
 
 MOST_HEADS = 12
-"""Heads side by side in a panel; of more, those furthest above their baselines."""
+"""Most heads side by side in a panel; of more, those furthest above their baselines."""
 
 _TILE, _ALONE = 1.6, 6.4
 _PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
-"""Share of the cells that the shared scale of means has to cover."""
+"""Share of the cells that the shared scale of means covers."""
 
 _BARS = {
     "shared": "attention weight (same scale for every head)",
     "per-head": "share of the head’s largest weight (own scales)",
     "log": "attention weight (log scale)",
 }
-"""What a colour bar shows that serves every head, by scale."""
+"""Name of the colour bar for all heads, by scale."""
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     why_log = choices.style.why_log(analysis.longest)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
-    facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, style.scale == "per-head"
+    about, model = analysis.drawn(choices.drop_special).figure_context, analysis.checkpoint
+    own = style.scale == "per-head"
     # a small selection, whose tokens are named
     few = not shown[0].between and analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
     labels = labels_of(shown[0])[0] if few else None
@@ -61,7 +62,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
     for part in shown:
-        sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
+        sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
         for head, values in pooled_patterns(part, part.select(choices.select), pooled, own):
             cells.append(_cell(analysis, head, values, sinks))
     all_of_them = len(heads) == len(analysis.heads)
@@ -69,7 +70,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
-    ticks = f"ticks: {sinks_in_words(shown[0].keys, facts.unit)}"
+    ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
     kinds = kinds_in_words(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
@@ -77,26 +78,26 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}: "
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
-            f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
+            f"({counted(about.n, about.unit) if analysis.target is None else kinds})",
             _scale(style, "the largest weight of each head"),
             why_log,
             ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
-            facts.pooled(pooled),
-            facts.dropped,
+            about.pooled(pooled),
+            about.dropped,
         ),
-        title=f"{facts.model}: {whole if all_of_them else count}",
-        notes=facts.notes(
+        title=f"{about.model}: {whole if all_of_them else count}",
+        notes=about.notes(
             f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
-            f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
+            f"Bold: generated {about.unit}s." if labels is not None and labels.bold else "",
             f"{capital(why_log)}." * bool(why_log),
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
@@ -109,7 +110,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
-    """A head with its label on the text and, right of its id, its role over the corpus."""
+    """The overview's cell: a head with its label on the text and, right of its id, its role over the corpus."""
     label, mark, role = visible(head.label), head.mark, head.role
     over_corpus = None
     if role is not None:
@@ -126,36 +127,36 @@ def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]
 
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """Those of one kind of attention."""
+    """Plan the heatmaps of one kind of attention."""
     shown, style = analysis.drawn(choices.drop_special), choices.style.scaled_for(analysis.longest)
     why_log = choices.style.why_log(analysis.longest)
-    asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
-    relations = {each.head.id: each for each in asked}
-    facts, own, between = shown.facts, style.scale == "per-head", analysis.context.source is not None
+    of_heads = relations_of(analysis, heads, choices.relation) if choices.relations else ()
+    relations = {each.head.id: each for each in of_heads}
+    about, own, between = shown.figure_context, style.scale == "per-head", analysis.context.source is not None
     labels, keys = labels_of(shown)
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
-    which = f"row = {facts.unit} that attends, column = {facts.unit} attended to"
+    which = f"row = {about.unit} that attends, column = {about.unit} attended to"
     if between:
-        which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
+        which = f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     notes = (
-        f"{facts.model} on {facts.text_line}",
-        *facts.notes(
-            f"Bold: generated {facts.unit}s." if labels.bold else "",
+        f"{about.model} on {about.text_line}",
+        *about.notes(
+            f"Bold: generated {about.unit}s." if labels.bold else "",
             f"{capital(why_log)}." * bool(why_log),
-            facts.named(every),
-            facts.pooled(pooled),
+            about.named(every),
+            about.pooled(pooled),
         )[1:],
     )
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = largest(values), head.shown
         on_text, over = evidence(head), "" if head.role is None else _over_corpus(head.role)
-        told = " · ".join(part for part in (on_text, over) if part)
+        findings = " · ".join(part for part in (on_text, over) if part)
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
-                f"Attention of head {head.id} of {facts.subject}: {which}",
+                f"Attention of head {head.id} of {about.subject}: {which}",
                 _scale(style, f"the head's largest weight, {most:.2g}"),
                 why_log,
                 "weights of at least 0.005 written into the cells where they have room"
@@ -165,11 +166,11 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 "the question mark: an indication only" if label.endswith("?") else "",
                 over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 pairs and f"{pairs}, {relations_note(analysis)}",
-                facts.dropped,
-                facts.pooled(pooled),
+                about.dropped,
+                about.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
-            evidence=f"{told} · largest weight {most:.2g}" if own else told,
+            evidence=f"{findings} · largest weight {most:.2g}" if own else findings,
             notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
@@ -189,7 +190,7 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
 
 
 def _scale(style: Style, own: str) -> str:
-    """The scale of the colours, for a caption; ``own`` is where it ends if each head has its own."""
+    """The colour scale for a caption; ``own``: its end if each head has its own."""
     colours = {
         "shared": "from 0 to 1, the same for every head",
         "per-head": f"from 0 to {own}",
@@ -199,13 +200,13 @@ def _scale(style: Style, own: str) -> str:
 
 
 def _over_corpus(role: StoredRole) -> str:
-    """A role with its own score and baseline."""
+    """The role over the corpus with score and baseline."""
     name = role_name(role.role, role.direction)
     return f"over the corpus: {name} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """Every layer's mean with that of all heads, ``mean``; then the latter alone, large, ``mean-all``.
+    """Plan the means of layers and of all heads, ``mean``; then the latter alone, large, ``mean-all``.
 
     Of an encoder-decoder both of each kind of attention.
 
@@ -227,10 +228,10 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 
 
 def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
-    """The mean over the heads of each layer, pooled, and that over all layers, [n_queries, n_keys], float64.
+    """Mean over the heads of each layer, pooled, and over all layers, [n_queries, n_keys], float64.
 
-    The latter is whole, the only pattern of a long text that is: which of its weights are the largest is known when
-    the last layer has been added.
+    The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
+    layer has been added.
     """
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total = np.zeros((n_queries, n_keys))
@@ -246,8 +247,8 @@ def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple
 
 
 def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, style: Style) -> TilesPlan:
-    """Pooled means, a tile each."""
-    facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
+    """Plan pooled means, a tile each."""
+    about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
     kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows attend to columns."
@@ -266,16 +267,16 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
     return TilesPlan(
         stem=shown.stem("mean-all" if alone else "mean"),
         caption=sentence(
-            f"{facts.model} on {facts.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
+            f"{about.model} on {about.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
             "it)",
-            f"{facts.dropped} in every head before the mean" if facts.dropped else "",
+            f"{about.dropped} in every head before the mean" if about.dropped else "",
             colours[style.scale],
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
-        title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        notes=facts.notes(
+        title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
+        notes=about.notes(
             f"A mean: no head need look like it. {rows}",
-            f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
+            f"{about.named(every)} {about.pooled(pooled)}".strip(),
             "Each picture has its own scale, from 0 to the weight beside its name." if own else "",
         ),
         groups=(("", tiles),),
@@ -292,7 +293,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
 
 
 def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
-    """One mean, with a scale of its own where that is asked for."""
+    """The tile of a mean, with its own scale if requested."""
     full = "all layers" if name == "all" else f"layer {name.removeprefix('L')}"
     if not own:
         return Tile(full, mean, (name,))
@@ -302,46 +303,46 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 
 
 def _no_page(analysis: Analysis) -> str:
-    """Why there is no page; empty where there is one."""
+    """Reason why there is no page, or ''."""
     return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
 
 
 def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """A few chosen heads side by side, tokens named; of an encoder-decoder one figure for each kind of attention."""
+    """Plan a few heads side by side, tokens named; of an encoder-decoder one figure per kind of attention."""
     return (_panel(part, choices) for part in analysis.parts_of(choices.select))
 
 
 def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
-    shown, asked = analysis.drawn(choices.drop_special), analysis.select(choices.select)
+    shown, selected = analysis.drawn(choices.drop_special), analysis.select(choices.select)
     style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
-    clearest = clearest_first(asked)[:MOST_HEADS]
-    heads = [head for head in asked if head in clearest]
+    clearest = clearest_first(selected)[:MOST_HEADS]
+    heads = [head for head in selected if head in clearest]
     target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
-    facts, (labels, keys), own = shown.facts, labels_of(shown), style.scale == "per-head"
+    about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
         Tile(f"{head.id}  {head.shown}", values, (str(head.id),))
         for head, values in pooled_patterns(shown, heads, pooled, own)
     )
     count = counted(len(heads), "head")
-    if len(heads) < len(asked):
-        count = f"{len(heads)} of {len(asked)} heads, the clearest"
+    if len(heads) < len(selected):
+        count = f"{len(heads)} of {len(selected)} heads, the clearest"
     of_source = analysis.context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(
         stem=analysis.stem("panel"),
         caption=sentence(
-            f"Attention of {facts.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
+            f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
             f"colour = attention weight ({style.scale_of('each head')})",
             why_log,
-            facts.dropped,
-            facts.pooled(pooled),
+            about.dropped,
+            about.pooled(pooled),
         ),
-        title=f"{facts.model}: {count}",
-        notes=facts.notes(
+        title=f"{about.model}: {count}",
+        notes=about.notes(
             f"{capital(rows)}.",
             f"{capital(why_log)}." * bool(why_log),
-            f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
+            f"{about.named(every)} {about.pooled(pooled)}".strip(),
         ),
         groups=(("", tiles),),
         labels=labels,

@@ -1,1 +1,1 @@
-"""The command ``attnviz models``: what models there are, from their configurations alone."""
+"""The command ``attnviz models``: sizes of models, from their configurations alone."""

@@ -1,4 +1,4 @@
-"""The configuration of a model: its sizes, where each number comes from, and where its config.json lies.
+"""Configurations of models: sizes, their sources, and where config.json lies.
 
 No model is built and torch is not imported. Models of papers are as the papers print them (public copies); what they do
 not print is marked, and oddities of the originals are kept, and noted.
@@ -18,7 +18,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is known of a model without its weights; None where it is not.
+    """Sizes of a model without its weights; None if unknown.
 
     Attributes:
         name: as the user gave it, or as a paper's model is called here.
@@ -63,30 +63,30 @@ class Configuration:
 
     @property
     def level(self) -> int | None:
-        """How deep its heads are verified, see :class:`attnviz.trace.checks.Verification`; None: they are not."""
+        """Level of verification, see :class:`attnviz.trace.checks.Verification`; None for none."""
         return 4 if self.reproduced else None
 
     @property
     def float32_gib(self) -> float | None:
-        """What the weights take in float32, in GiB (2**30 bytes)."""
+        """Size of the weights in float32, in GiB (2**30 bytes)."""
         return None if self.parameters is None else self.parameters * 4 / 2**30
 
     def with_counts(self, parameters: int, in_attention: int | None) -> "Configuration":
-        """The same with its parameters, as counted; those in attention are None where they are not known."""
+        """Fill in the counted parameters; those in attention are None if unknown."""
         origins = {**self.origins, "parameters": "counted"}
         if in_attention is not None:
             origins["attention_parameters"] = "counted"
         return replace(self, parameters=parameters, attention_parameters=in_attention, origins=origins)
 
     def entry(self) -> dict[str, Any]:
-        """The configuration for a JSON document."""
+        """The JSON entry of the configuration."""
         content = asdict(self)
         trailing = {key: content.pop(key) for key in ("reproduced", "reason", "origins", "notes")}
         return {**content, "float32_gib": self.float32_gib, "level": self.level, **trailing, "notes": list(self.notes)}
 
 
 def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:
-    """The stated width of a head, else d_model / n_heads where that is a whole number; and what is odd about it."""
+    """Width of a head, stated or d_model / n_heads if that is an int, and a note on oddities."""
     if d_model is None or not n_heads or n_heads < 0:
         return stated, None
     if stated is None:
@@ -99,7 +99,7 @@ def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None)
 
 
 class Paper(NamedTuple):
-    """What holds for all models of a paper.
+    """Fields shared by all models of a paper.
 
     Attributes:
         title: with the place of the numbers.
@@ -137,7 +137,7 @@ PAPERS = {
         ("its layers alternate dense and locally banded sparse attention",),
     ),
 }  # fmt: skip
-"""By what they are cited as."""
+"""Papers by citation."""
 
 
 class _Row(NamedTuple):
@@ -179,18 +179,18 @@ _RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
 
 
 def paper_configurations() -> list[Configuration]:
-    """All of them: BERT, GPT-2, GPT-3, each from the smallest."""
+    """Configurations of the papers' models: BERT, GPT-2, GPT-3, each from the smallest."""
     return [_configuration(row) for row in _ROWS]
 
 
 def paper_configuration(name: str) -> Configuration | None:
-    """The paper's model of this name, in any case, ``gpt-3`` or ``gpt3``; None where there is none."""
+    """The paper's model of this name, in any case, ``gpt-3`` or ``gpt3``; None if there is none."""
     wanted = name.casefold().replace("gpt-", "gpt")
     return next((_configuration(row) for row in _ROWS if wanted and wanted in (row.name, row.other_name)), None)
 
 
 def paper_of_release(hub_id: str) -> str | None:
-    """The paper's model that a hub id holds the weights of, with or without its owner; None for any other."""
+    """The paper's model whose weights a hub id has, with or without its owner; None for any other."""
     return _RELEASED.get(hub_id.casefold().rpartition("/")[2])
 
 
@@ -223,7 +223,7 @@ class ConfigFile:
 
 
 def find_config(name: str) -> ConfigFile:
-    """Find the config.json of a built-in model, a folder or a hub id; where it is not cached, fetch it and no more.
+    """Find the config.json of a built-in model, a folder or a hub id; from the hub it is fetched alone.
 
     Raises:
         CheckpointError: there is none, or the hub cannot be reached, within 10 seconds.
@@ -239,20 +239,20 @@ def find_config(name: str) -> ConfigFile:
     if folder.name == CONFIG and folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
-        raise CheckpointError(f"expected a folder with a {CONFIG} at {folder}, found {found}.")
+        kind = "a file" if folder.exists() else "nothing"
+        raise CheckpointError(f"expected a folder with a {CONFIG} at {folder}, found {kind}.")
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder} has no {CONFIG}: expected one as transformers' save_pretrained writes it.")
     return ConfigFile(name, "folder", folder)
 
 
 def built_in_configs() -> list[ConfigFile]:
-    """Those of the built-in models that are installed."""
+    """config.json of the installed built-in models."""
     return [ConfigFile(name, "built-in", folder) for name in BUILT_IN if (folder := built_in_folder(name)) is not None]
 
 
 def cached_configs() -> dict[str, ConfigFile]:
-    """By hub id, every model in the hub's cache whose config.json is there; nothing is asked of the hub.
+    """config.json of every model in the hub's cache, by hub id; without network.
 
     Of several revisions it is the main branch's, else the newest. HF_HOME and HF_HUB_CACHE are honoured.
     """

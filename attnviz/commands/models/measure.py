@@ -1,4 +1,4 @@
-"""The configurations of models, from configs and papers: sizes under any architecture's names, parameters counted."""
+"""Configurations of models, from configs and papers, with counted parameters."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -37,16 +37,16 @@ _NAMES = {
     "positions": ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx"),
     "vocabulary": ("vocab_size",),
 }
-"""What the architectures call each size: transformers' own name first, where it maps the others to it."""
+"""Names of each size across architectures: transformers' standard name first, which it maps others to."""
 
 _OF_DECODER = {
     "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
     "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
 }
-"""Likewise of an encoder-decoder; a name that both parts share stands for both."""
+"""Names of the decoder's sizes; a name that both parts share stands for both."""
 
 _LONGEST = 160
-"""Characters of a reason that is transformers' own."""
+"""Most characters of a reason from transformers."""
 
 _SHORT = re.compile(r"\bhas (\w+=[^,;]+)|\b(architecture '[^']*')")
 
@@ -55,13 +55,13 @@ _SHORT = re.compile(r"\bhas (\w+=[^,;]+)|\b(architecture '[^']*')")
 def model_configurations(
     names: str | Path | Iterable[str | Path] | None = (), tell: Callable[[int, int], None] = lambda _, __: None
 ) -> list[Configuration]:
-    """Sizes and parameters of models, from their configs and from papers; no weights are loaded.
+    """List sizes and parameters of models, from configs and papers; no weights are loaded.
 
     Args:
         names: built-in names, folders, hub ids, and names of papers' models (``bert-large``, ``gpt2-xl``,
             ``gpt3-175b``); one alone needs no list. A name that is both a paper's model and in the hub's cache gives
             both. None or an empty list: the built-in models, all in the hub's cache, and the papers'.
-        tell: told how many are read, of how many.
+        tell: callback with how many are read, of how many.
 
     Raises:
         CheckpointError: a name leads nowhere, or its config cannot be read.
@@ -78,7 +78,7 @@ def model_configurations(
 
 
 def _names(names: object) -> list[str]:
-    """Each name as text; what is none is refused before anything is read."""
+    """Names as a list of strings; UsageError for anything else."""
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
     if isinstance(several, bytes) or not isinstance(several, Iterable):
         raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {names!r}.")
@@ -98,7 +98,7 @@ def _named(name: str) -> list[Configuration]:
 
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
-    """A config in a cache that cannot be read is listed with the reason, and hides no other."""
+    """Configurations in the cache; unreadable ones are listed with the reason."""
     configurations, files = list[Configuration](), [*built_in_configs(), *cached_configs().values()]
     for count, file in enumerate(files):
         tell(count, len(files))
@@ -110,7 +110,7 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
 
 
 def read_configuration(file: ConfigFile) -> Configuration:
-    """A model of any architecture from its config.json; no weights are read and no code of the checkpoint is run.
+    """Read a model of any architecture from its config.json; no weights are read, no code of the checkpoint is run.
 
     Raises:
         CheckpointError: the file cannot be read, or is not a transformers model's.
@@ -140,7 +140,7 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 
 def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
-    """The configuration with the sizes of its main part; what differs from layer to layer has no size."""
+    """Fill in the sizes of the main part; sizes that differ between layers are None."""
     from attnviz.models.families import ARCHITECTURES
 
     def setting(name: str) -> Any:
@@ -171,7 +171,7 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
 
 
 def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
-    """The configuration with its parameters, and with the verdict on whether it is reproduced."""
+    """Fill in the parameters, and whether the reference reproduces the model."""
     from torch import nn
 
     from attnviz.models.configs import empty_model
@@ -200,7 +200,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
 
 
 def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None, str | None]":
-    """The architecture that reproduces the config, or why none does, in short."""
+    """The architecture that reproduces the config, or a short reason why none does."""
     import torch
 
     from attnviz.models.families import ARCHITECTURES, architecture_of
@@ -216,7 +216,7 @@ def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None
 
 
 def _missing_weights(file: ConfigFile) -> list[str]:
-    """Whether there is anything to load, which the config does not say."""
+    """Reasons why the weights cannot be loaded."""
     try:
         weight_files(file.folder)
     except CheckpointError:
@@ -228,9 +228,9 @@ def _missing_weights(file: ConfigFile) -> list[str]:
 def _with_sizes(
     model: Configuration, get: Callable[[str], Any], *, decoder: bool = False, one_width: bool = False
 ) -> Configuration:
-    """The configuration with its sizes, by whatever names they have; None for what is no number.
+    """Fill in sizes, under any architecture's names; None for what is no number.
 
-    ``one_width``: heads are d_model / n_heads wide, whatever else the config says.
+    ``one_width``: heads are d_model / n_heads wide, whatever the config says.
     """
     sizes = {size: _first_number(get, names) for size, names in (_NAMES | (_OF_DECODER if decoder else {})).items()}
     stated = None if one_width else sizes["d_head"]
@@ -242,5 +242,5 @@ def _with_sizes(
 
 
 def _first_number(get: Callable[[str], Any], names: Iterable[str]) -> int | None:
-    """The first of these that is a positive whole number; some configs have lists, a number a layer."""
+    """The first of these that is a positive int; some configs have a list with a number per layer."""
     return next((value for value in map(get, names) if is_whole(value) and value > 0), None)

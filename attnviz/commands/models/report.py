@@ -1,4 +1,4 @@
-"""Models as JSON, CSV and a table, and below it what the numbers rest on; and the families that are reproduced."""
+"""JSON, CSV and tables of models, with the sources of the numbers; and of the reproduced families."""
 
 import re
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _SIZES = {
 }
 _WIDE, _NARROWEST_NAME = 116, 18
 _EVERY_COMMAND = 80
-"""Columns of the terminal from which on every command has a column of its own."""
+"""Least width, in columns of the terminal, with a column per command."""
 _GOES = {"d_head": 2, "positions": 1}
-"""Sizes that a narrow table can do without; the larger number goes first."""
+"""Sizes left out on a narrow terminal; the largest number goes first."""
 
 
 def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
-    """The document of models.json, with the papers that are cited."""
+    """The document of models.json, with the papers cited."""
     cited = {model.source for model in models if model.kind == "paper"}
     papers = {name: paper.title for name, paper in PAPERS.items() if name in cited}
     return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
@@ -41,11 +41,11 @@ def _csv(content: dict[str, Any]) -> str:
 
 
 LAYOUT = FileLayout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
-"""What ``attnviz models`` writes on request."""
+"""Files that ``attnviz models`` writes on request."""
 
 
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
-    """A row a model; a wide table has also the paper's count, the share in attention and the size in float32."""
+    """Table with a row per model; if wide also the paper's count, the share in attention and the size in float32."""
     wide = width >= _WIDE
     columns: list[Column[Configuration]] = [
         Column("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
@@ -53,7 +53,7 @@ def models_report(models: Sequence[Configuration], width: int) -> RenderableType
         Column("Para-\nmeters", partial(_parameters, wide=wide)),
     ]
     if wide:
-        columns.append(Column("In the\npaper", lambda model: _rounded(model.stated_parameters)))
+        columns.append(Column("In the\npaper", lambda model: _abbreviated(model.stated_parameters)))
         columns += [Column("In atten-\ntion", _share), Column("float32", lambda model: model.float32_gib, "GiB")]
     columns.append(Column("Source", _source, left=True, optional=3))
     columns.append(Column("Level", lambda model: model.level))
@@ -66,7 +66,7 @@ def _source(model: Configuration) -> str:
 
 
 def _size(model: Configuration, name: str) -> str:
-    """A size, with a star before it where it is not the paper's own."""
+    """A size, with a star if it is not the paper's own."""
     size = getattr(model, name)
     of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
     star = "*" * (model.origins.get(name) == "released")
@@ -74,9 +74,9 @@ def _size(model: Configuration, name: str) -> str:
 
 
 def _parameters(model: Configuration, wide: bool) -> str:
-    """As counted; where there is no room for the paper's own beside it, that."""
+    """Parameters as counted; the paper's own if the table is too narrow for both."""
     stated = None if wide else model.stated_parameters
-    return _rounded(model.parameters if stated is None else stated)
+    return _abbreviated(model.parameters if stated is None else stated)
 
 
 def _share(model: Configuration) -> str:
@@ -84,8 +84,8 @@ def _share(model: Configuration) -> str:
     return f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
 
 
-def _rounded(count: int | None) -> str:
-    """110M as the paper has it, 124.4M as counted; a billion and a half in millions, as GPT-2's paper has it."""
+def _abbreviated(count: int | None) -> str:
+    """``110M`` as the paper has it, ``124.4M`` as counted; below two billion in millions, unless in round tenths."""
     if count is None:
         return "–"
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
@@ -110,7 +110,7 @@ def _notes(models: Sequence[Configuration], wide: bool) -> Text:
 
 
 def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configuration], wide: bool) -> list[str]:
-    """What the shown parameters are; nothing where none are shown."""
+    """Note on the counts shown, or ''."""
     of_what = "of the bare model, without a task head; embeddings and BERT's pooler counted, shared ones once."
     any_counted = any(model.parameters is not None for model in models)
     if not papers or wide:
@@ -118,14 +118,14 @@ def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configurati
     if not any_counted:
         return ["Parameters: as a paper states them."]
     counted = ", ".join(
-        f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None
+        f"{model.name} {_abbreviated(model.parameters)}" for model in papers if model.parameters is not None
     )
     lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
     return [*lines, f"Counted from the released sizes: {counted}."] if counted else lines
 
 
 def _on_models(models: Sequence[Configuration]) -> list[str]:
-    """Reasons and notes, each once for all models that share it; those of a whole paper go by its name."""
+    """Reasons and notes, each once for all models that share it; those of a whole paper by its name."""
     sharing: dict[str, list[Configuration]] = {}
     for model in models:
         reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
@@ -140,7 +140,7 @@ def _on_models(models: Sequence[Configuration]) -> list[str]:
 
 
 def families_document(version: str) -> dict[str, Any]:
-    """From the families' own declarations: each one's level, and by command which part of its models is measured."""
+    """The document of families: each one's level, and by command the part of its models that is measured."""
     from attnviz.models.families import ARCHITECTURES, commands_of
     from attnviz.trace.checks import Verification
 
@@ -152,7 +152,7 @@ def families_document(version: str) -> dict[str, Any]:
 
 
 def families_report(document: dict[str, Any], width: int) -> RenderableType:
-    """A row a family, a column a command."""
+    """Table with a row per family and a column per command."""
     families = document["families"]
     columns: list[Column[dict[str, Any]]] = [
         Column("model_type", lambda family: family["architecture"], left=True),
@@ -180,7 +180,7 @@ def _part(family: dict[str, Any], command: str) -> str:
 
 
 def _commands(family: dict[str, Any]) -> str:
-    """The same on a narrow terminal: those that measure the model, and those that measure its encoder."""
+    """Commands in one column, for a narrow terminal: those that measure the model, or its encoder."""
     parts = family["commands"]
     model, encoder = (", ".join(name for name in parts if parts[name] == part) for part in ("model", "encoder"))
     return f"{model}; encoder: {encoder}" if encoder else model

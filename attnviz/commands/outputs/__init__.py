@@ -1,1 +1,1 @@
-"""The command ``attnviz outputs``: what each head adds to the residual stream."""
+"""The command ``attnviz outputs``: head outputs in the residual stream."""

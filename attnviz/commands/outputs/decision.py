@@ -1,4 +1,4 @@
-"""A classifier's decision as a sum: what each head adds to the difference of two classes' logits.
+"""A classifier's decision as a sum: each head's part of the difference of two classes' logits.
 
 The final state x at the token that the classifier reads is a sum of what the embeddings, every head, every b_O, every
 feed-forward network and the biases of norms put there, once each norm on the way is held at the scale that it has in
@@ -44,11 +44,11 @@ class ClassLogit:
 
 @dataclass(frozen=True)
 class DecisionPart:
-    """What something else than a head adds to the difference of the logits."""
+    """Part of the difference of the logits that is no head's."""
 
     name: str  # embeddings, attention bias, feed-forward, norm bias, classifier bias, or NOT_LINEAR
     layer: int | None  # counted from 0; None for what belongs to no layer
-    value: float  # in logits; positive where it speaks for the class
+    value: float  # in logits; positive if it favours the class
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Decision:
     Attributes:
         position: of the token that the classifier reads, counted from 0.
         classes: all of them, in the model's order.
-        label, against: the class whose logit is explained, and the one it is held against.
+        label, against: the explained class, and the one it is compared with.
         difference: logit of ``label`` less that of ``against``.
         heads: in the model's order.
         parts: all that is no head.
@@ -87,22 +87,22 @@ class Decision:
 
 
 def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
-    """Refuse classes that the model lacks, or that are asked of one without, with a UsageError that names those."""
-    given = [label for label in labels if label is not None]
+    """Raise UsageError for classes that the model lacks; the message lists its classes."""
+    named = [label for label in labels if label is not None]
     classifier, why = checkpoint.classifier, checkpoint.why_no_classes
-    if given and why:
+    if named and why:
         raise UsageError(f"--label and --against are for a checkpoint with a head for sequence classification; {why}.")
-    numbers = [classifier.number(label) for label in given if classifier]
+    numbers = [classifier.number(label) for label in named if classifier]
     if len(numbers) == 2 and numbers[0] == numbers[1]:
-        raise UsageError(f"expected two classes, found {given[0]!r} for both --label and --against.")
+        raise UsageError(f"expected two classes, found {named[0]!r} for both --label and --against.")
 
 
 def take_apart(
     verified: VerifiedAttention, stream: ResidualStream, label: str | int | None, against: str | int | None
 ) -> Decision | None:
-    """The decision as a sum; ``stream`` was recorded while the heads were verified. None for a model without classes.
+    """Decompose the decision; ``stream`` was recorded while the heads were verified. None for a model without classes.
 
-    Without a label the most probable class is explained, and held against the most probable other one.
+    Without a label the most probable class is explained, compared with the most probable other one.
 
     Raises:
         UsageError: the model lacks such a class.
@@ -146,7 +146,7 @@ def take_apart(
 def _two(
     classifier: Classifier, classes: tuple[ClassLogit, ...], label: str | int | None, against: str | int | None
 ) -> tuple[ClassLogit, ClassLogit]:
-    """The two classes: the most probable ones where they are not given."""
+    """The two classes, by default the most probable ones."""
     fixed = {classifier.number(each) for each in (label, against) if each is not None}
     ranked = iter(sorted((each for each in classes if each.number not in fixed), key=lambda each: -each.logit))
     chosen = next(ranked) if label is None else classes[classifier.number(label)]
@@ -154,7 +154,7 @@ def _two(
 
 
 def _linearised(classifier: Classifier, final: Tensor, one: int, other: int) -> tuple[Tensor, list[DecisionPart]]:
-    """The gradient of the difference by the final state, [d_model] each, and the classifier's own parts."""
+    """Gradient of the difference by the final state, [d_model], and the classifier's own parts."""
     wide = {name: upcast(each.detach()).clone() for name, each in classifier.head.named_parameters()}
     inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
@@ -163,7 +163,7 @@ def _linearised(classifier: Classifier, final: Tensor, one: int, other: int) -> 
         logits: Tensor = functional_call(classifier.head, wide, (inputs[0],))
         difference = logits[one] - logits[other]
         gradients = torch.autograd.grad(difference, inputs)
-    linear, *biases = (float((gradient * given).sum()) for gradient, given in zip(gradients, inputs, strict=True))
+    linear, *biases = (float((gradient * value).sum()) for gradient, value in zip(gradients, inputs, strict=True))
     parts = [DecisionPart("classifier bias", None, sum(biases))] if biases else []
     if not classifier.linear:
         parts.append(DecisionPart(NOT_LINEAR, None, float(difference) - linear - sum(biases)))
@@ -174,7 +174,7 @@ _Name = HeadId | tuple[str, int | None]
 
 
 def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: int) -> tuple[list[_Name], Tensor]:
-    """Parts that sum to the final state at a position, [n_parts, d_model], and what each of them is."""
+    """Parts that sum to the final state at a position, [n_parts, d_model], and their names."""
     checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
     assert stream.first is not None
     state = _State(upcast(stream.first[position]))
@@ -206,7 +206,7 @@ class _State:
         self.names += names
 
     def normalise(self, norm: Norm, layer: int | None) -> None:
-        """Every part through a norm at the scale of their sum; the biases of a layer's norms are one part."""
+        """Apply a norm to every part at the scale of their sum; the biases of a layer's norms are one part."""
         self.parts = norm.linear_part(self.parts, norm.scale(self.parts.sum(0))).to(self.parts)
         if norm.bias is None:
             return

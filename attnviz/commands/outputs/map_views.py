@@ -1,4 +1,4 @@
-"""The maps of what heads write: shares of a layer's output, direct effects on a logit or on a classifier's decision."""
+"""The maps of head outputs: shares of a layer's output, direct effects on a logit or a classifier's decision."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
 from attnviz.models.wording import percent, quoted, rounded, signed
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import ViewOptions
 
 _Columns = tuple[tuple[str, Numbers], ...]
@@ -23,26 +23,26 @@ _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 def plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Two maps: each head's share of its layer's output, along it and by length."""
-    facts = result.facts
+    """Plan two maps: each head's share of its layer's output, by projection and by norm."""
+    about = result.figure_context
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
     yield HeadMapPlan(
         stem="outputs-shares",
         caption=sentence(
-            f"{facts.subject}: share of every head in its layer’s attention output in per cent, one row per "
+            f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per "
             "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
             "b_O, divided by ‖o‖ (negative where it works against the others)",
             "below, ‖o_h‖ divided by its sum over the layer’s heads",
             f"{over}, every row sums to 100 %",
         ),
-        title=f"{facts.model}: share of each head in its layer’s attention output",
-        notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
+        title=f"{about.model}: share of each head in its layer’s attention output",
+        notes=about.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
         maps=tuple(draw(part, choices.style) for draw in (_along, _length) for part in result.parts),
     )
 
 
 def _along(part: HeadOutputs, style: Style) -> HeadMap:
-    """Shares of one kind of attention, or of a model of one kind: along the output."""
+    """Map of shares by projection, of one kind of attention or of all."""
     biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
     return _map(
         100 * part.table("projection_share"), style, "% of ‖o‖; below 0: against the others",
@@ -52,7 +52,7 @@ def _along(part: HeadOutputs, style: Style) -> HeadMap:
 
 
 def _length(part: HeadOutputs, style: Style) -> HeadMap:
-    """Likewise, in any direction."""
+    """Map of shares by norm, of one kind of attention or of all."""
     values = part.table("norm_share")
     return _map(
         100 * values, style, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
@@ -61,13 +61,13 @@ def _length(part: HeadOutputs, style: Style) -> HeadMap:
 
 
 def _letter(part: HeadOutputs) -> str:
-    """Of an encoder-decoder, which kind of attention a map is of."""
+    """Kind of attention of a map, of an encoder-decoder."""
     return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
 
 
 def plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """What each head adds to the logit of the predicted token, or to a classifier's decision."""
-    facts, attribution = result.facts, result.attribution
+    """Plan the map of each head's effect on the logit of the predicted token, or on a classifier's decision."""
+    about, attribution = result.figure_context, result.attribution
     if result.decision is not None:
         yield _decision(result, result.decision, choices.style)
         return
@@ -80,12 +80,12 @@ def plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapP
     yield HeadMapPlan(
         stem="outputs-effects",
         caption=sentence(
-            f"{facts.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
+            f"{about.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
             f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
             f"with {rest} they sum to the logit, {logit}",
         ),
-        title=f"{facts.model}: direct effect of each head on the predicted token {target}",
-        notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
+        title=f"{about.model}: direct effect of each head on the predicted token {target}",
+        notes=about.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
         maps=tuple(
             _effect(part, attribution, choices.style, f"logits added to {target}")
             for part in result.parts
@@ -95,7 +95,7 @@ def plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapP
 
 
 def _effect(part: HeadOutputs, attribution: Attribution, style: Style, bar: str) -> HeadMap:
-    """The effects of one kind of attention, or of a model of one kind, beside those of its layers' other parts."""
+    """Map of effects of one kind of attention or of all, beside those of its layers' other parts."""
     layers = [layer.layer for layer in part.layers]
     values = np.array([head.predicted for head in attribution.heads if head.id.layer in layers])
     beside = _beside(((each.name, each.layer, each.predicted) for each in attribution.parts), layers)
@@ -104,14 +104,14 @@ def _effect(part: HeadOutputs, attribution: Attribution, style: Style, bar: str)
 
 
 def _beside(parts: Iterable[tuple[str, int | None, float]], layers: Sequence[int]) -> _Columns:
-    """What else adds something in each of these layers, a column a kind: from names, layers and values."""
+    """Columns of the layers' other parts, one per name, from names, layers and values."""
     of_layers = [part for part in parts if part[1] in layers]
     columns = ((short, [value for name, _, value in of_layers if name == kind]) for kind, short in _BESIDE.items())
     return tuple((short, np.array(column)) for short, column in columns if column)
 
 
 def _decision(result: HeadOutputs, decision: Decision, style: Style) -> HeadMapPlan:
-    facts, both = result.facts, versus(decision)
+    about, both = result.figure_context, versus(decision)
     values = np.array([decision.heads[head] for head in sorted(decision.heads)]).reshape(result.table("norm").shape)
     layers = [layer.layer for layer in result.layers]
     beside = _beside(((part.name, part.layer, part.value) for part in decision.parts), layers)
@@ -121,13 +121,13 @@ def _decision(result: HeadOutputs, decision: Decision, style: Style) -> HeadMapP
     return HeadMapPlan(
         stem="outputs-effects",
         caption=sentence(
-            f"{facts.subject}, at {at}: what every head adds directly to the logit of {both}, and what biases (b_O; "
+            f"{about.subject}, at {at}: what every head adds directly to the logit of {both}, and what biases (b_O; "
             "LN: those of norms) and feed-forward networks (FFN) of each layer add",
             f"with {rest} they sum to the difference of the logits, {total}",
             reading,
         ),
-        title=f"{facts.model}: direct effect of each head on the decision {both}",
-        notes=facts.notes(
+        title=f"{about.model}: direct effect of each head on the decision {both}",
+        notes=about.notes(
             f"At {at}. {reading}", f"All parts sum to the difference of the logits, {total}; the rest: {rest}."
         ),
         maps=(_map(values, style, f"logits for {quoted(decision.label.name)}", beside=beside, diverging=True),),
@@ -137,7 +137,7 @@ def _decision(result: HeadOutputs, decision: Decision, style: Style) -> HeadMapP
 def _map(
     values: Numbers, style: Style, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
 ) -> HeadMap:
-    """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
+    """A map with diverging colours up to the largest absolute number of heads and extra columns."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
     top = float(math.ceil(top)) if more.get("write") is _whole else top
     norm = Normalize(-top if diverging else 0.0, top, clip=True)

@@ -1,4 +1,4 @@
-"""What every head of a model adds to the residual stream on one text: verified, measured and ranked.
+"""Measure the output of every head in the residual stream on one text.
 
 For o_h, o, b_O and f see :mod:`attnviz.trace.contributions`. C are the content positions, S the sinks (special
 tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and sums over queries are over C.
@@ -33,7 +33,7 @@ from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.tokens import Tokens, merge_subwords, only_position
 from attnviz.models.wording import quoted, rounded
 from attnviz.options import checked
-from attnviz.present.facts import FigureContext
+from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
 from attnviz.trace.contributions import LayerContributions, layer_contributions
@@ -47,21 +47,21 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, repr=False)
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
-    """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
+    """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
     Where no style is given, every head's colours end at its own largest norm (``Style(scale="per-head")``). Views:
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
-        attention: the verified heads, from which what is large is recomputed on demand.
+        attention: the verified heads, from which tensors are recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
-        stream: what the rest of the model gave in the same forward pass, for promoted tokens.
-        attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
+        stream: the other modules' outputs in the same forward pass, for promoted tokens.
+        attribution: the logits at one position, decomposed; None if ``no_attribution`` gives a reason.
         target: of an encoder-decoder, what its decoder reads.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
-        decision: of a model with a head for sequence classification, the difference of two classes' logits, taken
-            apart; else None.
+        decision: of a model with a head for sequence classification, the difference of two classes' logits,
+            decomposed; else None.
     """
 
     command: ClassVar[str] = "outputs"
@@ -92,18 +92,18 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         )
 
     def part_of(self, head: HeadContribution) -> "HeadOutputs":
-        """The part that a head is of."""
+        """The part (:attr:`parts`) of a head."""
         layer = self.own(head).id.layer
         return next(part for part in self.parts if part.stack is None or layer in part.stack.layers)
 
     @property
     def queries(self) -> Tokens:
-        """The tokens that a part's heads attend from."""
+        """Tokens of the queries."""
         return self.attention.tokens_of(self.layers[0].layer)[0]
 
     @property
     def keys(self) -> Tokens:
-        """The tokens that they attend to."""
+        """Tokens of the keys."""
         return self.attention.tokens_of(self.layers[0].layer)[1]
 
     @property
@@ -112,17 +112,17 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         return self.tokens if self.target is None else self.target.tokens
 
     @property
-    def facts(self) -> FigureContext:
-        """What every figure, caption and table must say of it; of a part, its own texts."""
-        facts, letter = super().facts, "X" if self.stack is None else self.stack.letter
+    def figure_context(self) -> FigureContext:
+        """Text, model and unit, for figures, captions and tables; of a part, its own texts."""
+        about, letter = super().figure_context, "X" if self.stack is None else self.stack.letter
         if self.target is None or letter == "E":
-            return facts
+            return about
         if letter == "D":
-            return replace(facts, texts=(self.target.text,), n=len(self.read))
-        return replace(facts, texts=(*facts.texts, self.target.text), sizes=(len(self.tokens), len(self.read)))
+            return replace(about, texts=(self.target.text,), n=len(self.read))
+        return replace(about, texts=(*about.texts, self.target.text), sizes=(len(self.tokens), len(self.read)))
 
     def output(self, head: str | HeadId) -> Tensor:
-        """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
+        """Output of a head in the residual stream, (A V) W_O, [n, d_model], on the CPU.
 
         Raises:
             UsageError: the model has no such head.
@@ -149,12 +149,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def by_layer(
         self, heads: Sequence[HeadContribution]
     ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
-        """The layers of these heads, each with those of the heads that are its own, in the model's order."""
+        """Group heads by layer, in the model's order."""
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
             yield layer_contributions(self.attention, number), list(of_layer)
 
     def attribute(self, token: str | int | None = None) -> Attribution:
-        """The logits at another position, taken apart.
+        """Decompose the logits at another position.
 
         Args:
             token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None for the last.
@@ -182,7 +182,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     @checked
     def table(self, number: str) -> Numbers:
-        """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
+        """A field of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
         names = [each.name for each in fields(HeadContribution) if each.name != "id"]
         if number not in names:
             raise UsageError(f"expected one of {', '.join(names)}, found {number!r}.")
@@ -198,7 +198,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         id, value = self.heads[0].id, self.heads[0].projection_share
         share = "no share" if value is None else f"{rounded(value)} of its layer's output"
         counts = f"{len(self.heads)} heads verified, {id} first ({share})"
-        return f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {counts}>"
+        return f"<HeadOutputs of {quoted(self.text)} with {self.figure_context.model}: {counts}>"
 
 
 @checked
@@ -221,7 +221,7 @@ def head_outputs(
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
-    """What every head of a model adds to the residual stream on a text, verified and measured.
+    """Measure what every head of a model adds to the residual stream on a text.
 
     >>> result = attnviz.head_outputs("The cat that I saw ran away")  # doctest: +SKIP
     >>> result.heads[0].id, result.heads[0].projection_share  # doctest: +SKIP
@@ -244,7 +244,7 @@ def head_outputs(
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
-        progress: told of every layer verified and measured.
+        progress: callback for every layer verified and measured.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the

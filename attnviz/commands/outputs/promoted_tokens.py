@@ -1,4 +1,4 @@
-"""Direct logit attribution: which tokens a head's output promotes, through nothing but the final norm and unembedding.
+"""Direct logit attribution: tokens that a head's output promotes through the final norm and unembedding.
 
 In a pre-norm model (GPT-2, Llama) the last residual stream x at a position is a sum: word and position embeddings,
 every head's output, every b_O, every feed-forward network. The final layer norm with the standard deviation s that x
@@ -33,7 +33,7 @@ from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedAttention
 
 MOST_TOKENS = 10
-"""Tokens listed of those that a head promotes most, and of those that it suppresses most."""
+"""Tokens listed of those that a head promotes, or suppresses, most."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class ModelLogit(TokenLogit):
 
 @dataclass(frozen=True)
 class HeadPromotion:
-    """What one head's output adds to the logits directly.
+    """Direct effect of one head's output on the logits.
 
     Attributes:
-        promoted, suppressed: the tokens whose logit it raises, or lowers, most, the most first; may be none.
-        predicted: what it adds to the logit of the token that the model predicts.
-        actual: what it adds to that of the token that follows in the text; None at the end of the text.
+        promoted, suppressed: tokens whose logit it raises, or lowers, most, the most first; may be empty.
+        predicted: effect on the logit of the predicted token.
+        actual: effect on the logit of the next token of the text; None at its end.
     """
 
     id: HeadId
@@ -72,7 +72,7 @@ class HeadPromotion:
 
 @dataclass(frozen=True)
 class PartEffect:
-    """What another part than a head adds to the logits of the predicted and of the actual next token."""
+    """Effect of a part other than a head on the logits of the predicted and the actual next token."""
 
     name: str  # word or position embedding, attention bias, feed-forward, final norm bias, unembedding bias
     layer: int | None  # counted from 0; None for what belongs to no layer
@@ -89,7 +89,8 @@ class Attribution:
         predicted: the token with the highest logit; like all logits here with the mean over the vocabulary removed,
             and beside that the model's own.
         actual: the token that follows in the text; None at its end.
-        heads, parts: in the model's order, and all that is not a head.
+        heads: in the model's order.
+        parts: all parts that are no head.
         deviation: s, what the final norm divides the last residual stream by, held fixed.
         error: largest absolute difference of the sum of all parts from the model's own logits, mean over the
             vocabulary removed from both, divided by ``scale``.
@@ -108,7 +109,7 @@ class Attribution:
     tolerance: float
 
     def of(self, head: HeadId) -> HeadPromotion:
-        """What one head promotes.
+        """The entry of a head.
 
         Raises:
             UsageError: it is of an encoder, from whose residual stream no logits are made.
@@ -121,12 +122,12 @@ class Attribution:
         return found
 
     def find(self, head: HeadId) -> HeadPromotion | None:
-        """The same; None of a head of an encoder."""
+        """The entry of a head; None for an encoder's."""
         return next((promotion for promotion in self.heads if promotion.id == head), None)
 
 
 def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
-    """Take the logits at one position apart; ``stream`` was recorded while the heads were verified.
+    """Decompose the logits at one position; ``stream`` was recorded while the heads were verified.
 
     Raises:
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
@@ -140,8 +141,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
     assert stream.normed is not None
     with without_gradients(checkpoint.device):
         unembedding = _Unembedding(checkpoint, stream.last[position])
-        given = unembedding.logits(stream.normed[position])
-        own, mean = _centred(given), float(given.mean())
+        own_logits = unembedding.logits(stream.normed[position])
+        own, mean = _centred(own_logits), float(own_logits.mean())
         predicted, actual = int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None
         total = torch.zeros_like(own)
 
@@ -165,14 +166,14 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
                 heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
         for name, logits in unembedding.constants():
             add(name, None, logits)
-    refuse_not_finite(given, f"logits at position {position}")
+    refuse_not_finite(own_logits, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
 
     def label(token: int) -> str:
         return vocabulary_labels(checkpoint.tokenizer, [token])[0]
 
     def named(token: int, text: str) -> ModelLogit:
-        return ModelLogit(token, text, float(own[token]), float(given[token]), mean)
+        return ModelLogit(token, text, float(own[token]), float(own_logits[token]), mean)
 
     error, scale = check_parts(
         total, own, tolerance, f"logits at position {position} ({tokens.labels[position]!r})",
@@ -188,17 +189,17 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
 
 def _most_moved(logits: Tensor, tokenizer: Any, raised: bool) -> tuple[TokenLogit, ...]:
-    """The tokens whose logit is raised, or lowered, most; from what one head adds, [vocabulary]."""
+    """Tokens whose logit is raised, or lowered, most by one head's effect, [vocabulary]."""
     values, ids = (top.tolist() for top in logits.topk(min(MOST_TOKENS, len(logits)), largest=raised))
-    found = map(TokenLogit, ids, vocabulary_labels(tokenizer, ids), values)
-    return tuple(token for token in found if (token.logit > 0 if raised else token.logit < 0))
+    tokens = map(TokenLogit, ids, vocabulary_labels(tokenizer, ids), values)
+    return tuple(token for token in tokens if (token.logit > 0 if raised else token.logit < 0))
 
 
 class _Unembedding:
-    """From a part of the last residual stream to its part of the logits, in float32 at least."""
+    """Map from a part of the last residual stream to its part of the logits, in float32 at least."""
 
     def __init__(self, checkpoint: Checkpoint, last: Tensor) -> None:
-        """Hold what the final norm divides by, at the last residual stream [d_model], fixed."""
+        """Fix the final norm's scale at that of the last residual stream, [d_model]."""
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
         self._head, self._norm = head, checkpoint.norm(norm)
@@ -206,15 +207,15 @@ class _Unembedding:
         self.deviation = float(self._norm.scale(last))
 
     def logits(self, normed: Tensor) -> Tensor:
-        """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
+        """The model's own logits, by its unembedding, of its normed residual stream at the position, [vocabulary]."""
         return upcast(self._head(normed[None])[0])
 
     def __call__(self, part: Tensor) -> Tensor:
-        """From [.., d_model] to [.., vocabulary]."""
+        """Map [.., d_model] to [.., vocabulary]."""
         return _centred(self._norm.linear_part(part, self.deviation) @ self._weight.T)
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
-        """What is added whatever the text: [vocabulary] each."""
+        """Yield the constant parts of the logits by name, [vocabulary] each."""
         if self._norm.bias is not None:
             yield "final norm bias", _centred(upcast(self._norm.bias) @ self._weight.T)
         if self._bias is not None:

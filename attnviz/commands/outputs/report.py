@@ -1,4 +1,4 @@
-"""How what heads write is told: tables, JSON, CSV, tensors, and the sentences that figures and tables share."""
+"""JSON, CSV, tensors and tables of head outputs, and sentences shared with figures."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ from attnviz.present.tables import Column, Row, column_table, error, left_out, l
 from attnviz.present.view import View, ViewOptions
 
 MOST_BYTES = 4 * 2**30
-"""Of outputs.safetensors, which is made in memory."""
+"""Most bytes of outputs.safetensors, which is made in memory."""
 
 _NUMBERS = (
     "norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm", "value_norm_of_sinks", "largest",
 )  # fmt: skip
 _PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
-"""Tokens that a head promotes, that it suppresses, and letters of each; columns that they take at least."""
+"""Tokens listed as promoted and suppressed, and characters of each; least width in columns of the terminal."""
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",
@@ -43,13 +43,13 @@ _OF_LAYERS = {
 
 
 def check_scale(scale: str) -> None:
-    """Raise UsageError for a scale that norms are not drawn on."""
+    """Raise UsageError for a scale that norms do not support."""
     if scale == "log":
         raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
 
 
 def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
-    """The heads that are listed and get a picture each, the largest share first."""
+    """The heads listed, and drawn one by one, the largest share first."""
     return result.select(choices.select)[: choices.top or None]
 
 
@@ -97,7 +97,7 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _target_entry(result: HeadOutputs) -> dict[str, Any]:
-    """What the decoder of an encoder-decoder reads; nothing of other models."""
+    """Target of an encoder-decoder; else empty."""
     target = result.target
     if target is None:
         return {}
@@ -124,18 +124,18 @@ def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
     numbers: dict[str, list[int]] = {}
     for layer, of_layer in result.by_layer(heads):
         of_kind = stack_entry(layer.layer)
-        name, place = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
+        name, number = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
         bias = f"{name}.bias" if of_kind else "bias"
-        numbers[f"{name}.{place}"] = chosen = [head.id.head for head in of_layer]
-        tensors[f"{name}.{place}"] = layer.outputs(chosen).cpu()
-        tensors[f"{bias}.{place}"] = layer.output_bias.cpu().clone()
+        numbers[f"{name}.{number}"] = chosen = [head.id.head for head in of_layer]
+        tensors[f"{name}.{number}"] = layer.outputs(chosen).cpu()
+        tensors[f"{bias}.{number}"] = layer.output_bias.cpu().clone()
     labels = json.dumps(list(result.tokens.labels))
     content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
     return content
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
+    """The verification, heads by share, promoted tokens, and notes."""
     attribution, cut = result.attribution, result.tokens.truncated
     decision = result.decision
     worst = max(layer.sum_error for layer in result.layers)
@@ -175,7 +175,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
 
 
 def _target_note(result: HeadOutputs) -> str:
-    """How to read the heads of an encoder-decoder; empty of other models."""
+    """Note on the heads of an encoder-decoder, or ''."""
     target = result.target
     if target is None:
         return ""
@@ -199,7 +199,7 @@ _COLUMNS: tuple[Column[HeadContribution], ...] = (
 
 
 def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
-    """What heads add to the logits directly: to the predicted and the next token, and the tokens they move most."""
+    """Table of direct effects: on the predicted and the next token, and the tokens moved most."""
     known = [promotion for head in heads if (promotion := attribution.find(head.id)) is not None]
     ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
@@ -217,13 +217,13 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
 
 
 def _first_heads(title: str, columns: Sequence[Column[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
-    """A table of the first heads; the braces of its title stand for how many of all they are."""
+    """Table of the first heads; the braces of its title are filled with their number."""
     caption = left_out(len(heads), total, "head", "outputs.csv")
     return column_table(title.format(listed_of(len(heads), total)), columns, heads, width=width, caption=caption)
 
 
 def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
-    """The predicted and the next token, and what makes their logits besides heads."""
+    """Sentence on the predicted and the next token, and parts of their logits besides heads."""
     predicted, actual = attribution.predicted, attribution.actual
     following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
     others = ((part.name, part.predicted) for part in attribution.parts)
@@ -237,7 +237,7 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
 
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
-    """As many tokens with their logits as there is room for, at least one, cut where it must be; a dash for none."""
+    """Tokens with their logits that fit, at least one, cut if necessary; a dash for none."""
     texts = [f"{shortened(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
     if not lines or len(lines[-1]) <= room:
@@ -246,7 +246,7 @@ def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
 
 
 def _decision_entry(decision: Decision) -> dict[str, Any]:
-    """For outputs.json; what each head adds stands with the head."""
+    """Entry of the decision in outputs.json; effects of heads stand with the heads."""
     named = ("position", "difference", "linear", "error", "scale", "tolerance")
     return {
         **{name: getattr(decision, name) for name in named},
@@ -262,7 +262,7 @@ def versus(decision: Decision) -> str:
 
 
 def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
-    """What heads add to the difference of the logits, the largest part first."""
+    """Table of the heads' parts of the difference of logits, the largest first."""
     ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
 
     def side(head: HeadId) -> str:
@@ -280,7 +280,7 @@ def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: 
 
 
 def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
-    """What heads and all that is no head add, those of all layers together, so that the reader can add up."""
+    """Sum of heads, and all other parts with layers summed, so that the reader can add up."""
     sums = {heads: total}
     for name, value in parts:
         sums[_OF_LAYERS.get(name, name)] = sums.get(_OF_LAYERS.get(name, name), 0.0) + value
@@ -288,7 +288,7 @@ def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) 
 
 
 def _decision_text(result: HeadOutputs, decision: Decision) -> Text:
-    """What is decided where, and all parts of the difference."""
+    """Sentences on the decision, and all parts of the difference."""
     predicted, token = decision.predicted, result.tokens.labels[decision.position]
     named = ((part.name, part.value) for part in decision.parts)
     parts = _listed_parts("heads", sum(decision.heads.values()), named)
@@ -300,7 +300,7 @@ def _decision_text(result: HeadOutputs, decision: Decision) -> Text:
 
 
 def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
-    """Which path is linear and which is not, in a sentence or two."""
+    """Sentences on which path is linear."""
     norms = "the final norm" if result.checkpoint.architecture.pre_norm else "every later norm"
     held = f"direct effect alone, through {norms} with its scale at this token held fixed"
     classifier = result.checkpoint.classifier
@@ -312,7 +312,7 @@ def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
     )
 
 
-REPORT = CommandSpec(
+SPEC = CommandSpec(
     content=_content,
     columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
     rows=lambda document: ({**head, **(head["promotion"] or {})} for head in document["heads"]),

@@ -1,4 +1,4 @@
-"""The residual stream of one text: what the model's modules gave it, how much each head writes into it, and from where.
+"""The residual stream of one text: contributions of heads, and recorded outputs of other modules.
 
 Symbols as in :mod:`attnviz.commands.outputs.measure`.
 """
@@ -26,13 +26,13 @@ from attnviz.trace.verify import VerifiedAttention
 
 @dataclass(frozen=True)
 class HeadContribution:
-    """How much one head writes, and from where; None where the text has no content positions.
+    """Norms and shares of one head's output; None without content positions.
 
     Attributes:
         norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
         norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
         projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
-            b_O it sums to 1 over the layer; negative where the head works against the others.
+            b_O it sums to 1 over the layer; negative if the head opposes the others.
         sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
         sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
         value_norm: mean over k in C of ||f(x_k)||.
@@ -53,7 +53,7 @@ class HeadContribution:
 
 @dataclass(frozen=True)
 class OutputShares:
-    """What the heads of one layer and the bias make up together."""
+    """Norms and shares of one layer's attention output and bias."""
 
     layer: int
     norm: float | None  # mean over q in C of ||o(q)||, the model's own attention output; None without content positions
@@ -64,7 +64,7 @@ class OutputShares:
 
 
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
-    """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
+    """Measure norms and shares of every head of a layer, and verify that heads and bias sum to the model's output.
 
     One head's output of a block of rows is in memory at a time.
 
@@ -117,23 +117,23 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
 
 
 def _number(value: Tensor) -> float | None:
-    """None where the text has nothing to measure it on: a mean of nothing, or a share of nothing, is NaN."""
+    """The number, or None for NaN: a mean or a share of nothing."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 @dataclass
 class ResidualStream:
-    """What the model's own modules gave in one forward pass, of one text, [n, d_model] each."""
+    """Outputs of the model's own modules in one forward pass on one text, [n, d_model] each."""
 
-    first: Tensor | None = None  # what the first layer was given
-    feed_forward: list[Tensor] = field(default_factory=list)  # a layer each, what its feed-forward network added
+    first: Tensor | None = None  # input of the first layer
+    feed_forward: list[Tensor] = field(default_factory=list)  # output of each layer's feed-forward network
     last: Tensor | None = None  # the residual stream after the last layer, before its last norm
     normed: Tensor | None = None  # the final state: the same after the final norm, or that of the last layer
 
 
 def why_no_attribution(checkpoint: Checkpoint) -> str:
-    """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
+    """Sentence on why the logits of this model are no sum over heads, or ''."""
     if (classifier := checkpoint.classifier) is not None:
         why = classifier.why_no_classes and f": {classifier.why_no_classes}"
         return f"Promoted tokens are not given: this checkpoint has a head for sequence classification{why}."
@@ -161,7 +161,7 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
 
 @contextmanager
 def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
-    """Read feed-forward networks and the last norm in the last forward pass inside, where logits can be taken apart."""
+    """Record feed-forward networks and the last norm in the last forward pass inside, for logit attribution."""
     stream = ResidualStream()
     if why_no_attribution(checkpoint) and checkpoint.classifier is None:
         yield stream
@@ -169,8 +169,8 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     layers = [checkpoint.modules[layer] for layer in last_stream(checkpoint)]
     norm: Any = checkpoint.architecture.final_norm(checkpoint.model) or layers[-1].feed_forward_norm
 
-    def before_layers(_: nn.Module, given: tuple[Any, ...]) -> None:
-        stream.first = given[0][0]
+    def before_layers(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        stream.first = arguments[0][0]
 
     # cross-attention has the feed-forward network of its block
     added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.down_proj for layer in layers))
@@ -180,8 +180,8 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
             stream.feed_forward.clear()
         stream.feed_forward.append(output[0])
 
-    def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        stream.last, stream.normed = given[0][0], output[0]
+    def after_norm(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        stream.last, stream.normed = arguments[0][0], output[0]
 
     with ExitStack() as stack:
         hooks = [module.register_forward_hook(after_feed_forward) for module in added]
@@ -192,24 +192,24 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
 
 
 def last_stream(checkpoint: Checkpoint) -> list[int]:
-    """The layers that write into the residual stream that logits are made of, all but an encoder's, as they run."""
+    """Layers that write into the residual stream of the logits, all but an encoder's, in running order."""
     layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
     return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
 
 
 def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Iterator[tuple[str, int, Tensor]]:
-    """What layers add to the stream that logits are made of, at one position, in the model's order.
+    """Yield what layers add to the residual stream of the logits at one position, in the model's order.
 
     A norm between W_O and the residual (Gemma) has the scale that it has in the model.
 
     Yields:
-        what it is, of which layer, and the numbers: ``heads``, [n_heads, d_model]; ``attention bias`` where there is
-        one, [d_model]; ``feed-forward``, [d_model], with the first layer of its block.
+        name, layer and vectors: ``heads``, [n_heads, d_model]; ``attention bias`` if there is one, [d_model];
+        ``feed-forward``, [d_model], with the first layer of its block.
     """
     checkpoint, layers = verified.checkpoint, last_stream(verified.checkpoint)
     architecture, model = checkpoint.architecture, checkpoint.model
     of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
-    for place, layer in enumerate(layers, start=1):
+    for count, layer in enumerate(layers, start=1):
         writing, norm = layer_contributions(verified, layer), architecture.modules(model)[layer].attention_output_norm
         heads, bias = writing.outputs_at(position), writing.output_bias
         if norm is not None:
@@ -219,17 +219,17 @@ def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int)
         yield "heads", layer, heads
         if architecture.parameters(model, layer).output_bias is not None:
             yield "attention bias", layer, bias
-        if place % of_block == 0:
-            yield "feed-forward", layers[place - of_block], stream.feed_forward[place // of_block - 1][position]
+        if count % of_block == 0:
+            yield "feed-forward", layers[count - of_block], stream.feed_forward[count // of_block - 1][position]
 
 
 def check_parts(
     total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = ""
 ) -> tuple[float, float]:
-    """Hold the sum of all parts of the stream against the model's own numbers at one position.
+    """Compare the sum of all parts of the stream with the model's own numbers at one position.
 
-    For the message: what the numbers are; where, in words, from the place of the largest difference; and what was
-    removed from both, which ends in a semicolon and a space.
+    For the message: ``what`` names the numbers; ``where`` puts the index of the largest difference in words;
+    ``removed`` says what was subtracted from both, and ends in a semicolon and a space.
 
     Returns:
         the largest difference as a share of the largest of the model's numbers, and this number.
@@ -237,11 +237,11 @@ def check_parts(
     Raises:
         VerificationError: they differ by more than the tolerance.
     """
-    error, scale, place = error_of_sum(total, own)
+    error, scale, index = error_of_sum(total, own)
     if not error <= tolerance:  # a NaN is a failure, too
         raise VerificationError(
             f"embeddings, heads, biases and feed-forward networks do not sum to the model's own {what}: they differ "
-            f"most {where(place)}: the model gives {float(own[place]):.6g}, the sum {float(total[place]):.6g} "
+            f"most {where(index)}: the model gives {float(own[index]):.6g}, the sum {float(total[index]):.6g} "
             f"({removed}tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype "
             "float64: it makes rounding smaller, but not an error."
         )

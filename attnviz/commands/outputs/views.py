@@ -1,4 +1,4 @@
-"""The figures of what heads write: all heads by norm, maps of shares and effects, one head by weight and by norm."""
+"""The figures of head outputs: all heads by norm, maps, and one head by weight and by norm."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ from attnviz.figures.page import (
 )
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import percent
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
@@ -75,7 +75,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
         HeadCell(head.id, norms / ((own and head.largest) or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
     ]
-    facts, largest = result.facts, 1.0 if own else result.largest or 1.0
+    about, largest = result.figure_context, 1.0 if own else result.largest or 1.0
     count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
     scale = "0 to the largest of each head" if own else f"0 to {largest:.2g}, the same for every head"
     shares = "each head’s share of the norm of its layer’s attention output"
@@ -83,15 +83,15 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     yield HeadGridPlan(
         stem="outputs",
         caption=sentence(
-            f"{facts.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
+            f"{about.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
             f"head, rows attend to columns, colours from {scale}",
             _KINDS if result.target else "",
             f"beside the names {shares}, where there is room",
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
-        title=f"{facts.model}: norm-weighted attention of {count}",
-        notes=facts.notes(
-            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", facts.pooled(pooled)
+        title=f"{about.model}: norm-weighted attention of {count}",
+        notes=about.notes(
+            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", about.pooled(pooled)
         ),
         cells=tuple(cells),
         norm=Normalize(0.0, largest, clip=True),
@@ -109,7 +109,7 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadPlan]:
 
 
 def _pooling(part: HeadOutputs, style: Style) -> int:
-    """How many tokens share a cell."""
+    """Tokens per cell."""
     most = max(part.queries.labels, part.keys.labels, key=len)
     return pooled_for(len(most), _geometry(most, style)[0])
 
@@ -117,9 +117,9 @@ def _pooling(part: HeadOutputs, style: Style) -> int:
 def _pooled(
     result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
 ) -> Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]:
-    """Heads in the model's order, each with ||f(x)|| of its keys, and its pattern and norm-weighted attention, pooled.
+    """Yield heads in the model's order with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention.
 
-    Of every ``factor`` × ``factor`` of these it is the largest, found while the rows of a layer pass.
+    Of every ``factor`` × ``factor`` numbers the largest is kept, block by block.
     """
     for layer, of_layer in result.by_layer(heads):
         norms = [layer.value_norms(head.id.head) for head in of_layer]
@@ -137,7 +137,7 @@ def _head(
     result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], style: Style
 ) -> HeadPlan:
     part, own = result.part_of(head), style.scale == "per-head"
-    facts, pooled, (pattern, weighted) = part.facts, _pooling(part, style), panels
+    about, pooled, (pattern, weighted) = part.figure_context, _pooling(part, style), panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
@@ -145,19 +145,19 @@ def _head(
     return HeadPlan(
         stem=f"outputs/{head.id.file_stem}",
         caption=sentence(
-            f"{facts.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
+            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
             "(Kobayashi et al. 2020), with ‖f(x_k)‖ of every key above it",
             f"rows attend to columns, colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), "
             + ("the head’s largest" if own else "the same for every head"),
             amounts,
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
-        title=f"{facts.model} {head.id}: attention by weight and by norm",
-        notes=facts.notes(
+        title=f"{about.model} {head.id}: attention by weight and by norm",
+        notes=about.notes(
             amounts,
             "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
-            facts.pooled(pooled),
+            about.pooled(pooled),
         ),
         pattern=pattern,
         weighted=weighted,
@@ -171,7 +171,7 @@ def _head(
 
 
 def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
-    """What the head's output amounts to, and how much its sinks get by weight and by norm."""
+    """Sentence on the head's share of the output, and the share of sinks by weight and by norm."""
     if head.projection_share is None:
         return "No share of the output is given: the text has no content tokens."
     sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
@@ -187,7 +187,7 @@ def _head_figure(plan: HeadPlan, style: Style, vector: bool = False) -> Figure:
     rows, columns = plan.pattern.shape
     wide, tall = side * columns / max(rows, columns), side * rows / max(rows, columns)
     width = page_width(style, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
-    panel = tall + _BAR + 0.3 * (wide < 2)  # where the names of colour bars take several lines
+    panel = tall + _BAR + 0.3 * (wide < 2)  # if the names of colour bars take several lines
     body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
@@ -224,7 +224,7 @@ def _draw_head(ax: Axes, plan: HeadPlan, style: Style) -> AxesImage | QuadMesh:
 
 
 def _draw_value_norms(ax: Axes, plan: HeadPlan, style: Style) -> None:
-    """||f(x)|| of every key as bars over the columns of the matrix below; grey where a cell holds sinks only."""
+    """Draw ||f(x)|| of every key as bars over the columns of the matrix below; grey for cells of sinks."""
     edges = np.arange(len(plan.value_norms) + 1) - 0.5
     of_keys = (plan.keys or plan.labels).muted
     muted = np.minimum.reduceat(of_keys, np.arange(0, len(of_keys), plan.pooled))
@@ -245,7 +245,7 @@ def _name(ax: Axes, name: str, inches: float, style: Style) -> None:
 
 
 def _geometry(labels: Sequence[str], style: Style) -> tuple[float, float, bool]:
-    """Inches of a square and of the labels beside it, and whether the squares stand above each other."""
+    """Inches of a square and of the labels beside it, and whether the squares are stacked."""
     size = label_size(72 * _LARGEST_CELL)
     beside = label_pixels(labels, size) / DPI + 0.1
     largest = max(_LEAST_SIDE, len(labels) * _LARGEST_CELL)

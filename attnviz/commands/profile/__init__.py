@@ -1,1 +1,1 @@
-"""The command ``attnviz profile``: corpora run through a model into tallies, which give each head its roles."""
+"""The command ``attnviz profile``: roles of all heads, measured on corpora."""

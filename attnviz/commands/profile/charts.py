@@ -22,14 +22,14 @@ from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.measures.relations import RelationCount
 from attnviz.models.wording import counted, signed, visible
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import ViewOptions
 
 MOST_RELATIONS = 60
-"""Relations in one figure, at most; the most frequent."""
+"""Most relations in one figure; the most frequent."""
 
 _STACKED_BELOW = 6.0
-"""Inches of a page below which the texts beside relations stand in two lines."""
+"""Width of a page in inches below which the texts beside relations take two lines."""
 
 _GAP = 12
 _NEEDED = "#D55E00"
@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
     @property
     def baseline(self) -> str:
-        """The name of the largest; an offset by its number."""
+        """Name of the largest baseline; an offset by its number."""
         name = max(self.best.baselines, key=self.best.baselines.__getitem__)
         return f"{self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
 
@@ -54,7 +54,7 @@ class _RelationsPlan(PagePlan):
 
 
 def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
-    """The best head of each relation that was judged, beside its largest baseline."""
+    """Plan the best head of each judged relation, beside its largest baseline."""
     best: dict[str, Role] = {}
     for role in profile.roles:
         kind, name = role.role.partition(":")[::2]
@@ -80,7 +80,7 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
-    """Draw accuracies by relation, with words on both sides of the Axes; returns the dots of the best heads."""
+    """Draw accuracies by relation, with texts on both sides of the Axes; returns the dots of the best heads."""
     greys, (strong, pale) = style.greys, _blues(style)
     y, heads = np.arange(len(plan.rows)), [row.best for row in plan.rows]
     scores, baselines = ([head.score for head in heads], np.array([head.baseline for head in heads]))
@@ -103,7 +103,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
 
 
 def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, stacked: bool) -> None:
-    """Relation and n on the left, head, direction, baseline and gain on the right; stacked in pairs of lines."""
+    """Write relation and n on the left, head, direction, baseline and gain on the right."""
     arrows = [(row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep") for row in rows]
     columns = [
         ("right", ["relation", *(fitted(visible(row.relation.relation), 7, DPI, 130) for row in rows)]),
@@ -126,7 +126,7 @@ def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, stacked: bool) -
 
 
 def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: str, style: Style) -> None:
-    """A heading and a text beside each row, so many pixels from an edge of the Axes."""
+    """Write a heading, and a text beside each row, at a distance in pixels from an edge of the Axes."""
     properties: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
     properties |= {"parse_math": False, "linespacing": 1.05}
     ax.annotate(
@@ -141,7 +141,7 @@ def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: st
 
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Accuracy against baseline by relation, with a legend."""
+    """Draw accuracy and baseline by relation, with a legend."""
     greys, (strong, pale) = style.greys, _blues(style)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
@@ -169,7 +169,7 @@ class _LayersPlan(PagePlan):
 
 
 def plan_layers(profile: Profile, _: ViewOptions) -> Iterator[_LayersPlan]:
-    """Entropy and distance of every head by layer."""
+    """Plan entropy and distance of every head by layer."""
     assert profile.statistics is not None
     values = profile.statistics.results()
     title = f"{visible(profile.checkpoint.short_name)}: entropy and distance by layer"
@@ -181,7 +181,7 @@ def plan_layers(profile: Profile, _: ViewOptions) -> Iterator[_LayersPlan]:
 
 
 def layers_figure(plan: _LayersPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Entropy and distance by layer, side by side, or one below the other on a narrow page."""
+    """Draw entropy and distance by layer, side by side, or stacked on a narrow page."""
     width = page_width(style, 2 * max(3.0, 0.27 * len(plan.entropy)) + 1)
     across = 2 if width > 5 else 1
     with figure_style():
@@ -199,7 +199,7 @@ def layers_figure(plan: _LayersPlan, style: Style, vector: bool = False) -> Figu
 
 
 def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, style: Style, above: float = 0.0) -> None:
-    """A dot a head, and a line through the means; the Axes reach beyond the largest value, and that ``above``."""
+    """Draw a dot per head and a line through the means; ``above``: a value that the Axes include."""
     n_layers, n_heads = values.shape
     spread = (np.arange(n_heads) - (n_heads - 1) / 2) * 0.6 / n_heads
     x = np.broadcast_to(np.arange(n_layers)[:, None] + spread, values.shape)
@@ -214,5 +214,5 @@ def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, style: Styl
 
 
 def _blues(style: Style) -> tuple[str, str]:
-    """What passes and what does not: a strong and a pale colour of the scale."""
+    """Colours of passed (strong) and failed (pale)."""
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))

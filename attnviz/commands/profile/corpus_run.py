@@ -1,4 +1,4 @@
-"""What a profile counts over corpora, batch by batch, into the tallies."""
+"""The run of a profile over its corpora."""
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ _APART = 1 << 40
 
 
 class CorpusRun:
-    """The run of a profile: its tallies, and how much of each corpus is ``measured``."""
+    """Tallies of a profile, and how much of each corpus is ``measured``."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings, checkpoint = settings, settings.checkpoint
@@ -33,18 +33,19 @@ class CorpusRun:
 
     @property
     def sentences(self) -> bool:
-        """Whether there are other texts than GAP's."""
+        """Whether there are sentences besides GAP's examples."""
         return any(corpus.kind != "gap" for corpus in self.settings.corpora)
 
     @property
     def gold(self) -> bool:
-        """Whether there are gold trees, with which a parser's are not to be mixed."""
+        """Whether there are gold trees; a parser's are then not used."""
         return any(corpus.kind == "conllu" for corpus in self.settings.corpora)
 
     def measure(self, *, repeats: bool) -> bool:
-        """Measure this process's share of all corpora, and of random ``repeats``; whether this is the first process.
+        """Measure this process's share of all corpora, and of random ``repeats``.
 
-        The first adds up what all have counted. Errors are those of :class:`attnviz.texts.runs.LongRun`.
+        Returns whether this process is the first, which merges all tallies. Raises as
+        :class:`attnviz.texts.runs.LongRun`.
         """
         parts: dict[str, Part] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
@@ -58,7 +59,7 @@ class CorpusRun:
         return run.gather()
 
     def prepared(self, text: Text) -> Text | None:
-        """A sentence, or an example of GAP; None where a causal model cannot look from its pronoun to both names."""
+        """Encode a sentence, or an example of GAP; None if a causal model's pronoun does not see both names."""
         settings = self.settings
         if text.answer is None:
             return ready(text, None if self.gold else settings.parse)
@@ -69,7 +70,7 @@ class CorpusRun:
         return text if settings.parse is None else settings.parse.with_subjects(text)
 
     def count(self, number: int, batch: Batch) -> None:
-        """One batch through the model, and its patterns to the tallies of its kind of corpus."""
+        """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
         tallies: list[Tally] = [self.statistics, self.relations, self.meanings]
         if self.settings.corpora[number].kind == "gap":
             tallies = [self.names]

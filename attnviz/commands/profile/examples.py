@@ -1,4 +1,4 @@
-"""Sentences in which heads show their roles best, at the deciles, and in which they fail most clearly.
+"""Example sentences of roles: the best hits, the deciles of a sample, and the clearest misses.
 
 Once the roles are judged, a random sample of the texts is read a second time, for the roles that get examples. An
 instance of a role is a word of a relation, a pronoun, or a content token. It is a hit where the head attends most to a
@@ -36,28 +36,28 @@ from attnviz.texts.reading import Text, read_texts
 from attnviz.texts.runs import RunSettings
 
 SAMPLED_TEXTS = 500
-"""Texts of each corpus, at most, that examples are taken from: as many as an untrained copy is measured on."""
+"""Most texts of each corpus searched for examples: as many as an untrained copy is measured on."""
 
 SAMPLED = 99
-"""Instances of a role that are drawn at random, for the deciles; of 99 in order, each tenth one is a decile."""
+"""Random instances of a role for the deciles; of 99 in order, each tenth is a decile."""
 
 _STEPS = 10_000
 """Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
 _FAINTEST = _STEPS // 100
-"""The least weight of a key for which a miss is told."""
+"""The least weight of a miss."""
 
 _SPARE = 4
-"""So many more are kept, for those that turn out to be the same sentence again."""
+"""Further examples kept, since some turn out to be duplicates."""
 
 
 def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleExamples, ...]:
-    """Examples of the roles that each head passes, and of the relation in which it is most above its baseline.
+    """Find examples of the roles that each head passes, and of its best relation.
 
     Args:
-        run: in which the roles were measured.
+        run: the run that measured the roles.
         roles: of all heads.
-        n: how many of the best, and of the failures.
+        n: number of hits, and of misses.
 
     Raises:
         VerificationError: the heads do not reproduce the model on a sample of these texts.
@@ -77,7 +77,7 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
 
 
 def _with_examples(roles: Sequence[Role]) -> list[Role]:
-    """The roles that pass, and of each head the best relation, by head."""
+    """Roles that pass, and the best relation of each head, by head."""
     best: dict[HeadId, Role] = {}
     for role in roles:
         if role.role.startswith(SYNTACTIC):
@@ -96,7 +96,7 @@ def _drawn(settings: RunSettings, number: int) -> list[Text]:
 
 
 class TopExamples:
-    """The ``n`` examples of the highest scores; of equal scores those of the first texts."""
+    """The ``n`` examples of the highest scores; ties go to the first texts."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -104,12 +104,12 @@ class TopExamples:
 
     @property
     def floor(self) -> int:
-        """The least score that is kept."""
+        """The least score kept."""
         return self._heap[0][0] if len(self._heap) == self._n else 0
 
-    def offer(self, score: int, place: tuple[int, int, int], example: Example) -> None:
-        """Keep an example if it is one of the best; no other has its ``place``: corpus, text, position."""
-        corpus, text, position = place
+    def offer(self, score: int, key: tuple[int, int, int], example: Example) -> None:
+        """Keep an example if it is one of the best; ``key``, unique: corpus, text, position."""
+        corpus, text, position = key
         ranked = score, -corpus, -text, -position, example
         if len(self._heap) < self._n:
             heappush(self._heap, ranked)
@@ -117,39 +117,39 @@ class TopExamples:
             heappushpop(self._heap, ranked)
 
     def ranked(self) -> list[Example]:
-        """The best first."""
+        """Examples, the best first."""
         return [each[-1] for each in sorted(self._heap, reverse=True)]
 
     def different(self, n: int) -> tuple[Example, ...]:
-        """The first ``n`` whose text and pair are those of none before."""
+        """The best ``n`` with distinct texts and pairs."""
         seen: dict[object, Example] = {}
         for each in self.ranked():
             seen.setdefault((each.text, each.query, each.key), each)
         return tuple(seen.values())[:n]
 
     def deciles(self) -> tuple[Example, ...]:
-        """The nine at the deciles by the weight of the right key, or of the only one, the least first."""
+        """Examples at the nine deciles of the weight of the right key, or of the only one, ascending."""
         order = sorted(self.ranked(), key=lambda each: each.weight if each.gold_weight is None else each.gold_weight)
         at = dict.fromkeys(max(0, tenth * (len(order) + 1) // 10 - 1) for tenth in range(1, 10))
-        return tuple(order[place] for place in at if place < len(order))
+        return tuple(order[rank] for rank in at if rank < len(order))
 
 
 @dataclass(frozen=True)
 class _Instances:
-    """The instances of a role in a batch, a row of attention weights each.
+    """Instances of a role in a batch.
 
     Attributes:
-        texts, queries: [n], the text of each in the batch, and the query.
-        places: [n], by which those of one text differ.
-        keys, right: boolean [n, n_keys], the keys among which the head chooses, and which of them are right.
+        texts, queries: [n], number of the text in the batch, and the query.
+        positions: [n], unique within a text.
+        keys, right: boolean [n, n_keys], candidate keys, and the right ones.
         spans: whether queries and keys are spans of the text, not tokens.
-        reverse: whether it is the keys that attend to the query.
-        spread: whether a hit is attention that is spread over all keys, and no key is right.
+        reverse: whether the keys attend to the query.
+        spread: whether a hit is attention spread over all keys, without a right one.
     """
 
     texts: Tensor
     queries: Tensor
-    places: Tensor
+    positions: Tensor
     keys: Tensor
     right: Tensor
     spans: bool = False
@@ -157,7 +157,7 @@ class _Instances:
     spread: bool = False
 
     def seen(self, weights: Tensor, heads: Sequence[int]) -> "_Seen":
-        """What some heads do, by weights of [batch, n_heads, n, n] that the queries and the keys are of."""
+        """Evaluate some heads from attention weights, [batch, n_heads, n, n]."""
         weights = weights.mT if self.reverse else weights
         rows = weights[self.texts[:, None], torch.tensor(heads), self.queries[:, None]]  # [n, n_heads, n_keys]
         weights = (rows * _STEPS).round().long()
@@ -172,12 +172,12 @@ class _Instances:
 
 
 class _Seen(NamedTuple):
-    """What heads do in instances of a role, [n, n_heads] each, weights in ten-thousandths.
+    """Behaviour of heads in instances of a role, [n, n_heads] each, weights in ten-thousandths.
 
     Attributes:
-        hits: whether the head does what the role says.
-        key, weight: what it attends to most.
-        gold, gold_weight: the right key of most weight; -1 for the weight where none is right.
+        hits: whether the head follows the role.
+        key, weight: the key of most weight.
+        gold, gold_weight: the right key of most weight; weight -1 without a right key.
     """
 
     hits: Tensor
@@ -187,7 +187,7 @@ class _Seen(NamedTuple):
     gold_weight: Tensor
 
     def scores(self, texts: Tensor, random: Tensor) -> Tensor:
-        """As hits, as misses and as one of a sample, [n, n_heads, 3]; of hits and misses one a text, -1 elsewhere."""
+        """Scores as hit, miss and part of the sample, [n, n_heads, 3]; hits and misses one a text, else -1."""
         clear = torch.where(self.gold_weight < 0, _STEPS - self.weight, self.weight)
         misses = ~self.hits & (self.weight > self.gold_weight) & (self.weight >= _FAINTEST)
         scores = torch.stack([clear.where(self.hits, -1), self.weight.where(misses, -1)], -1)
@@ -206,7 +206,7 @@ _Kept = tuple[TopExamples, TopExamples, TopExamples]
 
 
 class _Search:
-    """Looks for examples of some roles batch by batch."""
+    """Collects examples of roles batch by batch."""
 
     def __init__(self, run: CorpusRun, roles: Sequence[Role], n: int) -> None:
         self._run, self._roles, self._n = run, roles, n
@@ -218,16 +218,16 @@ class _Search:
         self._token_name = cache(run.settings.checkpoint.tokenizer.convert_ids_to_tokens)
 
     def examples(self) -> tuple[RoleExamples, ...]:
-        """Those of every role that has any."""
-        found = []
+        """Examples of every role that has any."""
+        examples = []
         for role in self._roles:
             hits, misses, sample = self._kept[role.role, role.direction][role.id]
             groups = hits.different(self._n), sample.deciles(), misses.different(self._n)
-            found.append(RoleExamples(role.id, role.role, role.direction, *groups))
-        return tuple(each for each in found if any(each.groups.values()))
+            examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
+        return tuple(each for each in examples if any(each.groups.values()))
 
     def look(self, attention: SampledAttention, corpus: int, batch: Batch) -> None:
-        """Run a batch of a corpus, and keep the examples in it that are better than those before."""
+        """Run a batch of a corpus, and keep its examples that are among the best."""
         names = self._run.settings.corpora[corpus].kind == "gap"
         members, instances = self._of_names(batch) if names else self._of_sentences(batch)
         seed = self._run.settings.seed
@@ -240,56 +240,57 @@ class _Search:
                 kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):
                     seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept])
-                    scores = seen.scores(some.texts, random[some.texts, some.places])
+                    scores = seen.scores(some.texts, random[some.texts, some.positions])
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
         attention.run(batch, visit)
 
     def _of_names(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        """The spans of GAP's examples as tokens, and the pronouns by role."""
-        found = {role: _pronouns(batch, role[1]) for role in self._kept if role[0] == "coreference"}
-        return [item.members for item in batch.items], found
+        """Spans of GAP's examples in tokens, and the instances of coreference by role."""
+        instances = {role: _pronouns(batch, role[1]) for role in self._kept if role[0] == "coreference"}
+        return [item.members for item in batch.items], instances
 
     def _of_sentences(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
-        """The words of sentences as tokens, and the instances of relations and of roles of tokens."""
+        """Words of sentences in tokens, and the instances of relations and other roles."""
         words = RelatedWords.of_batch(batch)
         sizes = torch.tensor(list(map(len, words.members)))
-        found = {}
+        instances = {}
         for role, direction in self._kept:
             relation = role.removeprefix(SYNTACTIC)
             if relation == role:
-                found[role, direction] = _content_tokens(self._run, batch, role)
+                instances[role, direction] = _content_tokens(self._run, batch, role)
             elif relation in words.numbers:
-                found[role, direction] = _words(words.pairs[words.numbers[relation]], sizes, direction, self._causal)
-        return words.members, {role: some for role, some in found.items() if some is not None}
+                pairs = words.pairs[words.numbers[relation]]
+                instances[role, direction] = _words(pairs, sizes, direction, self._causal)
+        return words.members, {role: some for role, some in instances.items() if some is not None}
 
     def _offer(
         self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen, scores: Tensor
     ) -> None:
-        """Keep what is better than before."""
+        """Keep the examples that are among the best."""
         floors = torch.tensor([[top.floor for top in of_head] for of_head in kept])
         better = (scores >= floors).nonzero()
         at, head, _ = better.T
-        numbers = torch.stack([some.texts[at], some.queries[at], some.places[at], scores[tuple(better.T)]], 1)
+        numbers = torch.stack([some.texts[at], some.queries[at], some.positions[at], scores[tuple(better.T)]], 1)
         readings = torch.stack([each[at, head] for each in seen], 1)
         rows = torch.cat([better[:, 1:], numbers, readings], 1).tolist()
-        for of_head, kind, text, query, place, score, *reading in rows:
+        for of_head, kind, text, query, position, score, *reading in rows:
             item = batch.items[text]
             example = self._example(item, corpus, some, query, reading)
-            kept[of_head][kind].offer(score, (corpus, item.source.number, place), example)
+            kept[of_head][kind].offer(score, (corpus, item.source.number, position), example)
 
     def _example(self, item: EncodedText, corpus: int, some: _Instances, query: int, reading: Sequence[int]) -> Example:
-        """A query of a text, and what a head does there, as in :class:`_Seen`."""
+        """Make an example from a query and a head's :class:`_Seen` there."""
         hit, key, weight, gold, gold_weight = reading
         pair, right = ((self._unit(item, some.spans, query), self._unit(item, some.spans, at)) for at in (key, gold))
         if some.reverse:
             pair, right = pair[::-1], right[::-1]
         name = self._run.settings.corpora[corpus].path.name
-        told = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
-        return Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *told)
+        gold_reading = (None, None) if gold_weight < 0 else (right, gold_weight / _STEPS)
+        return Example(name, item.source.number, item.source.text, *pair, weight / _STEPS, bool(hit), *gold_reading)
 
     def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
-        """A span of a text, or a token; of a special one the name, which stands before the text or after it."""
+        """A span of a text, or a token; a special token by name, before or after the text."""
         text = item.source.text
         start, end = (item.source.spans if span else item.offsets)[at]
         if start < end:
@@ -299,13 +300,13 @@ class _Search:
 
 
 def _priorities(name: str, item: EncodedText) -> Tensor:
-    """Random numbers for the positions of a text, the same in every batch; those of the largest are the sample."""
+    """Random numbers of a text's positions, the same in every batch; the largest make the sample."""
     n = max(len(item), len(item.members))
     return torch.randint(1 << 31, (n,), generator=named_generator(f"{name}:{item.source.number}"))
 
 
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
-    """Those of which a role is asked; None for a role that is not about the tokens of sentences."""
+    """Instances of a role of tokens; None for any other role."""
     non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
     keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
     right, spread = keys & ~non_sink[:, None], role == "broad"
@@ -324,19 +325,19 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
 
 
 def _words(pairs: Tensor, sizes: Tensor, direction: str | None, causal: bool) -> _Instances:
-    """Those of a relation, by text, dependent and head, [n, 3], in texts of so many words, that the model can see."""
+    """Instances of a relation that the model can see, from (text, dependent, head), [n, 3], and words per text."""
     texts, dependents, heads = pairs.T
     queries, wanted = (dependents, heads) if direction == DIRECTIONS[0] else (heads, dependents)
     word = torch.arange(int(sizes.max()))
     keys = (word < sizes[texts, None]) & (word < queries[:, None] if causal else word != queries[:, None])
     right = keys & (word == wanted[:, None])
-    asked = right.any(-1)
-    texts, queries, dependents, keys, right = (each[asked] for each in (texts, queries, dependents, keys, right))
+    known = right.any(-1)
+    texts, queries, dependents, keys, right = (each[known] for each in (texts, queries, dependents, keys, right))
     return _Instances(texts, queries, dependents, keys, right, spans=True)
 
 
 def _pronouns(batch: Batch, direction: str | None) -> _Instances:
-    """Those of GAP: of each text span 0, the names being 1 and 2."""
+    """Instances of coreference in GAP: the query is span 0, the names are 1 and 2."""
     texts = torch.arange(len(batch.items))
     pronouns = torch.zeros_like(texts)
     answers = torch.tensor([1 + bool(item.source.answer) for item in batch.items])

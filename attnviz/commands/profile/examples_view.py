@@ -1,4 +1,4 @@
-"""The view ``examples``: sentences of a head's roles, with arcs from the word that attends to the one attended to."""
+"""The view ``examples``: sentences of a head's roles, with arcs from query to key."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,48 +19,48 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_hei
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.wording import right_to_left, rounded, visible
-from attnviz.present.facts import sentence
-from attnviz.present.published import role_name
+from attnviz.present.figure_context import sentence
+from attnviz.present.published import role_name, role_numbers
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, Part, RoleExamples, parts_of_text
 
 _ROLES = 3
-"""Of a head's roles, so many are drawn."""
+"""Roles drawn per head."""
 
 _DECILES = {"decile 1": "10 %", "decile 5": "50 %", "decile 9": "90 %"}
 _DRAWN = {*(f"best {n}" for n in range(1, 5)), *_DECILES, *(f"failure {n}" for n in range(1, 4))}
-"""Which examples of a role are drawn."""
+"""Examples drawn per role."""
 
 _STACKED_BELOW = 5.0
-"""Inches of a page below which sentences stand in one column."""
+"""Width of a page in inches below which there is one column."""
 
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
-"""Points of a role's name, of the words, and of what stands above them."""
+"""Font sizes in points of headings, of words, and of the line above them."""
 
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
-"""Inches: height of a sentence with its arcs, of the line above a role, between columns, and of the highest arc."""
+"""Inches: height of a sentence with its arc, of a heading, gap between columns, height of an arc."""
 
 _FROM_EDGE = 1.0
-"""Sizes of its letters between the edge of the page and the legend, which then stands below the words."""
+"""Distance of the legend from the edge of the page, as a multiple of its font size."""
 
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
 @dataclass(frozen=True)
 class _ExamplesPlan(PagePlan):
-    """For each role of a head its name and score, and its sentences."""
+    """Heading and sentences of each role of a head."""
 
     roles: tuple[tuple[str, list[NamedExample]], ...]
 
 
 def no_examples(profile: Profile) -> str:
-    """Why a profile has no such pictures; empty where it has."""
+    """Reason why a profile has no examples, or ''."""
     why = "because no role passes and no relation was judged, or --examples was 0; leave it out of --figures"
     return "" if profile.examples else f"this profile has no examples, {why}"
 
 
 def plan_examples(profile: Profile, choices: ViewOptions) -> Iterator[_ExamplesPlan]:
-    """A picture for each head that passes a role, or that is selected.
+    """Plan a picture for each head that passes a role, or is selected.
 
     Raises:
         UsageError: none of the selected heads has examples.
@@ -76,7 +76,7 @@ def plan_examples(profile: Profile, choices: ViewOptions) -> Iterator[_ExamplesP
 
 
 def _of_head(profile: Profile, head: HeadId) -> list[RoleExamples]:
-    """Those of its clearest roles; of its best relation where it passes none."""
+    """Examples of the head's clearest roles; of its best relation if it passes none."""
     of_role = {each.role: each for each in profile.examples if each.id == head}
     passed = [of_role[role.role] for role in profile.passed_roles()[head] if role.role in of_role]
     return (passed or list(of_role.values()))[:_ROLES]
@@ -87,8 +87,7 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
 
     def heading(of: RoleExamples) -> str:
         role, name = judged[of.role], role_name(of.role, of.direction)
-        numbers = f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
-        return f"{name}: {numbers}" if role.passed else f"{name}: does not pass; {numbers}"
+        return f"{name}: {'' if role.passed else 'does not pass; '}{role_numbers(role)}"
 
     count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
     title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"
@@ -102,12 +101,12 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
 
 
 def _strips(of: RoleExamples) -> list[NamedExample]:
-    """The sentences that are drawn of a role, and which they are: ``best 1``, ``10 %``."""
+    """The sentences drawn for a role, with names: ``best 1``, ``10 %``."""
     return [NamedExample(_DECILES.get(name, name), each) for name, each in named_examples(of) if name in _DRAWN]
 
 
 def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Sentences in one column or two, role below role."""
+    """Draw sentences in one or two columns, role by role."""
     width = page_width(style, 7.0)
     columns = 1 if width < _STACKED_BELOW else 2
     handles = _handles(style)
@@ -125,8 +124,8 @@ def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> 
             _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
-                place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
-                _draw_strip(ax, strip, place, room, style)
+                corner = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
+                _draw_strip(ax, strip, corner, room, style)
             top += height
         add_legend(page, handles, style)
         page.legends[-1].borderaxespad = _FROM_EDGE
@@ -143,9 +142,9 @@ def _handles(style: Style) -> list[Artist]:
     ]
 
 
-def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room: float, style: Style) -> None:
-    """One sentence below its arcs, all in inches from the top left of the Axes."""
-    (left, top), example, greys = place, strip.example, style.greys
+def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room: float, style: Style) -> None:
+    """Draw one sentence below its arc, in inches from the top left of the Axes."""
+    (left, top), example, greys = corner, strip.example, style.greys
     kind = "hit" if example.hit else "miss"
     colour = _COLOURS[style.theme][kind]
     weight = rounded(example.weight)
@@ -163,7 +162,7 @@ def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room:
     apart: dict[str, Any] = {"clip_on": False, "in_layout": False}
     if "gold" in centres:
         start, end = centres["query"], centres["gold"]
-        if example.gold is not None and example.gold[0] != example.query:  # it is the right name that attends
+        if example.gold is not None and example.gold[0] != example.query:  # the right name attends
             start, end = centres["gold"], centres["key"]
         _arc(ax, start, end, foot, ec=greys.muted, lw=1, ls=":")
         ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **apart)
@@ -174,7 +173,7 @@ def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room:
 
 
 def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
-    """As many words around the pair as fit into so many inches: each with its text as drawn, and its width."""
+    """Words around the pair that fit a width in inches, each as drawn and with its own width."""
     whole = len(parts_of_text(example))
     laid: list[tuple[Part, str, float]] = []
     for most in range(whole, 0, -1):
@@ -195,7 +194,7 @@ def _laid(part: Part, room: float) -> tuple[Part, str, float]:
 
 
 def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> None:
-    """An arc above the words from one to another; above a word that attends to itself a loop."""
+    """Draw an arc above the words, a loop for a word that attends to itself."""
     if abs(end - start) < 0.02:
         start -= 0.09
     height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3

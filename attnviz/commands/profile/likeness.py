@@ -1,4 +1,4 @@
-"""Heads arranged by how alike their patterns are: multidimensional scaling, and labels that do not overprint."""
+"""The view ``likeness``: multidimensional scaling of heads by the distance of their patterns."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,21 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_hei
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
 from attnviz.judge.roles import Role
 from attnviz.models.wording import visible
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import ViewOptions
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
 
 ALL_NAMED = 80
-"""Up to this many heads all are named; of more, only those with a role."""
+"""Most heads of which all are named; of more, only those with a role."""
 
 _LETTERS = 6.5, 5.5
-"""Points of the ids, and on a narrow page; there the dots are smaller, too."""
+"""Font size of ids in points, and on a narrow page, where dots are smaller, too."""
 
 _NARROW = 5.0
 _NEAR = 16
-"""Pixels between a dot and its label from which on a line joins them."""
+"""Least distance in pixels at which a line joins a dot and its label."""
 
 _WIDEST = 7.6
 _DOT = 9.0
@@ -48,12 +48,12 @@ class _LikenessPlan(PagePlan):
 
 
 def family_of(roles: Sequence[Role]) -> Family:
-    """The family of a head by its clearest role, the first."""
+    """The family of a head's clearest role, the first."""
     return family_of_label(roles[0].role) if roles else NO_ROLE
 
 
 def scikit_learn_missing() -> str:
-    """What to type for scikit-learn; empty where it is installed."""
+    """How to install scikit-learn; '' if it is installed."""
     try:
         import sklearn.manifold  # noqa: F401
     except ImportError:
@@ -62,7 +62,7 @@ def scikit_learn_missing() -> str:
 
 
 def likeness_missing(profile: Profile) -> str:
-    """Why a profile has no such figure; empty where it has one."""
+    """Reason why a profile has no such figure, or ''."""
     distances = profile.head_distances
     if distances is None or not bool(distances.isfinite().all()):
         return "no patterns of sentences were compared"
@@ -97,7 +97,7 @@ def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
 
 
 def plan_likeness(profile: Profile, _: ViewOptions) -> Iterator[_LikenessPlan]:
-    """The arrangement of all heads, coloured by their clearest roles."""
+    """Plan the arrangement of all heads, coloured by their clearest roles."""
     assert profile.head_distances is not None
     roles = profile.passed_roles()
     points, stress = arrange(profile.head_distances.double().cpu().numpy())
@@ -116,7 +116,7 @@ def plan_likeness(profile: Profile, _: ViewOptions) -> Iterator[_LikenessPlan]:
 
 
 def draw_likeness(ax: Axes, plan: _LikenessPlan, style: Style) -> PathCollection:
-    """Draw the arrangement, with ids where they cover nothing; returns the dots of the first family."""
+    """Draw the arrangement, with the ids that fit; returns the dots of the first family."""
     points = plan.points
     middle, half = _extent(points)
     xlim, ylim = zip(middle - half, middle + half, strict=True)
@@ -149,7 +149,7 @@ def draw_likeness(ax: Axes, plan: _LikenessPlan, style: Style) -> PathCollection
 
 
 def likeness_figure(plan: _LikenessPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """The arrangement of heads with a legend; the more heads, the larger."""
+    """Draw the arrangement with a legend, the larger the more heads."""
     handles = []
     for family, label in counted_families(plan.families):
         size, fill, edge = _dot(family, style)
@@ -165,7 +165,7 @@ def likeness_figure(plan: _LikenessPlan, style: Style, vector: bool = False) -> 
 
 
 def _dot(family: Family, style: Style) -> tuple[float, str, str]:
-    """Points across (a diamond, which stands on its corner, has fewer), colour and edge."""
+    """Size in points (smaller for a diamond, which stands on its corner), colour and edge."""
     size = 5.0 if family.marker == "D" else 3.5 if family is NO_ROLE else 6.0
     fill, edge = (style.greys.paper, style.greys.muted) if family is NO_ROLE else (family.colour, style.greys.ink)
     return 0.75 * size if _is_narrow(style) else size, fill, edge
@@ -176,7 +176,7 @@ def _is_narrow(style: Style) -> bool:
 
 
 def _extent(points: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Middle of the plane, and half its width and height with a border; never flat."""
+    """Centre of the points, and half their extent with a border; never zero."""
     low, high = points.min(0), points.max(0)
     half = (high - low) / 2 + 0.05 * (high - low).max() if (high > low).any() else np.array([1.0, 0.5])
     return (low + high) / 2, np.maximum(half, [0.0, 0.4 * half[0]])
@@ -185,18 +185,18 @@ def _extent(points: _Numbers) -> tuple[_Numbers, _Numbers]:
 def place_labels(
     points: _Numbers, size: tuple[float, float], texts: Sequence[str], letters: float = _LETTERS[0]
 ) -> list[tuple[float, float] | None]:
-    """Where labels can stand beside their dots without covering any dot, each other, or the lines that join far ones.
+    """Place labels beside their dots without overlap with dots, labels, or the lines that join far ones.
 
-    Each takes the nearest free position of some around its dot, those in a crowd first.
+    Each takes the nearest free position around its dot, those in a crowd first.
 
     Args:
         points: [n, 2], pixels.
-        size: width and height of the field that the labels must not leave, in pixels.
-        texts: the labels; empty for dots that have none.
-        letters: their size in points.
+        size: width and height of the field, in pixels.
+        texts: the labels; '' for dots without one.
+        letters: font size in points.
 
     Returns:
-        the centre of each label; None where there is no room, or no text.
+        the centre of each label; None without room or text.
     """
     line_height, dot = letters * DPI / 72, _DOT * letters / _LETTERS[0]
     taken: list[_Box] = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
@@ -218,7 +218,7 @@ def place_labels(
 
 
 def _line(point: _Numbers, label: tuple[float, float], text: str, letters: float) -> list[_Box]:
-    """Small boxes along the line from a dot to its label; none where the label is near enough to need no line."""
+    """Boxes along the line from a dot to its label; none if the label is near enough."""
     half = np.array([text_width(text, letters, DPI), letters * DPI / 72]) / 2
     end = np.clip(point, label - half, label + half)
     if np.hypot(*(point - end)) <= _NEAR:

@@ -1,4 +1,4 @@
-"""What each head of a model does, measured on corpora."""
+"""Measure the roles of every head on corpora."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,17 +37,17 @@ from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 
 PARTS = "", "untrained copy", "confirmation"
-"""What a profile is measured in: the model, its control, other corpora."""
+"""Parts of a profile's run: the model, its control, the corpora of ``confirm``."""
 
 CONTROL_TEXTS = 500
-"""Texts of each corpus, at most, on which the untrained copy is measured."""
+"""Most texts of each corpus for the untrained copy."""
 
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
 
 
 @dataclass(frozen=True)
 class CorpusCount:
-    """A corpus, and how much of it was measured."""
+    """How much of a corpus was measured."""
 
     corpus: Corpus
     texts: int
@@ -57,12 +57,12 @@ class CorpusCount:
 
 @dataclass(frozen=True, repr=False)
 class Profile(Result):
-    """What the heads of a model do on the given corpora; parts that these cannot give are None.
+    """Statistics and roles of a model's heads on corpora; parts without data are None.
 
     Attributes:
         checkpoint, weights_sha256: the model, and the hash of its weights.
-        corpora: what was measured, and how much of it.
-        seed: of everything random.
+        corpora: the corpora, and how much of each was measured.
+        seed: of all random numbers.
         verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
         statistics: sums over all sentences.
         relations: syntactic relations, the most frequent first.
@@ -98,18 +98,18 @@ class Profile(Result):
     examples: tuple[RoleExamples, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """The roles that each head passes, the largest error reduction first; all heads are there."""
+        """Roles that each head passes, by error reduction; heads without roles included."""
         model = self.checkpoint
         return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
 
     @property
     def trees(self) -> str:
-        """Whose dependency trees relations rest on."""
+        """Source of the dependency trees."""
         return "gold trees" if self.gold else "a parser's trees, not gold"
 
     @checked
     def source(self, role: str = "", *more: str) -> str:
-        """The model, what was read (for one role, or ``statistics``; by default everything) and ``more``, on a line."""
+        """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
         kinds = {"conllu", "txt"}
         if not role:
             kinds |= {"gap", "repeats"}
@@ -181,8 +181,8 @@ def profile_heads(
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, ``auto``; of a model by name.
         unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
             there. Delete it when you have saved the profile.
-        progress: told of each corpus, how many of its texts are done, and about how many there are.
-        warn: told of each text that was left out because the model cannot read it.
+        progress: callback for each corpus, how many of its texts are done, and about how many there are.
+        warn: callback for each text that was left out because the model cannot read it.
 
     Returns:
         the profile; None in all processes but the first.
@@ -211,7 +211,7 @@ def profile_heads(
     tell = report_once(warn)
 
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
-        """What all processes have measured together; None in all but the first."""
+        """Run over corpora and merge all processes; None in all but the first."""
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
@@ -243,12 +243,12 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 
 
 def part_file(unfinished: Path, part: str) -> Path:
-    """The file that keeps one of the :data:`PARTS` of an unfinished profile; of the first the one that was named."""
+    """The file of one of the :data:`PARTS` of an unfinished profile; for the first, ``unfinished`` itself."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
 
 
 def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
-    """How much of each corpus was measured."""
+    """The measured part of each corpus."""
     if run is None:
         return ()
     corpora = zip(run.settings.corpora, run.measured, strict=True)
@@ -256,7 +256,7 @@ def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
 
 
 def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
-    """All that a run has measured, role by role."""
+    """Candidates of all roles from the tallies of a run."""
     if run is None:
         return
     if run.sentences:
@@ -276,7 +276,7 @@ def _profile(
     repeats: bool,
     examples: int,
 ) -> Profile:
-    """From sums to verdicts, and so many examples of the roles."""
+    """Judge the tallies, and find examples of the roles."""
     checkpoint = run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     confirmed = judged.confirmed_roles(roles, _candidates(again, False))
@@ -286,14 +286,14 @@ def _profile(
         tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.gold,
         run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
-        run.distances.n_queries, _placed(confirmed, checkpoint),
-        _placed(find_examples(run, roles, examples), checkpoint),
+        run.distances.n_queries, _renumbered(confirmed, checkpoint),
+        _renumbered(find_examples(run, roles, examples), checkpoint),
     )  # fmt: skip
 
 
-def _placed(found: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
-    """Heads by their ids in the whole model, of which an encoder alone may have been measured."""
-    return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in found)
+def _renumbered(of_heads: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
+    """Renumber heads from a measured encoder to the whole model."""
+    return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in of_heads)
 
 
 def _checkpoint(
@@ -304,7 +304,7 @@ def _checkpoint(
     dtype: str,
     process: Process,
 ) -> Checkpoint:
-    """The model; under torchrun each process takes a GPU of its own."""
+    """Open the model; under torchrun each process takes its own GPU."""
     if isinstance(model, Checkpoint):
         return model
     if isinstance(model, nn.Module):
@@ -312,5 +312,5 @@ def _checkpoint(
             "a model in memory needs its tokenizer: give attnviz.models.checkpoint.from_loaded(model, tokenizer)."
         )
     source = model if isinstance(model, Source) else named_source(model, revision)
-    place = own_device(process, device, device_map)
-    return open_checkpoint(source, device=place, dtype=dtype, device_map=device_map)[0]
+    own = own_device(process, device, device_map)
+    return open_checkpoint(source, device=own, dtype=dtype, device_map=device_map)[0]

@@ -12,16 +12,16 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
-from attnviz.page.page import colours_entry, rounded
-from attnviz.present.facts import sentence
-from attnviz.present.published import ARROWS, role_name
+from attnviz.page.page import colours_entry, short_float
+from attnviz.present.figure_context import sentence
+from attnviz.present.published import ARROWS, role_name, role_numbers
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
-    """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``; there are no patterns of single texts."""
+    """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
     clearest = next((str(head) for head, roles in passed.items() if roles), str(next(iter(passed))))
     options = ["--model", model.name, "--seed", str(profile.seed)] if profile.seed else ["--model", model.name]
@@ -76,14 +76,14 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
 
 
 def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
-    """Means over the corpora, then the score of every role that a head passes."""
+    """Statistics of the page: means over the corpora, then the score of every role that passes."""
     heads = all_heads(profile.checkpoint.n_layers, profile.checkpoint.n_heads)
 
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
         numbers = (values.get(head, math.nan) for head in heads)
         return {
-            "key": key, "title": title, "reading": reading, "unit": "", "uniform": [rounded(uniform)],
-            "values": [rounded(number) if math.isfinite(number) else None for number in numbers],
+            "key": key, "title": title, "reading": reading, "unit": "", "uniform": [short_float(uniform)],
+            "values": [short_float(number) if math.isfinite(number) else None for number in numbers],
         }  # fmt: skip
 
     if profile.statistics is not None:
@@ -102,9 +102,9 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
 def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     rows = [
         [
-            str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), rounded(role.score),
-            rounded(role.baseline), rounded(role.error_reduction), *map(rounded, role.interval), role.n,
-            rounded(role.untrained),
+            str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
+            short_float(role.baseline), short_float(role.error_reduction), *map(short_float, role.interval), role.n,
+            short_float(role.untrained),
             role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()
@@ -119,18 +119,18 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
 
 
 def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
-    """The sentences of one role of a head; see ``Examples`` in ``attnviz/page/patterns.js``."""
+    """``Examples`` as in ``attnviz/page/patterns.js``: sentences of one role of a head."""
     role = next(role for role in profile.roles if (role.id, role.role) == (of.id, of.role))
     name = role_name(of.role, of.direction)
-    told = "" if role.passed else "does not pass, "
+    failed = "" if role.passed else "does not pass, "
     return {
         "head": str(of.id),
         "role": role_name(of.role, None),
-        "title": f"{name}: {told}score {role.score:.2f}, baseline {role.baseline:.2f}, n = {role.n:,}",
+        "title": f"{name}: {failed}{role_numbers(role)}",
         "examples": [
             {
-                "name": name, "hit": example.hit, "weight": rounded(example.weight),
-                "right": None if example.hit else rounded(example.gold_weight), "parts": _runs(example),
+                "name": name, "hit": example.hit, "weight": short_float(example.weight),
+                "right": None if example.hit else short_float(example.gold_weight), "parts": _runs(example),
             }
             for name, example in named_examples(of)
         ],
@@ -138,7 +138,7 @@ def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
 
 
 def _runs(example: Example) -> list[list[str]]:
-    """The text of an example in runs of words, those of its pair by themselves, with what they are."""
+    """The text of an example as runs of words; those of its pair apart, with their part in it."""
     runs: list[list[str]] = []
     for part in parts_of_text(example, LONGEST):
         space, ends = "" if part.joined or not runs else " ", " ".join(sorted(part.ends))
@@ -158,8 +158,8 @@ def _relations(relations: tuple[RelationCount, ...]) -> dict[str, Any]:
         estimate = relation.accuracy
         baseline = float(estimate.baseline[(estimate.directions.index(direction), *head)])
         rows.append([
-            visible(relation.relation), str(head), ARROWS.get(direction, direction), rounded(accuracy),
-            rounded(baseline), relation.n, relation.offset,
+            visible(relation.relation), str(head), ARROWS.get(direction, direction), short_float(accuracy),
+            short_float(baseline), relation.n, relation.offset,
         ])  # fmt: skip
     columns = ["relation", "best head", "direction", "accuracy", "largest baseline", "n", "best offset"]
     note = "The head that is right most often, beside the largest of its baselines."

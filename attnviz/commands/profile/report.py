@@ -1,4 +1,4 @@
-"""A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
+"""JSON, CSV (a row per head and role) and tables of a profile."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from attnviz.profiles.published import PublishedHead, published_entries, publish
 from attnviz.texts.reading import LONGEST, SHORTEST
 
 _ROLES = 4
-"""Roles of one head that are listed."""
+"""Roles listed per head."""
 
 _COLUMNS = tuple(
     "id role direction score baseline n low high passed threshold error_reduction texts q untrained".split()
@@ -37,7 +37,7 @@ _COLUMNS = tuple(
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
-    """The document of profile.json; a part that the corpora cannot give is None."""
+    """The document of profile.json; parts without data are None."""
     return {
         "model": model_entry(profile.checkpoint),
         "corpora": _corpora(profile.corpora),
@@ -129,7 +129,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 
 def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """What was verified, and the tables that these corpora can give."""
+    """The verification, and a table for every part with data."""
     sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
@@ -172,27 +172,27 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
 
 
 class _RelationRow(NamedTuple):
-    """A relation with the verdicts on it, none where it is too rare."""
+    """A relation with its verdicts; none if it is too rare."""
 
     relation: RelationCount
     roles: list[Role]
 
     def baseline(self, name: str) -> float:
-        """How often a guess is right that the best head has to beat."""
+        """Accuracy of the best guess, the baseline of the best head."""
         id, direction, _ = self.relation.best
         accuracy = self.relation.accuracy
         return float(accuracy.baselines[name][(accuracy.directions.index(direction), *id)])
 
     @property
     def largest_baseline(self) -> str:
-        """With its name; an offset with its number."""
+        """Name and accuracy of the largest baseline; an offset with its number."""
         name = max(BASELINES, key=self.baseline)
         shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
         return f"{shown}: {number(self.baseline(name))}"
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
-    """How many of them are true; a dash where there are none."""
+    """Number of true values; a dash if there are no values."""
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
@@ -225,7 +225,7 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
 
 
 class _RoleRow(NamedTuple):
-    """A role of a head, whose id stands beside its first role; or how many more it has."""
+    """A row per role: the head's id beside its first; the last row may count further roles."""
 
     head: str
     name: str
@@ -233,12 +233,12 @@ class _RoleRow(NamedTuple):
 
 
 def _of_role(read: Callable[[Role], object]) -> Callable[[_RoleRow], object]:
-    """What a column shows of a role; nothing where there is none."""
+    """Make a column's value from a role; '' without a role."""
     return lambda row: "" if row.role is None else read(row.role)
 
 
 def _confirmed(role: Role) -> str:
-    """Score and baseline on the other corpus, and whether the role does not pass there."""
+    """Score and baseline on the other corpus, marked if the role does not pass there."""
     again = role.confirmed
     return "" if again is None else f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
 
@@ -255,8 +255,8 @@ def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
 
     columns = [Column[int]("Layer", lambda layer: layer, left=True)]
     columns += [
-        Column(title, partial(mean, name), unit, optional=place or None)
-        for place, (name, (title, unit)) in enumerate(names.items())
+        Column(title, partial(mean, name), unit, optional=order or None)
+        for order, (name, (title, unit)) in enumerate(names.items())
     ]
     last = ["uniform", *map(baselines.get, names)]
     return column_table("Layers (means over their heads)", columns, range(n_layers), width=width, last=last)
@@ -292,14 +292,14 @@ def _notes(profile: Profile) -> RenderableType:
 
 
 def _why(count: CorpusCount) -> str:
-    """Why texts of a corpus were left out."""
+    """Reasons why texts of a corpus were left out."""
     long = "longer than the model"
     if count.corpus.kind == "gap":
         return f"a name after the pronoun, where a causal model cannot look, or {long}"
     return f"not of {SHORTEST} to {LONGEST} words, or {long}" if count.corpus.kind == "conllu" else long
 
 
-REPORT = CommandSpec[Profile](
+SPEC = CommandSpec[Profile](
     content=_content,
     columns=_COLUMNS,
     rows=lambda document: (

@@ -1,4 +1,4 @@
-"""Examples of a stored profile, read without a corpus: ``attnviz profile --show``."""
+"""Examples of a stored profile: ``attnviz profile --show``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,23 +8,23 @@ from rich.text import Text
 
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
-from attnviz.models.wording import counted, rounded, visible
-from attnviz.present.published import ARROWS
+from attnviz.models.wording import counted, visible
+from attnviz.present.published import ARROWS, role_numbers
 from attnviz.present.tables import Column, column_table, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredProfile, StoredRole
 
 LONGEST = 60
-"""Words of a text that are shown."""
+"""Most words of a text shown."""
 
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
 
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:
-    """The examples of heads, of roles or relations, or, where both are named, of these roles of these heads.
+    """Select examples by heads, by roles or relations, or by both.
 
-    Wanted are ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
+    ``wanted``: ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
 
     Raises:
         UsageError: there are no such examples, or none at all.
@@ -44,31 +44,31 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
             why = f"of {has} only" if has else "none: no role passes there, and no relation was judged"
             first, last = some[0], some[-1]
-            told = str(first) if first == last else f"{first} to {last}"
-            raise UsageError(f"there are no examples of {' '.join([told, *named])}: there are {why}.")
+            selected = str(first) if first == last else f"{first} to {last}"
+            raise UsageError(f"there are no examples of {' '.join([selected, *named])}: there are {why}.")
     ids = {head for some in heads for head in some}
-    found = [each for each in of_role if not heads or each.id in ids]
-    return tuple(sorted(found, key=lambda each: (each.id, *_clearness(_role(profile, each)))))
+    chosen = [each for each in of_role if not heads or each.id in ids]
+    return tuple(sorted(chosen, key=lambda each: (each.id, *_clearness(_role(profile, each)))))
 
 
 def _role(profile: StoredProfile, examples: RoleExamples) -> StoredRole | None:
-    """The role that examples are of; None where the profile keeps its examples alone."""
+    """The role of examples; None if the profile has only the examples."""
     return next((role for role in profile.roles.get(examples.id, ()) if role.role == examples.role), None)
 
 
 def _clearness(role: StoredRole | None) -> tuple[bool, float]:
-    """Roles that pass come first, of these the one of the largest error reduction."""
+    """Sort key: roles that pass first, then by error reduction."""
     return (True, 0.0) if role is None else (not role.passed, -(role.error_reduction or 0.0))
 
 
 def _names(role: str) -> set[str]:
-    """What a role may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
+    """Names that select this role: ``syntactic:obj``, ``obj``, ``syntactic``."""
     relation = role.removeprefix(SYNTACTIC)
     return {role, relation, role.removesuffix("-token"), "syntactic" if relation != role else role}
 
 
 def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
-    """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError tells the roles that there are, too."""
+    """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError lists the roles, too."""
     sizes, stacks = (profile.model["n_layers"], profile.model["n_heads"]), profile.stacks
     try:
         return select_heads(name, *sizes, stacks)
@@ -80,7 +80,7 @@ def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
 
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
-    """What ``--json`` prints: the model, and the chosen examples as in profile.json."""
+    """The document of ``--json``: the model, and the chosen examples as in profile.json."""
     licences = _licences(profile, chosen)
     return {
         "attnviz": profile.version, "model": profile.model,
@@ -89,13 +89,13 @@ def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) ->
 
 
 def _licences(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, str]:
-    """Those of the corpora of the chosen examples, where they are known."""
+    """Licences of the corpora of the chosen examples, where known."""
     corpora = {example.corpus for each in chosen for some in each.groups.values() for example in some}
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
 
 
 class NamedExample(NamedTuple):
-    """An example, and which it is: ``best 1``, ``decile 5``."""
+    """An example with its name: ``best 1``, ``decile 5``."""
 
     name: str
     example: Example
@@ -111,7 +111,7 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
 
 
 def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
-    """A table for each role of each head, then how to read them, and licences."""
+    """A table per role and head, then notes and licences."""
     columns: list[Column[NamedExample]] = [
         Column("Example", lambda row: row.name, left=True),
         Column("Weight", lambda row: row.example.weight),
@@ -132,16 +132,13 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width
 def _title(examples: RoleExamples, role: StoredRole | None) -> str:
     name = visible(examples.role.removeprefix(SYNTACTIC))
     arrow = ARROWS.get(examples.direction or "", "")
-    if role is None or not role.passed:
-        told = "its best relation; it does not pass"
-    else:
-        told = f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+    numbers = role_numbers(role) if role and role.passed else "its best relation; it does not pass"
     n = counted(sum(map(len, examples.groups.values())), "example")
-    return f"{' '.join(filter(None, (str(examples.id), name, arrow)))} ({told}; {n})"
+    return f"{' '.join(filter(None, (str(examples.id), name, arrow)))} ({numbers}; {n})"
 
 
 def _sentence(example: Example) -> Text:
-    """The text with its pair in brackets, long ones cut around it."""
+    """The text with its pair in brackets, cut around it if long."""
     text = Text()
     style = "bold green" if example.hit else "bold red"
     for part in parts_of_text(example, LONGEST):

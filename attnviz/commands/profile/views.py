@@ -1,4 +1,4 @@
-"""The figures of a profile: maps of roles and of the scores of one role; charts and likeness stand in their modules."""
+"""The figures of a profile: maps of roles and scores; others have modules of their own."""
 
 import math
 import re
@@ -22,14 +22,14 @@ from attnviz.figures.page import PIXEL, ReferenceValue
 from attnviz.figures.style import DPI
 from attnviz.judge.roles import Role
 from attnviz.models.wording import rounded, visible
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_MAPS = 24
-"""Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
+"""Most roles with a map of their own: first those of every corpus, then relations and offsets by margin."""
 
 _NAME_WIDTH = 86
-"""Pixels of the longest name in the map of roles."""
+"""Largest width of a name in the map of roles, in pixels."""
 
 _ACCURACY = "accuracy, in the head's better direction"
 _UNIFORM = ("uniform attention", "content tokens")
@@ -43,7 +43,7 @@ _READING = {
     "duplicate-token": ("mean attention to the copy", "uniform attention", "random sequences"),
     "retrieval": ("share of tokens to be copied with the largest attention", "any visible token", "random sequences"),
 }
-"""By role or its kind: what the score is, what the baseline is, and what n counts."""
+"""Meaning of score, baseline and n, by role or its kind."""
 
 _SHORT = {
     "previous-token": "prev", "current-token": "curr", "next-token": "next", "long-range": "long",
@@ -52,7 +52,7 @@ _SHORT = {
 
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Every head's clearest role: the one with the largest error reduction."""
+    """Plan the map of every head's clearest role, that of the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
     drawn = [family for family in FAMILIES if family is not NO_ROLE]
@@ -77,19 +77,19 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
 
 
 def _names(roles: Sequence[Role]) -> str:
-    """The short name of the first role, and on a line of its own how many more there are."""
+    """The short name of the first role, and on a second line the number of others."""
     name = fitted(short_name(roles[0].role), 6.5, DPI, _NAME_WIDTH) if roles else ""
     return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
 
 
 def short_name(role: str) -> str:
-    """A role's name where room is scarce: ``prev``, ``nsubj``, ``offset −3``."""
+    """Short name of a role: ``prev``, ``nsubj``, ``offset −3``."""
     kind, _, rest = role.partition(":")
     return _SHORT.get(role) or visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
 
 
 def _plan_scores(profile: Profile, _: ViewOptions) -> Iterator[HeadMapPlan]:
-    """A map for each role that at least one head passes; of relations and offsets, the clearest."""
+    """Plan a map for each role that some head passes; of relations and offsets, the clearest."""
     best: dict[str, float] = {}
     for role in profile.roles:
         if role.passed:
@@ -128,7 +128,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
 
 
 def file_stems(roles: Sequence[str]) -> list[str]:
-    """For each role a file name, safe and distinct on any file system, without suffix."""
+    """A file stem for each role, safe and distinct on any file system."""
     stems: list[str] = []
     for role in roles:
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"

@@ -1,1 +1,1 @@
-"""The command ``attnviz rollout``: attention followed through all layers."""
+"""The command ``attnviz rollout``: attention rollout and flow through all layers."""

@@ -1,4 +1,4 @@
-"""Attention rollout of one text: verified layers, one after the other, to shares of the input tokens."""
+"""Measure attention rollout and flow on one text, from verified layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.models.wording import counted
 from attnviz.options import checked
-from attnviz.present.facts import FigureContext
+from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
@@ -45,7 +45,7 @@ METHODS = ("attention", "rollout", "norm_rollout", "flow")
 
 
 class RolloutOptions(NamedTuple):
-    """What was asked for, as far as it changes numbers; see :func:`rollout`."""
+    """Options that change numbers; see :func:`rollout`."""
 
     words: bool
     layer: int | None
@@ -56,7 +56,7 @@ class RolloutOptions(NamedTuple):
 
 
 class InputShares(NamedTuple):
-    """How one output token's attention is shared among the input tokens, [n] by method; None where not measured."""
+    """Shares of the input tokens in one output token, [n] by method; None if not measured."""
 
     attention: Tensor  # the mean pattern of the heads of the layer shown
     rollout: Tensor  # of mean patterns
@@ -68,14 +68,14 @@ class InputShares(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerShares:
-    """What can be said of the rollout up to one layer as a whole, by method (no flow) and for uniform attention.
+    """Summary of the rollout up to one layer, by method (no flow) and for uniform attention.
 
     Attributes:
         layer: counted from 0.
-        sink: mean over content positions of what lies on sinks, 0-1; None where there is no content.
-        rows_apart: mean total variation distance between two rows, 0-1; None where there is one row.
-        parts_error: how far the vectors whose norms are taken, summed, are from the model's own attention output,
-            as a share of the layer's largest.
+        sink: mean share of sinks over content positions, 0-1; None without content.
+        rows_apart: mean total variation distance between two rows, 0-1; None for a single row.
+        parts_error: largest difference of the summed weighted values from the model's own attention output, as a
+            share of the layer's largest.
     """
 
     layer: int
@@ -93,18 +93,18 @@ class Rollout(TextResult):
     Attributes:
         units: tokens, or words.
         attention: the verified heads.
-        options: what was asked for.
+        options: the options.
         means: [n_layers, n, n], the mean pattern of the heads of each layer.
-        norm_means: [n_layers, n, n], the norms of what attention adds, rows divided by their sum.
+        norm_means: [n_layers, n, n], norms of weighted values, rows divided by their sum.
         weights: [n_layers, n, n], rollout up to each layer from the mean patterns.
         norms: [n_layers, n, n], the same from the norms.
         uniform: [n, n], uniform attention in the layer shown.
         uniform_rollout: [n, n], the rollout of uniform attention up to the layer shown.
-        layers: one entry a layer; where a layer was chosen, up to that one, as all of the above.
+        layers: one entry per layer, like all of the above up to the chosen one.
         positions: of the output token whose inputs are ranked; several where it occurs more than once.
-        flow: [n], maximum flow from it to each input token, divided by the sum; None where it was not asked for.
+        flow: [n], maximum flow from it to each input token, divided by the sum; None if not requested.
         max_flow: [n], the same before that, 0-1 each; None likewise, and with words.
-        flows: [n, n], ``flow`` of every output token; None where it was not asked for.
+        flows: [n, n], ``flow`` of every output token; None if not requested.
     """
 
     command: ClassVar[str] = "rollout"
@@ -125,18 +125,18 @@ class Rollout(TextResult):
     flows: Tensor | None
 
     @property
-    def facts(self) -> FigureContext:
-        """What every figure, caption and table must say of it."""
-        return replace(super().facts, n=len(self.units), unit=self.units.name)
+    def figure_context(self) -> FigureContext:
+        """Text, model and unit, for figures, captions and tables."""
+        return replace(super().figure_context, n=len(self.units), unit=self.units.name)
 
     @property
     def layer(self) -> int:
-        """Up to which was rolled out, counted from 0."""
+        """Last layer of the rollout, counted from 0."""
         return len(self.layers) - 1
 
     @cached_property
     def inputs(self) -> InputShares:
-        """How the chosen token's attention is shared among the input tokens; of several positions the mean."""
+        """Shares of the input tokens in the chosen token; of several positions the mean."""
         rows = list(self.positions)
         matrices = (self.means[-1], self.weights[-1], self.norms[-1], self.uniform, self.uniform_rollout)
         attention, rollout, norms, uniform, uniform_rollout = (matrix[rows].mean(0) for matrix in matrices)
@@ -168,7 +168,7 @@ def rollout(
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Rollout:
-    """Roll the attention of a model out: how much of each input token has come to each position, through all layers.
+    """Compute attention rollout: the share of each input token at each position, through all layers.
 
     Of an encoder-decoder the encoder alone is rolled out.
 
@@ -191,7 +191,7 @@ def rollout(
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
-        progress: told of every layer verified and rolled out, and of every flow.
+        progress: callback for every layer verified and rolled out, and of every flow.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
@@ -235,7 +235,7 @@ def rollout(
 
 
 def _queries(units: Positions, positions: Sequence[int], options: RolloutOptions) -> list[int]:
-    """The tokens from which flows are to be found; UsageError where they are too many."""
+    """Output tokens of the requested flows; UsageError if they are too many."""
     n_tokens = sum(map(len, units.members))
     if options.all_flows and n_tokens > MOST_FLOWS:
         raise UsageError(
@@ -250,7 +250,7 @@ def _queries(units: Positions, positions: Sequence[int], options: RolloutOptions
 def _patterns(
     attention: VerifiedAttention, n_layers: int, progress: Progress | None
 ) -> tuple[Tensor, Tensor, list[float]]:
-    """Mean patterns and norms as patterns, [n_layers, n, n] each, and how closely the parts gave the model's output."""
+    """Mean patterns and norms as patterns, [n_layers, n, n] each, and the errors of the summed parts."""
     n, errors = len(attention.tokens), list[float]()
     dtype = torch.promote_types(attention.checkpoint.dtype, torch.float32)
     means, norms = (torch.zeros(n_layers, n, n, dtype=dtype) for _ in range(2))
@@ -273,7 +273,7 @@ def _patterns(
 
 
 def _rollout(patterns: Tensor, units: Positions, residual: float) -> Tensor:
-    """Rolled out over tokens, then merged into units; in the number format of the patterns."""
+    """Roll out over tokens, then merge into units, in the patterns' dtype."""
     mixed = (mixed_with_identity(pattern.double(), residual) for pattern in patterns)
     rolled = patterns.new_empty(len(patterns), len(units), len(units))
     for layer, matrix in enumerate(rolled_out(mixed)):
@@ -299,7 +299,7 @@ def _flows(
 def _summaries(
     units: Positions, uniform: Sequence[Tensor], residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
 ) -> tuple[tuple[LayerShares, ...], Tensor]:
-    """What can be said of each layer, and the rollout of uniform attention, [n, n] a layer, up to the last of these."""
+    """Summaries of all layers, and the rollout of uniform attention, [n, n], up to the last."""
     rolled = rolled_out(mixed_with_identity(pattern, residual) for pattern in uniform)
     layers = []
     for layer, (matrix, error) in enumerate(zip(rolled, errors, strict=True)):
@@ -312,6 +312,6 @@ def _summaries(
 
 
 def _on_sinks(matrix: Tensor, units: Positions) -> float | None:
-    """Mean over content positions of what lies on sinks; None where there is no content."""
+    """Mean share of sinks over content positions; None without content."""
     sink = torch.tensor(units.sink)
     return None if sink.all() else float(matrix[~sink][:, sink].double().sum(1).mean())

@@ -1,4 +1,4 @@
-"""How a rollout is told: the document, the tables, and the sentences that figures and tables share."""
+"""JSON, CSV and tables of a rollout, and sentences shared with its figures."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from attnviz.present.tables import Column, column_table, error, left_out, notes,
 from attnviz.present.view import View, ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
-"""By method, its name for people."""
+"""Display names of methods."""
 
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
@@ -39,13 +39,13 @@ def last_layer(result: Rollout) -> str:
 
 
 def how(result: Rollout) -> str:
-    """Which layers were multiplied, and how the residual enters."""
+    """Sentence on the layers multiplied and the share of the residual."""
     share, layers = result.options.residual, f"layers 0 to {result.layer}" if result.layer else "layer 0"
     return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
 
 
 def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
-    """How far two rows of the rollout still differ, on request without what else; empty where there is one row."""
+    """Sentence on the distance between rows of the rollout, long or short; '' for a single row."""
     last = result.layers[-1].rows_apart
     rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
     if rollout is None or norms is None or uniform is None:
@@ -65,7 +65,7 @@ def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
 
 
 def sink_sentence(result: Rollout) -> str:
-    """How much of the rollout lies on sinks; empty where that cannot be measured."""
+    """Sentence on the share of sinks in the rollout; '' if not measurable."""
     last, unit = result.layers[-1].sink, result.units.name
     rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
     if rollout is None or norms is None or uniform is None:
@@ -77,7 +77,7 @@ def sink_sentence(result: Rollout) -> str:
 
 
 def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
-    """What the flow is, and how much it tells inputs apart; empty where it was not found."""
+    """Sentence on the flow and how far it separates inputs; '' without a flow."""
     if flows is None:
         return ""
     positive = flows[flows > 0]
@@ -161,7 +161,7 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
 
 
 def _ranked_inputs(result: Rollout) -> list[Column[int]]:
-    """By rank, from 0, the input tokens of the chosen token: a column a method, each with a ranking of its own."""
+    """Table of the chosen token's inputs by rank, a column per method, each ranked by itself."""
     labels = result.units.labels
     rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
@@ -189,7 +189,7 @@ _LAYER_COLUMNS: list[Column[LayerShares]] = [
     Column("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
 ]
 
-REPORT = CommandSpec[Rollout](
+SPEC = CommandSpec[Rollout](
     content=_content,
     columns=(
         "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",

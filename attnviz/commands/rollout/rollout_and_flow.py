@@ -1,4 +1,4 @@
-"""Attention rollout and attention flow: how much of each input token has come, through all layers, to each position.
+"""Attention rollout and attention flow: the share of each input token at each position, through all layers.
 
 Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. Of layer l let A be the mean pattern of
 the heads, rows = queries. What a position passes on is part attention, part its own vector (the residual)::
@@ -35,9 +35,9 @@ _WHOLE = 1 << 30
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
-    """What each position passes on, [.., n, n], rows sum to 1: attention, and itself by the residual, 0-1.
+    """Mix patterns, [.., n, n], with the identity by the share ``residual``, 0-1; rows sum to 1.
 
-    Rows of the patterns, [.., n, n], sum to 1 up to rounding, which is divided out here.
+    Rows of the patterns sum to 1 up to rounding, which is divided out.
     """
     shares = patterns / patterns.sum(-1, keepdim=True)
     identity = torch.eye(patterns.shape[-1], dtype=patterns.dtype, device=patterns.device)
@@ -45,7 +45,7 @@ def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
 
 
 def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The rollout up to each layer, [n, n] in float64, of what :func:`mixed_with_identity` gives, first layer first.
+    """Yield the rollout up to each layer, [n, n] in float64, from :func:`mixed_with_identity`, first layer first.
 
     Row = position at the layer's output, column = input token; rows sum to 1.
     """
@@ -53,12 +53,12 @@ def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
-    """Norms of what attention adds, heads summed, [rows, n], query by key; and its output without b_O, [rows, d_model].
+    """Norms of weighted values, heads summed, [rows, n], query by key; and the output without b_O, [rows, d_model].
 
     Args:
         pattern: rows of it, [n_heads, rows, n], axes head, query, key.
         transformed: f_h(x_k), [n_heads, n, d_model], axes head, key.
-        at_once: numbers to hold at once; queries are taken in blocks, so that memory does not grow with n².
+        at_once: numbers in memory at once; queries are taken in blocks, so that memory does not grow with n².
     """
     n, d_model = transformed.shape[1:]
     n_queries = pattern.shape[1]
@@ -74,9 +74,9 @@ def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) 
 
 
 def norm_patterns(norms: Tensor) -> Tensor:
-    """Norms of what attention adds, [.., n, n], query by key, as a pattern whose rows sum to 1.
+    """Norms of weighted values, [.., n, n], query by key, as a pattern whose rows sum to 1.
 
-    A query to which attention adds nothing at all keeps itself: its row is that of the identity.
+    The row of a query with zero norms is that of the identity.
     """
     totals = norms.sum(-1, keepdim=True)
     identity = torch.eye(norms.shape[-1], dtype=norms.dtype, device=norms.device)
@@ -84,7 +84,7 @@ def norm_patterns(norms: Tensor) -> Tensor:
 
 
 def rows_apart(matrix: Tensor) -> float | None:
-    """How much two rows, which sum to 1, differ on average: mean total variation distance over all pairs, 0-1.
+    """Mean total variation distance over all pairs of rows, which sum to 1; 0-1.
 
     Half the sum of absolute differences: 0 where all rows are alike, 1 where no two have a column in common; None where
     there is only one row. The sum over pairs is taken column by column over sorted values, so that it takes no
@@ -94,8 +94,8 @@ def rows_apart(matrix: Tensor) -> float | None:
     if n < 2:
         return None
     ordered = matrix.double().sort(dim=0).values
-    places = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
-    over_pairs = ((2 * places - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
+    ranks = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
+    over_pairs = ((2 * ranks - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
     return max(0.0, float(over_pairs) / (n * (n - 1)))
 
 
@@ -121,15 +121,15 @@ def maximum_flows(mixed: NDArray[Any], query: int) -> NDArray[np.float64]:
     n = mixed.shape[-1]
     if len(mixed) == 1:  # an idle layer above it leaves every flow as it is
         mixed = np.concatenate([mixed, np.eye(n, dtype=mixed.dtype)[None]])
-    n_layers, places = len(mixed), np.arange(n)
+    n_layers, positions = len(mixed), np.arange(n)
     capacities = np.rint(mixed * np.float64(_WHOLE)).astype(np.int32)
     sink = 1 + (n_layers - 1) * n
-    above, below, sizes = [np.zeros(n, np.int64)], [1 + places], [capacities[-1, query]]
+    above, below, sizes = [np.zeros(n, np.int64)], [1 + positions], [capacities[-1, query]]
     for step, layer in enumerate(range(n_layers - 2, 0, -1)):
-        above.append(np.repeat(1 + step * n + places, n))
-        below.append(np.tile(1 + (step + 1) * n + places, n))
+        above.append(np.repeat(1 + step * n + positions, n))
+        below.append(np.tile(1 + (step + 1) * n + positions, n))
         sizes.append(capacities[layer].ravel())
-    above.append(sink - n + places)
+    above.append(sink - n + positions)
     below.append(np.full(n, sink))
     sizes.append(np.ones(n, np.int32))
     edges = tuple(np.concatenate(parts) for parts in (above, below, sizes))

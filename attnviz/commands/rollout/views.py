@@ -26,11 +26,11 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_BARS = 40
-"""Input tokens that a picture of bars shows at most."""
+"""Most input tokens in a picture of bars."""
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.99
@@ -40,7 +40,7 @@ _ROW, _PANEL, _ABOVE, _HIGHEST = 0.13, 1.5, 0.45, 6.5
 
 
 def _plan_last(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """The mean attention of the layer shown beside the rollouts up to it, and the flows where there are all."""
+    """Plan the mean attention of the layer shown, the rollouts up to it, and the flows if all were found."""
     attention = f"attention of layer {result.layer}"
     tiles = [
         _tile(f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", result.means[-1], attention),
@@ -59,7 +59,7 @@ def _plan_last(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
 
 
 def _plan_layers(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
-    """The rollouts up to each layer, from weights and from norms."""
+    """Plan the rollouts up to each layer, from weights and from norms."""
     groups = [
         (heading, [_tile(f"layer {layer}", matrix, f"L{layer}") for layer, matrix in enumerate(matrices)])
         for heading, matrices in (("Rollout up to each layer", result.weights), ("Norm rollout", result.norms))
@@ -80,8 +80,8 @@ def _tiles(
     result: Rollout, style: Style, stem: str, groups: Sequence[tuple[str, Sequence[Tile]]], target: float, *,
     title: str, said: str, subject: str,
 ) -> TilesPlan:  # fmt: skip
-    """All on one scale, which ends where nearly all shares are below; each tile pooled as its size asks for."""
-    of, units = result.facts, result.units
+    """Plan tiles on one scale that covers nearly all shares."""
+    of, units = result.figure_context, result.units
     pooled, _ = tile_pooling(units.labels, [len(group) for _, group in groups], target, style)
     tiles = tuple(
         (heading, tuple(replace(tile, values=max_pool(tile.values, pooled)) for tile in group))
@@ -114,17 +114,17 @@ def _tiles(
 
 @dataclass(frozen=True)
 class BarsPlan(PagePlan):
-    """How one token's attention is shared among the m input tokens shown, in the order of the text."""
+    """Shares of one token's attention among the m input tokens shown, in the order of the text."""
 
     labels: tuple[str, ...]  # with positions
-    muted: tuple[bool, ...]  # labels that stand back: special tokens and other sinks
-    # by method, its name, the shares [m], and what uniform attention would give (None: not known)
+    muted: tuple[bool, ...]  # grey labels: special tokens and other sinks
+    # by method: name, shares [m], and those of uniform attention (None: unknown)
     panels: tuple[tuple[str, Array, Array | None], ...]
 
 
 def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
-    """The shares of the input tokens in the chosen output token, a panel a method."""
-    inputs, units, of = result.inputs, result.units, result.facts
+    """Plan the shares of the input tokens in the chosen output token, a panel per method."""
+    inputs, units, of = result.inputs, result.units, result.figure_context
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}
     most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.style)[0]))
     rows = _most_telling([row for name, row in measured.items() if name != "flow"], most)
@@ -165,20 +165,20 @@ def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
 
 
 def _most_telling(rows: Sequence[Tensor], most: int) -> list[int]:
-    """The inputs that each method ranks first, second, and so on, until there are enough; in the order of the text."""
+    """Top-ranked inputs of all methods, rank by rank until there are enough; in the order of the text."""
     orders = [row.argsort(descending=True, stable=True).tolist() for row in rows]
     ranked = dict.fromkeys(position for same_rank in zip(*orders, strict=True) for position in same_rank)
     return sorted(list(ranked)[:most])
 
 
 def _panel_rows(panels: int, style: Style) -> tuple[int, int]:
-    """Rows of panels, and panels in a row."""
+    """Number of rows of panels, and of panels in a row."""
     columns = panels if style.width is None else max(1, min(panels, int((style.width - 0.7) / 1.05)))
     return -(-panels // columns), columns
 
 
 def _bars_figure(plan: BarsPlan, style: Style, _: bool = False) -> Figure:
-    """A new figure with the panels of the plan side by side, in rows where the page is narrow."""
+    """A new figure with the panels of the plan, in several rows on a narrow page."""
     width = page_width(style, (len(plan.panels) + 0.5) * _PANEL + 2 * MARGIN)
     rows, columns = _panel_rows(len(plan.panels), style)
     with figure_style():
@@ -194,19 +194,19 @@ def _bars_figure(plan: BarsPlan, style: Style, _: bool = False) -> Figure:
 
 
 def _draw_bars(ax: Axes, plan: BarsPlan, number: int, style: Style, *, labelled: bool) -> None:
-    """The bars of one method, the first input token at the top."""
+    """Draw the bars of one method, the first input token at the top."""
     name, values, uniform = plan.panels[number]
-    places = np.arange(len(values))
-    ax.barh(places, values, height=0.72, color=_BAR[style.theme], linewidth=0)
+    rows = np.arange(len(values))
+    ax.barh(rows, values, height=0.72, color=_BAR[style.theme], linewidth=0)
     properties: dict[str, Any] = {"ha": "right", "va": "center_baseline", "size": 6.5, "color": style.greys.ink}
-    for place, value in enumerate(values):
-        ax.text(1, place, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **properties)
+    for row, value in enumerate(values):
+        ax.text(1, row, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **properties)
     largest = max(float(row.max()) for row in (values, uniform) if row is not None) or 1.0
-    ax.set(xlim=(0, 1.38 * largest), ylim=(len(places) - 0.5, -0.5), facecolor="none")
+    ax.set(xlim=(0, 1.38 * largest), ylim=(len(rows) - 0.5, -0.5), facecolor="none")
     if uniform is not None:
-        ax.vlines(uniform, places - 0.42, places + 0.42, color=_UNIFORM, linewidth=1.4)
+        ax.vlines(uniform, rows - 0.42, rows + 0.42, color=_UNIFORM, linewidth=1.4)
     named: dict[str, Any] = {"fontsize": 7, "family": font_families(plan.labels), "parse_math": False}
-    ax.set_yticks(places if labelled else [], plan.labels if labelled else [], **named)
+    ax.set_yticks(rows if labelled else [], plan.labels if labelled else [], **named)
     for label, muted in zip(ax.get_yticklabels(), plan.muted, strict=False):
         label.set_color(style.greys.muted if muted else style.greys.ink)
     ax.set_xticks([])

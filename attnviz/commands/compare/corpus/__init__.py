@@ -1,1 +1,1 @@
-"""The form ``attnviz compare --corpus``: how differently the heads of two models attend, over many texts."""
+"""The form ``attnviz compare --corpus``: differences of all heads of two models over many texts."""

@@ -1,4 +1,4 @@
-"""Compare every head of two models over a corpus: the mean distance with an interval, beside two yardsticks.
+"""Compare every head of two models over a corpus: mean distance with interval, noise level and maximum.
 
 Of one text the distance of a head is the one of :mod:`attnviz.commands.compare.measure`, the square root of the mean
 Jensen-Shannon divergence over its queries. Over a corpus it is the mean over texts, with an interval from a bootstrap
@@ -45,19 +45,19 @@ _MOST_WEIGHTS = 1 << 26
 
 @dataclass(frozen=True)
 class HeadChange:
-    """How differently one head attends in two models over a corpus.
+    """Difference of one head between two models over a corpus.
 
     Attributes:
         rank: 1 for the head that differs most.
         distance: mean over texts of the Jensen-Shannon distance, root nats, 0 to 0.833.
         interval: of it, at 0.05 over all heads together (Bonferroni); None where there are too few texts.
         divergence, total_variation: means over texts; as for :class:`attnviz.commands.compare.measure.HeadDifference`.
-        noise: the same distance between two passes of A with dropout; None where A has none.
-        above_noise: the interval of distance less noise, paired by text; of the distance where there is no noise.
-        p: one-sided, of no more distance than noise; None where there are too few texts.
+        noise: the same distance between two passes of A with dropout; None without dropout in A.
+        above_noise: interval of distance minus noise, paired by text; without noise that of the distance.
+        p: one-sided, of no more distance than noise; None with too few texts.
         q: its false discovery rate over all heads (Benjamini-Yekutieli 2001).
         changed: whether the head differs by more than noise: both intervals above it, and q at most 0.05.
-        before, after: its clearest role on this corpus in A and in B; None where it passes none.
+        before, after: its clearest role on this corpus in A and in B; None if none passes.
     """
 
     id: HeadId
@@ -76,7 +76,7 @@ class HeadChange:
 
     @property
     def role_changed(self) -> bool:
-        """Whether its clearest role is another one in B."""
+        """Whether the clearest role differs in B."""
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
 
@@ -91,11 +91,11 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         seed: of everything random.
         verifications: of A and of B.
         texts_verified: on how many texts.
-        parser: that found relations where the corpus has none; None without one.
+        parser: the parser of a corpus without trees; None without one.
         heads: one entry a head, the most different first.
-        largest: the largest distance that is possible, the mean over texts: in a causal model the first token of a
+        largest: mean over texts of the largest possible distance: in a causal model the first token of a
             text sees itself alone and cannot differ.
-        dropout: probability of dropout of hidden states in A, the largest of any module; 0 where it has none.
+        dropout: probability of dropout of hidden states in A, the largest of any module; 0 without dropout.
     """
 
     command: ClassVar[str] = "compare.corpus"
@@ -121,7 +121,7 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
 
     @property
     def judged(self) -> bool:
-        """Whether there are texts enough for intervals and verdicts."""
+        """Whether there are enough texts for intervals and verdicts."""
         return self.texts >= ENOUGH_TEXTS
 
     @property
@@ -131,7 +131,7 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
 
     @property
     def source(self) -> str:
-        """The corpus and how much of it was read, on a line."""
+        """One line: the corpus and how much of it was read."""
         counts = f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"
         return f"{visible(self.corpus.path.name)} ({counts})"
 
@@ -176,8 +176,8 @@ def compare_corpus(
         device_map: likewise, of one process.
         dtype: likewise.
         unfinished: as for :func:`attnviz.profile_heads`.
-        progress: told how many texts are done, and about how many there are.
-        warn: told of each text that was left out because the models cannot read it.
+        progress: callback with how many texts are done, and about how many there are.
+        warn: callback for each text that was left out because the models cannot read it.
 
     Returns:
         the comparison; None in all processes but the first.
@@ -210,11 +210,11 @@ def compare_corpus(
 def _opened(
     model: Model, device: str | None, device_map: DeviceMap | Path | None, dtype: str | None, process: Process
 ) -> Checkpoint:
-    """The model; device and number format are for models by name."""
+    """Open a model; device and dtype are for models by name."""
     if not isinstance(model, str | Path | Source):
         return open_checkpoint(model)[0]
-    place = own_device(process, device or "auto", device_map)
-    return open_checkpoint(model, device=place, dtype=dtype, device_map=device_map)[0]
+    own = own_device(process, device or "auto", device_map)
+    return open_checkpoint(model, device=own, dtype=dtype, device_map=device_map)[0]
 
 
 class _Run:
@@ -233,17 +233,17 @@ class _Run:
         self.run = LongRun(settings, parts, self.count, self.prepared)
 
     def prepared(self, text: Text) -> Text | None:
-        """A text with its words and relations; None for a tree of another size."""
+        """Encode a text with words and relations; None if its tree has another size."""
         return ready(text, self.settings.parse)
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
-        """One batch of the corpus, through both models."""
+        """Run one batch of the corpus through both models."""
         _check_same_tokens(self.models[1], batch)
         for piece in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
             self._count_piece(piece)
 
     def _count_piece(self, batch: Batch) -> None:
-        """One batch through both models, and twice through A with dropout."""
+        """Run a batch through both models, and twice through A with dropout."""
         weights = text_weights(self.settings.seed, [item.source.number for item in batch.items])
         self.tally.begin(batch, weights, self.models[0].architecture.causal)
         kept: dict[int, Tensor] = {}  # of A, until B comes
@@ -276,7 +276,7 @@ class _Run:
             record_attention(a, batch.inputs, compare, torch.inf)
 
     def result(self) -> CorpusComparison | None:
-        """Measure, and from the sums of all processes to heads, in the first."""
+        """Measure, merge all processes and judge the heads; None in all processes but the first."""
         self.run.measure()
         if not self.run.gather():
             return None
@@ -299,22 +299,22 @@ class _Run:
         before, after = (clearest_roles(*tallies, ids) for tallies in self.roles)
         heads = []
         for rank, id in enumerate(ranked, start=1):
-            found, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
+            test, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
             noise = values.get("noise")
             heads.append(
                 HeadChange(
                     HeadId(model.layers[id.layer], id.head), rank, values["distance"],
-                    None if found is None else (max(0.0, found.interval[0]), found.interval[1]), values["divergence"],
-                    values["total_variation"], noise, found and found.difference, found and found.p, q.get(id),
-                    found is not None and q[id] <= ERROR_RATE
-                    and found.interval[0] > (noise or 0.0) and found.difference[0] > 0,
+                    None if test is None else (max(0.0, test.interval[0]), test.interval[1]), values["divergence"],
+                    values["total_variation"], noise, test and test.difference, test and test.p, q.get(id),
+                    test is not None and q[id] <= ERROR_RATE
+                    and test.interval[0] > (noise or 0.0) and test.difference[0] > 0,
                     before[id], after[id],
                 )
             )  # fmt: skip
         return tuple(heads)
 
     def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor], n_texts: int) -> dict[HeadId, Evidence]:
-        """Of each head, the intervals of its distance and of its distance less noise, over all heads together."""
+        """Intervals of each head's distance, and of distance minus noise, at a level over all heads together."""
         noise = means.get("noise", torch.zeros_like(means["distance"]))
         numbers = torch.stack([means["distance"], noise, *self.tally.errors()])
         evidence = {}
@@ -325,13 +325,13 @@ class _Run:
 
 
 def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:
-    """Refuse a text that B reads as other tokens than A."""
+    """Raise TextError if A and B tokenise the text differently."""
     others = encode(b, [item.source for item in batch.items])
     for item, other in zip(batch.items, others, strict=True):
         if (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
             pairs = zip([*item.ids, None], [*other.ids, None], strict=False)
-            place = next((place for place, (one, two) in enumerate(pairs) if one != two), 0)
+            position = next((index for index, (one, two) in enumerate(pairs) if one != two), 0)
             raise TextError(
-                f"{item.source.place}: the models read the text differently, from token {place} on ({len(item)} and "
+                f"{item.source.place}: the models read the text differently, from token {position} on ({len(item)} and "
                 f"{len(other)} tokens); expected models with the same tokenizer."
             )

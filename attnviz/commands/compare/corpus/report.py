@@ -1,4 +1,4 @@
-"""How a comparison over a corpus is told: JSON, CSV, sentences, and the heads that differ most with both yardsticks."""
+"""JSON, CSV and tables of a comparison over a corpus."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,24 +16,24 @@ from attnviz.models.wording import counted, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
 from attnviz.present.view import View, ViewOptions
 
 
 def side_lines(result: CorpusComparison) -> list[str]:
-    """What A and B are, and what they read, a line each."""
+    """Lines that name A, B and the corpus."""
     first, second = model_names(result.first, result.second)
     return [f"A: {first}", f"B: {second}", f"corpus: {result.source}"]
 
 
 def sides_in_words(result: CorpusComparison) -> str:
-    """The same, for a caption."""
+    """A, B and the corpus for a caption."""
     first, second = model_names(result.first, result.second)
     return f"A being {first} and B {second}, over the corpus {result.source}"
 
 
 def changed_line(result: CorpusComparison) -> str:
-    """How many heads changed, or why that cannot be said."""
+    """Sentence on how many heads changed, or why there is no verdict."""
     if not result.judged:
         return f"Too few texts to say which heads changed: {counted(result.texts, 'text')}, expected {ENOUGH_TEXTS}"
     beyond = "by more than dropout" if result.dropout else "at all (no dropout to compare with)"
@@ -97,7 +97,7 @@ def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Itera
         Column("Head", lambda head: head.id, left=True),
         Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
         Column("Interval", lambda head: _interval(head.interval), optional=2),
-        Column("Dropout", lambda head: "–" if head.noise is None else f"{head.noise:.3f}"),
+        Column("Dropout", lambda head: number(head.noise, 3)),
         Column("Changed", lambda head: ("yes" if head.changed else "no") if result.judged else "–", left=True),
         Column("Role (A → B)", _roles, left=True, least=12),
         Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=3),
@@ -147,7 +147,7 @@ def _notes(result: CorpusComparison) -> Text:
     )
 
 
-REPORT = CommandSpec(
+SPEC = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "rank", "distance", "low", "high", "divergence", "total_variation", "noise", "p", "q",
@@ -165,4 +165,4 @@ REPORT = CommandSpec(
     same=("attnviz", "models", "corpora", "seed"),
     all_selected=True,
 )  # fmt: skip
-"""How a comparison over a corpus is told."""
+"""The command's presentation."""

@@ -1,4 +1,4 @@
-"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it; and dropout as a yardstick."""
+"""Tallies of a comparison over a corpus, and dropout as its noise level."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ _NAMES = ("distance", "divergence", "total_variation")
 
 
 class DifferenceTally(SumTally):
-    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts."""
+    """Sums of every head's distances, and of dropout noise on the same texts, with bootstrap samples over texts."""
 
     def __init__(self, n_layers: int, n_heads: int, replicates: int = REPLICATES) -> None:
         shape = 1 + replicates, n_layers, n_heads
         super().__init__(texts=(1 + replicates,), largest=(1,), **dict.fromkeys((*_NAMES, "noise"), shape))
-        self.dropout = 0.0  # probability of what was dropped, the largest of any module; 0: no noise was measured
+        self.dropout = 0.0  # dropout probability, the largest of any module; 0: no noise was measured
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
-        """Take up a batch; ``weights`` as for :func:`attnviz.measures.bootstrap.text_weights`."""
+        """Begin a batch; ``weights`` as for :func:`attnviz.measures.bootstrap.text_weights`."""
         self._valid, self._weights = batch.valid, weights
         self._counts["texts"] += weights.sum(1)
         for item in batch.items:  # a query that sees one key alone attends to it in any model
@@ -51,21 +51,21 @@ class DifferenceTally(SumTally):
             self._counts[name][:, layer] += self._weights @ values
 
     def add_noise(self, layer: int, first: Tensor, second: Tensor) -> None:
-        """The same of two passes with dropout."""
+        """Compare one layer's patterns of two passes with dropout."""
         self._counts["noise"][:, layer] += self._weights @ differences(first, second, self._valid)[0].sqrt()
 
     def state(self) -> dict[Any, Any]:
-        """What was counted so far."""
+        """The sums so far."""
         return {**super().state(), "dropout": self.dropout}
 
     def merge(self, state: dict[Any, Any]) -> None:
-        """Add what another tally of the same shape counted."""
+        """Add the sums of another tally of the same shape."""
         self.dropout = max(self.dropout, state["dropout"])
         super().merge({name: state[name] for name in self._counts})
 
     @property
     def largest(self) -> float:
-        """The mean over texts of the largest distance that is possible."""
+        """Mean over texts of the largest possible distance."""
         return float(self._counts["largest"] / self._counts["texts"][0])
 
     def _samples(self, name: str) -> Tensor:
@@ -77,7 +77,7 @@ class DifferenceTally(SumTally):
         return {name: self._samples(name)[0] for name in (*_NAMES, *["noise"] * bool(self.dropout))}
 
     def errors(self) -> tuple[Tensor, Tensor]:
-        """Standard errors of the distance, and of distance less noise on the same texts, [n_layers, n_heads] each."""
+        """Standard errors of the distance, and of distance minus noise on the same texts, [n_layers, n_heads] each."""
         distance, noise = self._samples("distance")[1:], self._samples("noise")[1:]
         return standard_error(distance), standard_error(distance - noise)
 
@@ -85,8 +85,8 @@ class DifferenceTally(SumTally):
 def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
 
-    From patterns of both sides, [batch, n_heads, n, n], rows sum to 1, and where there is a token, boolean [batch, n];
-    [batch, n_heads] each, float64, on the CPU.
+    From patterns of both sides, [batch, n_heads, n, n], rows sum to 1, and the mask of tokens, boolean [batch, n].
+    Returns [batch, n_heads] each, float64, on the CPU.
     """
     device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
     p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
@@ -96,7 +96,7 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
 
 
 def role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
-    """What tells what each head does on the corpus, as ``profile`` counts it."""
+    """Tallies of roles, as of ``profile``."""
     shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
     return StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal)
 
@@ -104,7 +104,7 @@ def role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
 def clearest_roles(
     statistics: StatisticsTally, relations: RelationTally, heads: Sequence[HeadId]
 ) -> dict[HeadId, Role | None]:
-    """The role of the largest error reduction of each head, without an untrained copy; None where it passes none."""
+    """Each head's role of the largest error reduction, judged without an untrained copy; None if none passes."""
     candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
     passed = passed_by_head(judged_roles(candidates, {}), heads)
     return {head: next(iter(roles), None) for head, roles in passed.items()}
@@ -112,13 +112,13 @@ def clearest_roles(
 
 @contextmanager
 def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> Iterator[set[float]]:
-    """While the block runs, the model drops parts of its hidden states as in training, though it is in eval mode.
+    """Turn dropout of hidden states on inside the block, though the model is in eval mode.
 
-    The model's own ``nn.Dropout`` modules do it. Attention weights are not dropped, so that each row still sums to 1.
-    What is dropped of a text depends on the seed, on which draw it is and on the text's number, not on the batch.
+    It goes by the model's own ``nn.Dropout`` modules. Attention weights are not dropped, so that rows sum to 1.
+    The mask of a text depends on the seed, the draw and the text's number, not on the batch.
 
     Yields:
-        the probabilities of what was dropped so far; empty after a pass where the model drops nothing.
+        the dropout probabilities seen so far; empty after a pass if the model has no dropout.
     """
     dropped: set[float] = set()
     generators = [named_generator(f"dropout:{seed}:{draw}:{item.source.number}") for item in batch.items]

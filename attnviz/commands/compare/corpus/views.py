@@ -1,4 +1,4 @@
-"""The figures of a comparison over a corpus: the map of mean distances, and all heads ranked beside the yardsticks."""
+"""The figures of a comparison over a corpus: map of mean distances, and heads ranked beside noise and maximum."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted
-from attnviz.present.facts import sentence
+from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _NOISE = "#D55E00"
 _ROOM = 1.3
 _ID_INCHES, _AXES_SHARE = 0.11, 0.85
-"""Inches from one id to the next at least, and share of the figure's width that the Axes have, about."""
+"""Least distance of ids in inches, and rough share of the Axes in the figure's width."""
 
 
 def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Mean distance of every head, those that changed outlined."""
+    """Plan the map of mean distances, changed heads outlined."""
     heads = result.heads
     distances = np.zeros((result.first.n_layers, result.first.n_heads))
     for head in heads:
@@ -62,7 +62,7 @@ def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]
 
 @dataclass(frozen=True)
 class _RankedPlan(PagePlan):
-    """Heads, the most different first, and the largest distance that is possible."""
+    """Heads, the most different first, and the largest possible distance."""
 
     heads: tuple[HeadChange, ...]
     largest: float
@@ -90,7 +90,7 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
 
 
 def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
-    """Draw distances by rank with intervals and both yardsticks; returns the dots."""
+    """Draw distances by rank with intervals, dropout noise and maximum; returns the dots."""
     greys, (strong, pale) = style.greys, _blues(style)
     x, y = np.arange(1, len(plan.heads) + 1), np.array([head.distance for head in plan.heads])
     highs = [head.interval[1] for head in plan.heads if head.interval]
@@ -99,12 +99,12 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     top = min(top * _ROOM, plan.largest * 1.08)
     ends = [(at, *head.interval) for at, head in zip(x, plan.heads, strict=True) if head.interval]
     if ends:
-        places, low, high = zip(*ends, strict=True)
-        ax.vlines(places, low, high, colors=greys.muted, lw=0.8, zorder=2)
+        ranks, low, high = zip(*ends, strict=True)
+        ax.vlines(ranks, low, high, colors=greys.muted, lw=0.8, zorder=2)
     size = float(np.clip(1400 / len(x), 5, 26))
     if noise:
-        places, values = zip(*noise, strict=True)
-        ax.scatter(places, values, s=size, marker="_", color=_NOISE, lw=1, zorder=3)
+        ranks, values = zip(*noise, strict=True)
+        ax.scatter(ranks, values, s=size, marker="_", color=_NOISE, lw=1, zorder=3)
     colours = [strong if head.changed else pale for head in plan.heads]
     dots = ax.scatter(x, y, s=size, c=colours, edgecolors=greys.paper, lw=0.3, zorder=4)
     ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
@@ -120,7 +120,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
 
 
 def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
-    """The ids of changed heads, the most different first, as far as there is room for them side by side."""
+    """Write the ids of changed heads that fit side by side, the most different first."""
     page = ax.get_figure(root=True)
     assert page is not None
     apart, last = _ID_INCHES * (len(heads) + 1) / (_AXES_SHARE * page.get_figwidth()), -math.inf
@@ -133,14 +133,14 @@ def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
 
 
 def _name_largest(ax: Axes, largest: float, top: float, style: Style) -> None:
-    """The largest possible distance as a line, or where it lies if that is above the Axes."""
-    text, place = f"largest possible {largest:.2f}", top
+    """Draw the largest possible distance as a line, or a note if it lies above the Axes."""
+    text, height = f"largest possible {largest:.2f}", top
     if largest <= top:
         ax.axhline(largest, color=style.greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
-        place = largest
+        height = largest
     else:
         text += " ↑"
-    ax.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(-2, -3), textcoords="offset points",
+    ax.annotate(text, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, -3), textcoords="offset points",
                 ha="right", va="top", fontsize=7, color=style.greys.ink)  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _ranked_figure(plan: _RankedPlan, style: Style, vector: bool = False) -> Fig
 
 
 def _blues(style: Style) -> tuple[str, str]:
-    """Of heads that changed and of others: a strong and a pale colour of the scale."""
+    """Colours of changed heads (strong) and of others (pale)."""
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 

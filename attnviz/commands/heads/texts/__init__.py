@@ -1,1 +1,1 @@
-"""The form ``attnviz heads --each-line``: several texts in one run, and what varies between them."""
+"""The form ``attnviz heads --each-line``: several texts in one run, and the spread between them."""

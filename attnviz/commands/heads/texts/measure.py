@@ -1,4 +1,4 @@
-"""Several texts, one analysis each: statistics of every head with their spread over the texts."""
+"""Analyse several texts: statistics of every head with their spread."""
 
 import math
 from collections import Counter
@@ -34,12 +34,12 @@ MOST_TEXTS = 6
 
 @dataclass(frozen=True)
 class Spread:
-    """One number of one head over the texts that have it; each text counts alike.
+    """Spread of one statistic of one head over the texts that have it, equally weighted.
 
     Attributes:
         n: texts on which it can be measured.
-        mean, least, largest: over these; None where there are none.
-        sd: standard deviation between texts, with n - 1 below; None where there are fewer than two.
+        mean, least, largest: over these; None without any.
+        sd: standard deviation between texts, with n - 1 below; None for fewer than two.
     """
 
     n: int
@@ -50,7 +50,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread":
-        """That of these values, without those that could not be measured."""
+        """Spread of these values, without None."""
         known = [value for value in values if value is not None]
         if not known:
             return cls(0, None, None, None, None)
@@ -62,10 +62,10 @@ class OneText:
     """One of the texts.
 
     Attributes:
-        place: where it stands, ``FILE:LINE``; None for a text of a list.
+        place: its location, ``FILE:LINE``; None for a text of a list.
         n_tokens: tokens that the model reads.
         cut: tokens that were cut off.
-        pattern_error, output_error: how closely its heads reproduce the model, at worst.
+        pattern_error, output_error: largest errors of verification.
     """
 
     text: str
@@ -77,7 +77,7 @@ class OneText:
 
     @property
     def folder(self) -> str:
-        """The name of the folder that its own results go to; texts that are equal share it."""
+        """Name of the folder of its own results, which equal texts share."""
         return text_folder([self.text])
 
 
@@ -86,10 +86,10 @@ class HeadSpread:
     """One head over all texts.
 
     Attributes:
-        labels: how many texts give it which label, the most frequent first.
-        score: of the pattern behind the most frequent label, over the texts with this label.
+        labels: number of texts by label, the most frequent first.
+        score: of the most frequent label's pattern, over the texts with this label.
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
-        uniform: the same under uniform attention, the mean over texts; only of those for which it is defined.
+        uniform: mean over texts under uniform attention; only of statistics for which it is defined.
     """
 
     id: HeadId
@@ -100,22 +100,22 @@ class HeadSpread:
 
     @property
     def label(self) -> str:
-        """The label that most texts give it."""
+        """The most frequent label."""
         return next(iter(self.labels))
 
     @property
     def rank_key(self) -> tuple[bool, int, float]:
-        """By which heads are ranked: those with a label that names a pattern, by the number of texts that give it."""
+        """Sort key: heads whose label names a pattern first, by number of texts."""
         return self.label not in (HETEROGENEOUS, TOO_SHORT), self.labels[self.label], self.score.mean or 0.0
 
 
 @dataclass(frozen=True, repr=False)
 class TextsAnalysis(Result, OfHeads[HeadSpread]):
-    """What :func:`analyze_each` measured on several texts; every head of every text is verified.
+    """Result of :func:`analyze_each`; every head of every text is verified.
 
     Attributes:
         checkpoint: the model.
-        corpus: the file that the texts are of; None where there is none.
+        corpus: the file of the texts; None for a list.
         texts: in order.
         heads: one entry a head, in the model's order.
         verification: the largest errors of each layer on any text.
@@ -133,7 +133,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
 
     @property
     def source(self) -> str:
-        """Model, file and number of texts, on a line."""
+        """One line: model, file and number of texts."""
         file = [visible(self.corpus.path.name)] if self.corpus else []
         n_tokens = sum(text.n_tokens for text in self.texts)
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
@@ -167,10 +167,10 @@ def analyze_each(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> TextsAnalysis:
-    """Analyse several texts with a model that is loaded once: each by itself, and the spread of every statistic.
+    """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
-    All texts are checked before the first is measured. Memory grows by the numbers of heads alone: what is to be kept
-    of the analyses of all texts, keep in ``visit``.
+    All texts are checked before the first is measured. Analyses are dropped after ``visit``, except the first few; keep
+    there what you need.
 
     >>> pages = []
     >>> attnviz.analyze_each(  # doctest: +SKIP
@@ -195,8 +195,8 @@ def analyze_each(
         profile: likewise.
         max_new_tokens: likewise.
         memory: likewise.
-        visit: told of each text and its analysis, in order.
-        progress: told how many texts are done.
+        visit: called with each text and its analysis, in order.
+        progress: callback with how many texts are done.
         warn: as for :func:`analyze`.
 
     Raises:
@@ -246,7 +246,7 @@ def _listed(texts: Sequence[str | Text]) -> list[Text]:
 
 
 def _check(reader: Reader, lines: Sequence[Text]) -> None:
-    """Refuse the first text that the model cannot read, before anything is measured."""
+    """Raise TextError for the first text that the model cannot read."""
     for line in lines:
         try:
             reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
@@ -256,7 +256,7 @@ def _check(reader: Reader, lines: Sequence[Text]) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """What is kept of one head on one text."""
+    """Numbers of one head on one text."""
 
     id: HeadId
     label: str
@@ -274,7 +274,7 @@ def _row(head: HeadFindings, analysis: Analysis) -> _Row:
 
 
 def _spread(rows: Sequence[_Row]) -> HeadSpread:
-    """From what every text says of one head to the head."""
+    """Combine the numbers of one head over all texts."""
     labels = dict(Counter(row.label for row in rows).most_common())
     most = next(iter(labels))
     statistics = {name: Spread.of([row.statistics[name] for row in rows]) for name in rows[0].statistics}

@@ -1,4 +1,4 @@
-"""How several texts are told: JSON, CSV with a row a head and statistic, and the heads with their spread."""
+"""JSON, CSV (a row per head and statistic) and tables of several texts."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,7 +19,7 @@ _COLUMNS = (
     ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
     ("Conf", "confidence", 5), ("Distance", "distance", 6),
 )  # fmt: skip
-"""Title and statistic, and which goes first on a narrow terminal: the largest number."""
+"""Title, statistic, and order of leaving out on a narrow terminal, the largest first."""
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _entry(spread: Spread) -> dict[str, Any]:
 
 
 def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row a head and statistic."""
+    """A row per head and statistic."""
     for head in document["heads"]:
         of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
         for name, spread in head["statistics"].items():
@@ -121,7 +121,7 @@ def _notes(result: TextsAnalysis) -> Text:
     )
 
 
-REPORT = CommandSpec(
+SPEC = CommandSpec(
     content=_content,
     columns=(
         "id", "layer", "head", "label", "label_texts", "statistic", "n", "mean", "sd", "min", "max", "uniform",
@@ -132,4 +132,4 @@ REPORT = CommandSpec(
     same=("attnviz", "model", "corpora", "texts", "options", "lines"),
     extra=("heads.jsonl",),
 )  # fmt: skip
-"""How several texts are told."""
+"""The command's presentation."""

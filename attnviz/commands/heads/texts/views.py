@@ -1,4 +1,4 @@
-"""The figure of several texts: chosen heads side by side, a row of them for each text."""
+"""The figure of several texts: chosen heads side by side, a row per text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted, visible
-from attnviz.present.facts import capital, sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_HEADS = 6
@@ -34,7 +34,7 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, own))))
     n = len(result.texts)
     of = f"the first {len(shown)} of {counted(n, 'text')}" if len(shown) < n else counted(n, "text")
-    facts = shown[0].facts
+    about = shown[0].figure_context
     names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
     yield TilesPlan(
         stem="texts",
@@ -44,14 +44,14 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
             f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
             f"colour = {weight}",
             why_log,
-            facts.dropped,
-            facts.pooled(pooled),
+            about.dropped,
+            about.pooled(pooled),
         ),
         title=f"{visible(result.checkpoint.short_name)}: {counted(len(heads), 'head')} on {of}",
         notes=(
             result.source,
             "Rows attend to columns.",
-            *filter(None, [f"{capital(why_log)}." * bool(why_log), facts.dropped, facts.pooled(pooled)]),
+            *filter(None, [f"{capital(why_log)}." * bool(why_log), about.dropped, about.pooled(pooled)]),
         ),
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
@@ -62,7 +62,7 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 
 
 def _chosen(result: TextsAnalysis, choices: ViewOptions) -> list[HeadSpread]:
-    """Those selected, or of each label the clearest head, and then the clearest of all."""
+    """Selected heads, or the clearest of each label, then the clearest of all."""
     heads = result.select(choices.select)
     if choices.select:
         return heads[:_MOST_HEADS]
@@ -75,8 +75,8 @@ def _chosen(result: TextsAnalysis, choices: ViewOptions) -> list[HeadSpread]:
 
 def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pooled: int, own: bool) -> Iterator[Tile]:
     """The heads on one text, each with its label there."""
-    found = pooled_patterns(analysis, analysis.select([head.id for head in heads]), pooled, own)
-    by_id = {head.id: (head, values) for head, values in found}
+    patterns = pooled_patterns(analysis, analysis.select([head.id for head in heads]), pooled, own)
+    by_id = {head.id: (head, values) for head, values in patterns}
     for wanted in heads:
         head, values = by_id[wanted.id]
         brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)

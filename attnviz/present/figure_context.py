@@ -1,4 +1,4 @@
-"""FigureContext: what every figure, caption and table of a result must say of it, each stated once."""
+"""Model, text and unit of a result, as titles, notes and captions state them."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from attnviz.models.wording import counted, ordinal, quoted
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a result is of; titles, notes and captions are made from it.
+    """Model, text and unit of a result.
 
     Attributes:
         model: its short name, safe to show.
-        texts: as given: one, or both of a pair; none where a corpus was read.
-        n: positions of the patterns; 0 where there are none.
-        unit: what a position is: ``token`` or ``word``.
-        dropped: what is left out of pictures, and what that did to the rest; empty where nothing is.
-        sizes: of a source and a target, the last text, the positions of each; else empty.
-        generated: what the model wrote after the text; empty where it wrote nothing.
-        n_generated: its tokens.
-        n_rows: the rows of the patterns, where they are those of some positions alone; 0 for all.
+        texts: one, or both of a pair; empty for a corpus.
+        n: positions of the patterns; 0 without patterns.
+        unit: ``token`` or ``word``.
+        dropped: note on positions left out of pictures, or ''.
+        sizes: positions of source and target (the last text) in cross-attention; else empty.
+        generated: text that the model wrote after it, or ''.
+        n_generated: tokens of ``generated``.
+        n_rows: rows of the patterns if only of some positions; 0 for all.
     """
 
     model: str
@@ -66,17 +66,17 @@ class FigureContext:
         return tuple(note for note in (self.text_line, dropped, *more) if note)
 
     def named(self, every: int) -> str:
-        """That labels were left out of a picture: ``Every 4th token is named.``; empty where none was."""
+        """Note on labels left out: ``Every 4th token is named.``, or ''."""
         return "" if every == 1 else f"Every {ordinal(every)} {self.unit} is named."
 
     def pooled(self, factor: int) -> str:
-        """That a cell stands for several weights; empty where it does not."""
+        """Note on cells that stand for several weights, or ''."""
         of = f"{factor} × {factor}"
         return f"Each cell is the largest of {of} weights (pooled for drawing only)." if factor > 1 else ""
 
 
 def sentence(*parts: str) -> str:
-    """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
+    """Join the parts of a caption to a sentence; empty ones are left out, full stops inside become semicolons."""
     return (
         "; ".join(part.strip().removesuffix(".") for part in parts if part.strip()).replace("; Each ", "; each ") + "."
     )
