@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     ),
     "another scale": ("granite", "attention_scores", lambda q, k, scale: scores(q, k, 1.1 * scale)),
     "another order of groups": (
-        "cohere", "shared_by_groups", lambda x, n: x.repeat(1, n // x.shape[1], 1, 1)
+        "cohere", "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[1], 1, 1)
     ),
 }  # fmt: skip
 allowed, scores = attention.allowed_positions, attention.attention_scores

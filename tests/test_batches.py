@@ -98,8 +98,8 @@ def test_a_batch_says_what_is_token_and_what_is_content(checkpoint):
     batch = collate(checkpoint, encode(checkpoint, [sentence(WORDS), sentence(["the", "cat"])]))
     assert batch.valid.sum(1).tolist() == [len(item) for item in batch.items]
     assert batch.n_tokens == sum(len(item) for item in batch.items)
-    assert not (batch.content & ~batch.valid).any()
-    for row, item in zip(batch.content, batch.items, strict=True):
+    assert not (batch.non_sink & ~batch.valid).any()
+    for row, item in zip(batch.non_sink, batch.items, strict=True):
         assert row[: len(item)].tolist() == [not sink for sink in item.sink]
 
 

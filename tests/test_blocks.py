@@ -332,7 +332,7 @@ LATER: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
         ("gpt2", "llama"), "attention_pattern", lambda scores, allowed: torch.softmax(scores, -1) * allowed,
     ),
     "scale": (("bert", "gpt2", "llama", "t5"), "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale)),
-    "no cap": (("gemma2",), "capped", lambda scores, cap: scores),
+    "no cap": (("gemma2",), "softcap", lambda scores, cap: scores),
 }  # fmt: skip
 ROWS_OF_THE_FIRST_BLOCK: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "rows of the causal mask as if they were the first": (

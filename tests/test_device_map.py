@@ -261,8 +261,8 @@ def test_a_mask_that_is_moved_gives_its_rows_there():
     mask = _lazy_mask(**named, mask_function=causal_mask_function, device=torch.device("cpu"))
     moved: Any = mask.to(torch.device("meta"))
     assert mask.to(torch.device("cpu")) is mask
-    assert moved.of(1, 3).shape == mask.of(1, 3).shape == (1, 1, 2, 5)
-    assert moved.of(1, 3).is_meta
+    assert moved.rows(1, 3).shape == mask.rows(1, 3).shape == (1, 1, 2, 5)
+    assert moved.rows(1, 3).is_meta
 
 
 def test_the_command_reads_the_map_from_a_file(bert_folder, tmp_path):

@@ -236,20 +236,20 @@ def test_wrong_parameters_fail_verification(monkeypatch, family, name):
         run(sharp_llama(family, dtype=dtype))
 
 
-right_rotated, right_allowed, right_keys = attention.rotated, attention.allowed_positions, attention.queries_and_keys
+right_rotary, right_allowed, right_keys = attention.apply_rotary, attention.allowed_positions, attention.queries_and_keys
 
 
 def queries_one_further(x: Tensor, rotary: Rotary) -> Tensor:
     if x.shape[-3] != N_HEADS:  # keys, which have fewer heads
-        return right_rotated(x, rotary)
-    return right_rotated(torch.cat([x[..., :1, :], x], dim=-2), rotary)[..., 1:, :]
+        return right_rotary(x, rotary)
+    return right_rotary(torch.cat([x[..., :1, :], x], dim=-2), rotary)[..., 1:, :]
 
 
 def interleaved(x: Tensor, rotary: Rotary) -> Tensor:
     """Pairs (2i, 2i + 1), as GPT-J has them."""
     d = 2 * len(rotary.frequencies)
     order = torch.arange(d).view(-1, 2).T.flatten()
-    turned = right_rotated(torch.cat([x[..., :d][..., order], x[..., d:]], -1), rotary)
+    turned = right_rotary(torch.cat([x[..., :d][..., order], x[..., d:]], -1), rotary)
     return torch.cat([turned[..., :d][..., order.argsort()], turned[..., d:]], -1)
 
 
@@ -266,9 +266,9 @@ def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int,
 
 
 STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
-    "RoPE off by one": (ALL, "rotated", queries_one_further),
-    "RoPE interleaved": (ALL, "rotated", interleaved),
-    "groups in turn": (ALL, "shared_by_groups", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
+    "RoPE off by one": (ALL, "apply_rotary", queries_one_further),
+    "RoPE interleaved": (ALL, "apply_rotary", interleaved),
+    "groups in turn": (ALL, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
 }  # fmt: skip
