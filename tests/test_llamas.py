@@ -236,7 +236,11 @@ def test_wrong_parameters_fail_verification(monkeypatch, family, name):
         run(sharp_llama(family, dtype=dtype))
 
 
-right_rotary, right_allowed, right_keys = attention.apply_rotary, attention.allowed_positions, attention.queries_and_keys
+right_rotary, right_allowed, right_keys = (
+    attention.apply_rotary,
+    attention.allowed_positions,
+    attention.queries_and_keys,
+)
 
 
 def queries_one_further(x: Tensor, rotary: Rotary) -> Tensor:
