@@ -15,7 +15,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import entropy, uniform_pattern
 from attnviz.texts.batches import Batch
-from attnviz.texts.runs import Part
+from attnviz.texts.runs import Additive
 
 _MEANS = ("entropy", "distance", "confidence")
 
@@ -36,7 +36,7 @@ OFFSETS = tuple(spec.name for spec in _OFFSETS)
 """``offset:-8`` and so on: key position minus query position. How far they go is attnviz's own choice."""
 
 
-class Tally(Part, Protocol):
+class Tally(Additive, Protocol):
     """Something that is counted over batches; counts of several runs or processes add up."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
