@@ -134,10 +134,10 @@ def batches(
     batch_size: int,
     skipped: Callable[[Text, str], None] | None = None,
 ) -> Iterator[Batch]:
-    """Batches of texts of about one length, as a stream; each text is in exactly one.
+    """Batches of texts of about one length; each text is in exactly one, read as it is needed.
 
-    Batches of texts that were sorted together come in random order, not the shortest first, so that a sample of them
-    has texts of all lengths. One of them may be smaller. ``skipped`` as for :func:`encode`.
+    The batches of a stretch come in random order, not the shortest first, so that a sample of them has texts of all
+    lengths. The last one of a stretch may be smaller. ``skipped`` as for :func:`encode`.
     """
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
