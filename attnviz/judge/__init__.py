@@ -1,1 +1,1 @@
-"""From numbers to labels of a text and roles over a corpus, by one table of rules."""
+"""Labels of heads in a text and roles over a corpus, by one table of rules."""

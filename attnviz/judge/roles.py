@@ -1,4 +1,4 @@
-"""From what was measured over corpora to roles: score, baselines, intervals, threshold, verdict."""
+"""Roles of heads over corpora: score, baselines, intervals, threshold, verdict."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.estimates import (
-    Estimate,
     Evidence,
+    HeadScores,
     Interval,
     cosine_evidence,
     false_discovery,
@@ -27,17 +27,17 @@ from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.models.head_ids import HeadId, all_heads
 
 ERROR_RATE = 0.05
-"""The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
-over all roles and heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
+"""Error rate of a role's intervals over all heads together (Bonferroni), and false discovery rate over all roles and
+heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
 
 ENOUGH_INSTANCES = 30
 """Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""
 
 ENOUGH_TEXTS = 100
-"""Texts below which no verdict on a share of attention is given: their intervals cover too seldom with fewer."""
+"""Texts below which no verdict on a share of attention is given, since intervals do not reach their coverage."""
 
 ENOUGH_SEQUENCES = 30
-"""The same of random sequences, which are alike."""
+"""Random sequences below which no verdict is given."""
 
 _CORRECTED = f"at {ERROR_RATE} over all heads together (Bonferroni)"
 _STANDS = (
@@ -49,7 +49,7 @@ _STANDS_ALONE = f"and all of the interval, {_CORRECTED}; untrained heads are bro
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A role of a head, measured again on another corpus, in the same direction; it passes by the same threshold.
+    """A role of a head, measured again on another corpus, in the same direction and by the same threshold.
 
     The interval of the difference is at 0.05 over all roles that were tested again.
     """
@@ -70,21 +70,20 @@ class Role:
         role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
         score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
         baseline: the largest of ``baselines``.
-        n: what the score rests on: content positions, instances, or sequences.
-        texts: how many texts, or sequences, the intervals are over.
-        interval: of the score, corrected for the number of heads; everything from the least to the greatest possible
-            score where there are too few texts to say more.
-        difference: likewise of the score above the baseline, from paired bootstrap samples of texts; of ``broad`` above
+        n: content positions, instances, or sequences of the score.
+        texts: texts, or sequences, of the intervals.
+        interval: of the score, corrected for the number of heads; the whole range of scores with too few texts.
+        difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
             its threshold.
-        p: of a difference of 0 or less, one-sided, times the directions, or offsets, of which the best was taken.
+        p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
         q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
             too few texts.
         untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
         threshold: the rule in words, with its source.
-        passed: whether it holds.
+        passed: whether the head passes.
         direction: of a relation or of coreference, who attends to whom.
-        baselines: by name, what the head has to beat.
-        confirmed: the same on another corpus, of roles that pass; None where none was given, or it is too rare there.
+        baselines: by name.
+        confirmed: the role on another corpus, if it passes; None without one, or where it is too rare there.
     """
 
     id: HeadId
@@ -111,26 +110,26 @@ class Role:
 
     @property
     def error_reduction(self) -> float | None:
-        """Error reduction: of what the baseline misses, the share that the head does not."""
+        """Share of the baseline's errors that the head does not make."""
         return error_reduction(self.score, self.baseline)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What was measured for one role of all heads, and the rule by which they pass.
+    """The scores of all heads for one role, and the rule by which they pass.
 
     Attributes:
-        rule: what the score has to reach.
-        scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
-        enough: texts that a verdict takes.
-        measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
-        heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
-        looks: scores that were tried; 0 for as many as there are.
+        rule: threshold of the score.
+        scale: ``share``, ``proportion`` or ``cosine``, the kind of interval.
+        enough: fewest texts for a verdict.
+        measurable: [n_layers, n_heads], share of each head's attention that the score is about; None for all.
+        heads: boolean [n_layers, n_heads], heads that are judged; None for all.
+        looks: number of tests, for the correction; 0 for the number of scores.
     """
 
     role: str
     rule: Rule
-    estimate: Estimate
+    estimate: HeadScores
     scale: str = "share"
     enough: int = ENOUGH_TEXTS
     measurable: Tensor | None = None
@@ -139,34 +138,34 @@ class Candidate:
 
     @property
     def threshold(self) -> str:
-        """The rule in words, with what a corpus asks for beside it."""
+        """The rule in words, with the evidence that a corpus needs."""
         return f"{self.rule.words}; {_STANDS if self.rule.least is None else _STANDS_ALONE}"
 
     def judge(self, id: HeadId, direction: int, rate: float) -> Role:
-        """One head in one direction; ``rate``: the chance that an interval misses."""
-        estimate, place = self.estimate, (direction, *id)
+        """One head in one direction; ``rate`` is the error rate of its intervals."""
+        estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
         score = min(1.0, score)
         against = baseline if self.rule.least is None else self.rule.least
-        errors = float(estimate.errors[place]), float(estimate.differences[place])
+        errors = float(estimate.errors[index]), float(estimate.differences[index])
         enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
-        found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
+        evidence = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
         if enough and self.scale == "proportion":
-            found = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+            evidence = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
         elif enough:
-            of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
-            found = of_scale(score, against, errors, estimate.texts, rate)
+            evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
+            evidence = evidence_of(score, against, errors, estimate.texts, rate)
         elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds = enough and self.rule.holds(score, baseline, elsewhere) and found.difference[0] > 0
+        holds = enough and self.rule.holds(score, baseline, elsewhere) and evidence.difference[0] > 0
         return Role(
-            id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference,
+            id, self.role, score, baseline, estimate.n, estimate.texts, evidence.interval, evidence.difference,
             self.threshold, holds, estimate.directions[direction] or None,
-            baselines, found.p if enough else None,
+            baselines, evidence.p if enough else None,
         )  # fmt: skip
 
     def roles(self) -> Iterator[Role]:
-        """Every head that has a score, in the direction in which it is furthest above what it has to beat."""
+        """Every head that has a score, in the direction of its largest margin."""
         estimate, best, margins = self.estimate, self.estimate.best, self.estimate.margins
         looks = self.looks or estimate.scores.numel()
         for id in all_heads(*best.shape):
@@ -176,9 +175,9 @@ class Candidate:
 
 
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
-    """Positional roles, sink and broad, and the fixed distance beyond these that each head attends to most.
+    """Positional roles, sink and broad, and each head's best fixed offset beyond these.
 
-    The latter is ``offset:-3`` where keys stand three tokens before their queries; one look for each that was tried.
+    That is ``offset:-3`` for keys three tokens before their queries; every offset tried counts as a test.
     """
     estimates = tally.estimates()
     on_content = 1 - estimates["sink"].scores[0]
@@ -190,20 +189,20 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     yield Candidate("broad", rules.BROAD, estimates["broad"])
     tried = {name: estimates[name] for name in OFFSETS if name in estimates}
     best = torch.stack([each.margins[0] for each in tried.values()]).argmax(0)
-    for place, (name, estimate) in enumerate(tried.items()):
+    for i, (name, estimate) in enumerate(tried.items()):
         yield Candidate(
-            name, rules.POSITION, estimate, measurable=on_content, heads=best == place,
+            name, rules.POSITION, estimate, measurable=on_content, heads=best == i,
             looks=len(tried) * best.numel(),
         )  # fmt: skip
 
 
 def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
-    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
+    """Attention to words similar in meaning; ``n`` counts content tokens with another word to attend to.
 
     No paper gives a number for the margin of the cosine. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English
-    EWT, dev) two are at 0.12 to 0.13, which join "payment" and "payments", "you" and "your" (one with 0.08 of its
-    attention, too little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all
-    below 0.001.
+    EWT, dev) two are at 0.12 to 0.13, which relate "payment" to "payments", "you" to "your" (one with 0.08 of its
+    attention, too little for a verdict); the next, at 0.08, mostly relates punctuation. Freshly initialised they are
+    all below 0.001.
     """
     yield Candidate("semantic", rules.SEMANTIC, tally.results(), "cosine", measurable=tally.on_pairs())
 
@@ -223,7 +222,7 @@ def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
-    """Induction, duplicate-token and retrieval; on request previous-token heads, which are better judged by text."""
+    """Induction, duplicate-token and retrieval; with ``previous`` previous-token, which is better judged by text."""
     if repeats is None:
         return
     for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
@@ -231,13 +230,13 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         uniform = {"uniform attention": baseline}
-        estimate = Estimate(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
+        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
         rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
         yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
 
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
-    """By role, the best score of any head of an untrained model, where enough was measured; broad is no measure."""
+    """By role, the best score of any head of an untrained model with enough texts; without broad."""
     return {
         each.role: float(scores.max())
         for each in candidates
@@ -247,9 +246,9 @@ def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
 
 
 def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
-    """Every head's verdict for every role: by its own interval, the rate of false discoveries, and the control.
+    """Every head's verdict for every role: by its interval, the false discovery rate, and the control.
 
-    The latter are :func:`untrained_scores` of a freshly initialised copy of the model; empty without a control.
+    ``untrained`` are the :func:`untrained_scores` of a freshly initialised copy of the model; empty without one.
     """
     roles = [role for candidate in candidates for role in candidate.roles()]
     tested = [role.p for role in roles if role.p is not None]
@@ -266,7 +265,7 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
 def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
     """The roles that each of these heads passes, the largest error reduction first.
 
-    Local, long-range and broad come last: many heads with a role of their own show them, too.
+    Local, long-range and broad come last: many heads with a specific role show them, too.
     """
     passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
     for role in sorted(roles, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0), role.role)):
@@ -276,18 +275,18 @@ def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadI
 
 
 def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
-    """The roles, those that pass with what the ``candidates`` of another corpus say of them."""
+    """The roles, those that pass with their :class:`Confirmation` by the ``candidates`` of another corpus."""
     by_role = {candidate.role: candidate for candidate in candidates}
     rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
 
-    def again(role: Role) -> Confirmation | None:
+    def confirmation(role: Role) -> Confirmation | None:
         candidate = by_role.get(role.role)
         if candidate is None or not role.passed:
             return None
         direction = candidate.estimate.directions.index(role.direction or "")
         if not math.isfinite(float(candidate.estimate.scores[(direction, *role.id)])):
             return None
-        found = candidate.judge(role.id, direction, rate)
-        return Confirmation(found.score, found.baseline, found.n, found.difference, found.passed)
+        other = candidate.judge(role.id, direction, rate)
+        return Confirmation(other.score, other.baseline, other.n, other.difference, other.passed)
 
-    return [replace(role, confirmed=again(role)) for role in roles]
+    return [replace(role, confirmed=confirmation(role)) for role in roles]

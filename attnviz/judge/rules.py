@@ -1,7 +1,7 @@
-"""The rules by which a score is a pattern of a head: of a text and over a corpus the same, with their sources.
+"""The thresholds by which a head shows a pattern, the same for a text and a corpus, with their sources.
 
-A source is a paper, the code that came with one, or attnviz's own choice, and says which. A text adds that n is not too
-small, a corpus its evidence: intervals, the rate of false discoveries, and the control.
+Sources are marked as paper, code of a paper, or our own choice. A text also needs enough n; a corpus needs evidence:
+intervals, a false discovery rate, and a control.
 """
 
 import math
@@ -21,15 +21,15 @@ other patterns our own choice)."""
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 
 HALF_OF_THE_REST = 0.5
-"""Local and long-range hold where a head has more than this share of what uniform attention leaves, so that either can
-be reached, and missed, in texts of any length (our own choice)."""
+"""Local and long-range hold where the error reduction is above this, which is possible in texts of any length (our own
+choice)."""
 
 SINK_SHARE = 0.6
-"""A head rests on the sinks where they take more than this (code: plotting code of Clark et al. 2019, for [CLS] and
+"""A head is a sink head where sinks take more than this (code: plotting code of Clark et al. 2019, for [CLS] and
 [SEP] each)."""
 
 SINK_ONLY = 0.9
-"""Above this, too little attention lands on content for a positional pattern (paper: Vig & Belinkov 2019, section 4.3,
+"""Share of attention on sinks above which no positional pattern holds (paper: Vig & Belinkov 2019, section 4.3,
 who leave such heads out)."""
 
 BROAD_SHARE = 3.8 / 4.5
@@ -37,19 +37,19 @@ BROAD_SHARE = 3.8 / 4.5
 attention has about 4.5 on their texts is our own estimate)."""
 
 RETRIEVED = 0.1
-"""Of the needle's tokens, what a retrieval head finds at least (paper: Wu et al. 2024)."""
+"""Share of the needle's tokens that a retrieval head retrieves at least (paper: Wu et al. 2024)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a score has to reach.
+    """The thresholds of a score.
 
     Attributes:
         words: the rule with its sources.
-        above: what the score has to exceed.
-        above_rest: what its error reduction has to exceed: of what the baseline misses, the share that it does not.
-        margin: how far above its baseline it has to be.
-        least: the least score, where that takes the baseline's place.
+        above: score that must be exceeded.
+        above_rest: error reduction that must be exceeded.
+        margin: least score - baseline.
+        least: least score, in place of a baseline.
         rests: whether it fails for heads with more than :data:`SINK_ONLY` of their attention elsewhere.
     """
 
@@ -61,7 +61,7 @@ class Rule:
     rests: bool = False
 
     def holds(self, score: float | None, baseline: float | None, elsewhere: float = 0.0) -> bool:
-        """Whether a score with its baseline reaches it, for a head with so much of its attention elsewhere, 0-1."""
+        """Whether a score passes; ``elsewhere`` is the share of attention that the score is not about, 0-1."""
         if score is None or baseline is None or (self.rests and elsewhere > SINK_ONLY + _ROUNDING):
             return False
         if self.least is not None:
@@ -110,5 +110,5 @@ SEMANTIC = Rule(
 
 
 def of_position(name: str) -> Rule:
-    """The rule of a pattern of positions: that of a single one, or of a distance."""
+    """The rule of a positional pattern: of one position, or of a range of distances."""
     return DISTANCE if name in GENERAL else POSITION

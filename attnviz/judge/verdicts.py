@@ -1,6 +1,6 @@
-"""From the numbers of one text to verdicts, and from verdicts to one label.
+"""Verdicts and labels of heads from the statistics of one text.
 
-The rules are those of :mod:`attnviz.judge.rules`. A text has no intervals: it adds how many instances it takes.
+The rules are those of :mod:`attnviz.judge.rules`. A text has no intervals, but a least number of instances.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from attnviz.measures.statistics import DIAGONALITY, TextContext, ratio
 from attnviz.models.head_ids import HeadId
 
 _HALF_OF_THE_TOKENS = 0.5
-"""So many attend most to a position that is a label, so that a few strong rows give none (our own choice)."""
+"""Least share of queries whose largest weight is under a positional label's mask (our own choice)."""
 
 ENOUGH = 10
 """Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
@@ -24,8 +24,8 @@ LEAST_N = 3
 """Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
 
 LEAST_TYPES = 2
-"""Different tokens from which a head has to attend to a copy, or to what followed it: one that comes back often, "the",
-says nothing of any other (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
+"""Fewest different tokens from which a head must attend to a copy, or to what followed it, since "the" alone is
+no evidence (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
 
 HETEROGENEOUS = "heterogeneous"
 """The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
@@ -34,7 +34,7 @@ TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
 DIAGONAL = "diagonal"
-"""The label of a head of cross-attention that goes through the source as the decoder goes through the target."""
+"""The label of a cross-attention head that follows the diagonal from target to source."""
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
@@ -43,7 +43,7 @@ _MORE = {
     "duplicate": _REPEATED,
     "broad": f"without sinks, too (our own), {_AT_LEAST}",
 }
-"""What a text asks for beside the rule, by statistic."""
+"""Conditions of a text beside the rule, by statistic."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class Verdict:
     Attributes:
         name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
         kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
-        score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
+        score: the share (0-1) or accuracy (0-1); None where not measurable.
         baseline: the same under uniform attention; of a relation the largest of its ``baselines``.
-        n: how many queries (or instances of the relation) the score rests on.
+        n: number of queries (or instances of the relation) of the score.
         passed: score against threshold; see ``threshold``.
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
         offset: of a relation, the best fixed offset; None otherwise.
         on_sinks: of a relation, whether its words attend more to sinks than to its other end.
-        baselines: of a relation, how often each guess of :data:`attnviz.measures.guesses.BASELINES` is right.
+        baselines: of a relation, accuracy of each guess of :data:`attnviz.measures.guesses.BASELINES`.
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
-        types: likewise of how many different tokens that is above a half; None where no token repeats.
-        on_top: of a position, the share of the ``n`` queries whose largest weight, sinks included, is there.
-        on_content: of broad, the score from content to content; None otherwise.
+        types: number of different tokens where this mean is above a half; None where no token repeats.
+        on_top: of a positional pattern, share of the ``n`` queries whose largest weight, sinks included, is there.
+        on_content: of broad, the score over content queries and keys alone; None otherwise.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Verdict:
 
     @property
     def largest_baseline(self) -> str:
-        """Of a relation, the name of the guess that decides, the offset by its number; nothing otherwise."""
+        """Name of a relation's best guess, or the offset if that is best; else empty."""
         if self.baselines is None:
             return ""
         name = max(self.baselines, key=self.baselines.__getitem__)
@@ -97,12 +97,12 @@ class Verdict:
 
     @property
     def enough(self) -> bool:
-        """Whether ``n`` is large enough for more than an indication."""
+        """Whether ``n`` is at least :data:`ENOUGH`."""
         return self.n >= ENOUGH
 
     @property
     def tells(self) -> bool:
-        """Whether a relation can be a label: instances enough, and enough of them right that the baseline misses."""
+        """Whether a relation can be a label: enough instances, and enough of them right beyond the baseline."""
         return self.enough and not self.on_sinks and round(self.n * self.margin, 6) >= LEAST_N
 
     @property
@@ -112,23 +112,23 @@ class Verdict:
 
     @property
     def judged(self) -> tuple[float | None, float | None]:
-        """The score and the baseline that the verdict rests on: of induction and duplicate-token those on repeats."""
+        """Score and baseline of the verdict: for induction and duplicate-token those on repeats."""
         return (self.on_repeats, self.baseline_on_repeats) if self.kind == "repeats" else (self.score, self.baseline)
 
     @property
     def error_reduction(self) -> float | None:
-        """Error reduction: of what the baseline misses, the share that the head does not; None where not defined."""
+        """Share of the baseline's errors that the head does not make; None where not defined."""
         return error_reduction(*self.judged)
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a head does on this text, in one word, from this text alone.
+    """The label of a head on one text.
 
     Attributes:
         name: ``sink``, ``previous-token``, ``syntactic:det``, …, ``heterogeneous`` or ``too short``.
-        verdict: that gave it; None for the last two.
-        n: what it rests on: the verdict's n, at most the content positions of the text; without a verdict these.
+        verdict: behind the label; None for the last two.
+        n: the verdict's n, at most the content positions of the text; without a verdict these.
     """
 
     name: str
@@ -137,56 +137,54 @@ class Label:
 
     @property
     def error_reduction(self) -> float | None:
-        """Error reduction of the verdict; None without one, and of broad, whose baseline is the most there can be."""
+        """Error reduction of the verdict; None without one, and for broad, whose baseline is 1."""
         return None if self.verdict is None else self.verdict.error_reduction
 
     @property
     def certain(self) -> bool:
-        """Whether ``n`` is large enough for more than an indication; never of ``too short``."""
+        """Whether ``n`` is at least :data:`ENOUGH`."""
         return self.n >= ENOUGH
 
     @property
     def shown(self) -> str:
-        """The name, with a question mark where it is no more than an indication."""
+        """The name, with a question mark if not :attr:`certain`."""
         return self.name if self.certain or self.name == TOO_SHORT else f"{self.name}?"
 
 
 def judge(
     statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationCount], id: HeadId
 ) -> list[Verdict]:
-    """Every pattern of one head with its verdict; roles overlap, so several may pass.
+    """The verdicts on every pattern of one head; several may pass.
 
     ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
-    those of the text, from :class:`attnviz.measures.relations.RelationTally`; none of layers that read another text.
+    those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
     """
     elsewhere = statistics["sink"] or 0.0
-    of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
+    general = [_sink(statistics["sink"], context), _broad(statistics, context)]
     if context.source is not None:
-        return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *of_any]
+        return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *general]
     verdicts = [_positional(name, statistics, context, elsewhere) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    return [*verdicts, *of_any, *(_syntactic(relation, id) for relation in relations)]
+    return [*verdicts, *general, *(_syntactic(relation, id) for relation in relations)]
 
 
 def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
-    """One word for what a head does on a text, from this text alone.
+    """The label of a head on a text, from its verdicts.
 
-    In order: nothing where ``n`` is below :data:`LEAST_N`; sink; of previous, current and next token, induction,
-    duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
-    the baseline (our own choice: one or two are chance), that of the largest error reduction,
-    (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. A share of the
-    attention on content gives no label where sinks take more of all attention than it does, or where fewer than half of
-    its tokens attend there most, sinks included; nor does a broader one that includes it, and a relation none where its
-    words attend more to sinks than to its other end (our own choice).
-    Scores come first: a head may show several patterns, and all of them stand in its evidence. ``n`` counts the content
-    positions of the text.
+    The first of: too short, where ``n`` is below :data:`LEAST_N`; sink; previous, current and next token, induction,
+    duplicate token and relations with 10 instances or more of which the head has at least three more right than the
+    baseline (our own choice), whichever has the largest error reduction, (score - baseline) / (1 - baseline); local or
+    long-range, likewise; broad; else heterogeneous. A positional pattern gives no label, nor do the broader ones that
+    include it, where sinks take more of all attention, or where fewer than half of its queries have their largest
+    weight there, sinks included; a relation gives none where its words attend more to sinks than to its other end (our
+    own choice). ``n`` is the number of content positions of the text.
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
     sink = next((each.score for each in verdicts if each.kind == "sink"), None) or 0.0
     passed = [each for each in verdicts if each.passed and _tells(each, sink)]
     if any(each.passed and each.kind == "positional" and _rank(each) == 1 and each not in passed for each in verdicts):
-        passed = [each for each in passed if _rank(each) != 2]  # of a single position that sinks outweigh
+        passed = [each for each in passed if _rank(each) != 2]  # where sinks outweigh a single position
     if not passed:
         return Label(HETEROGENEOUS, None, n)
     first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
@@ -194,7 +192,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
 
 
 def _tells(verdict: Verdict, sink: float) -> bool:
-    """Whether a pattern that passes may be the label of a head with so much of its attention on sinks."""
+    """Whether a pattern that passes may be the label of a head with attention ``sink`` on sinks."""
     if verdict.kind == "positional":
         most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
         return most and (verdict.score or 0.0) * (1 - sink) >= sink
@@ -202,7 +200,7 @@ def _tells(verdict: Verdict, sink: float) -> bool:
 
 
 def _rank(verdict: Verdict) -> int:
-    """Which verdicts are told before others: sink, what is specific, local and long-range, broad."""
+    """Rank of a verdict as label: sink, specific patterns, local and long-range, broad."""
     if verdict.kind in ("sink", "broad"):
         return 0 if verdict.kind == "sink" else 3
     return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
@@ -249,11 +247,13 @@ def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
     passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_non_sink)
     baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
-    return Verdict("broad", "broad", score, baseline, len(context.places), passed, words, on_content=on_content)
+    return Verdict(
+        "broad", "broad", score, baseline, len(context.query_positions), passed, words, on_content=on_content
+    )
 
 
 def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
-    """In the direction in which the head is furthest above the largest baseline."""
+    """The verdict on a relation, in the direction of the head's largest margin."""
     direction = int(relation.accuracy.best[id])
     score, baseline, baselines = relation.accuracy.at(direction, id)
     return Verdict(

@@ -1,1 +1,1 @@
-"""Parsers, the names of relations, words."""
+"""Parsers, relation names, and checks of a text's language."""

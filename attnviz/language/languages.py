@@ -1,6 +1,6 @@
-"""Whether a text looks like a language: its script, its common words, or program code.
+"""Guesses whether a text is in a language: by script, by common words, and by signs of program code.
 
-A parser gives any text a tree, one in another language, too, and the tree then means nothing. Common words are spaCy's
+A parser also gives a tree to a text in another language, which is then meaningless. Common words are spaCy's
 stop words; the limits are attnviz's own choice, and are measured on English.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import cache
 
 LEAST_WORDS = 6
-"""Lower-case words from which on a text is refused for its words: a name or a title has fewer."""
+"""Fewest lower-case words by which a text is judged; a name or a title has fewer."""
 
 LEAST_COMMON = 0.15
-"""Share of them that are common; 0.58 is usual for English."""
+"""Least share of common words among these; 0.58 is usual for English."""
 
 CODE_SHARE = 0.15
-"""Share of chunks between white space that look like code, two of six at least, from which on a text is code."""
+"""Share of chunks between white space that look like code at which a text counts as code, at least two of six."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 _ADDRESS = re.compile(r"\S*(?:://|www\.|@)\S*")
@@ -25,10 +25,10 @@ _ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
 
 
 def unlike(text: str, language: str) -> str:
-    """Why a text does not look like one of a language (spaCy's code, ``en``), in words; empty where it may be one.
+    """Reason why a text is not in a language (spaCy's code, ``en``), or ''.
 
-    Nothing is unlike a language of which spaCy has no stop words. A text in any but English is refused for its words
-    only where English has more of them.
+    Always '' for languages without stop words in spaCy. For languages other than English common words count only if
+    more of them are English.
     """
     if not _common_words(language):
         return ""
@@ -46,7 +46,7 @@ def unlike(text: str, language: str) -> str:
 
 
 def nearest_language(text: str, languages: Sequence[str]) -> str:
-    """The first of these languages (codes) of the text's script, unless two more words are common in another one."""
+    """The first language (code) of the text's script, unless another one has at least two more common words."""
     words = _WORD.findall(text.lower())
     fitting = [code for code in languages if not _of_other_script(text, code)] or list(languages)
     common = {code: sum(word in _common_words(code) for word in words) for code in fitting}
@@ -56,8 +56,8 @@ def nearest_language(text: str, languages: Sequence[str]) -> str:
 
 def _of_other_script(text: str, language: str) -> bool:
     letters = [letter for letter in text if letter.isalpha()]
-    of_language = {_script(letter) for word in _common_words(language) for letter in word}
-    return bool(of_language) and 2 * sum(_script(letter) in of_language for letter in letters) < len(letters)
+    scripts = {_script(letter) for word in _common_words(language) for letter in word}
+    return bool(scripts) and 2 * sum(_script(letter) in scripts for letter in letters) < len(letters)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which spaCy pipeline parses a text, and its trees in the relations of Universal Dependencies."""
+"""Chooses and loads spaCy pipelines; their trees in the relations of Universal Dependencies."""
 
 import importlib.util
 import warnings
@@ -19,10 +19,10 @@ _NOT_INSTALLED = "no spaCy pipeline with a dependency parser is installed (pip i
 
 @dataclass(frozen=True)
 class ParsedWord:
-    """A word of a parser in its text: from one character to another, and its relation to its head.
+    """A word of a parser, from character ``start`` to before ``end``, and its relation to its head.
 
-    ``head`` is the place of its head, its own for the root; ``own_head`` and ``own_relation`` are what the parser said
-    before its labels were mapped.
+    ``head`` is the index of its head, its own for the root; ``own_head`` and ``own_relation`` are those before the
+    parser's labels were mapped.
     """
 
     text: str
@@ -37,14 +37,14 @@ class ParsedWord:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a parser's relations are called: ``mapped_from`` names its own labels where these were replaced."""
+    """The name of a parser's set of relations; ``mapped_from`` names its own where these were mapped."""
 
     name: str
     mapped_from: str | None = None
 
     @classmethod
     def of(cls, pipeline: Any) -> "Vocabulary":
-        """By the labels that the pipeline's parser has."""
+        """From the labels of the pipeline's parser."""
         labels = pipeline.get_pipe("parser").labels
         if is_clear(labels):
             return cls(UNIVERSAL.name, "ClearNLP")
@@ -58,7 +58,7 @@ UNIVERSAL = Vocabulary("Universal Dependencies")
 def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
     """All words of one text, white space included; ClearNLP's trees as those of Universal Dependencies.
 
-    A tree is mapped as a whole, so leave words out afterwards.
+    Trees are mapped as a whole: filter words afterwards.
     """
     try:
         document = pipeline(text)
@@ -69,8 +69,8 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
             "shorten it, or leave syntax out with --no-syntax."
         ) from error
-    own = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
-    nodes = [Node(*word) for word in own] if Vocabulary.of(pipeline).mapped_from is None else to_universal(own)
+    parsed = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
+    nodes = [Node(*word) for word in parsed] if Vocabulary.of(pipeline).mapped_from is None else to_universal(parsed)
     return [
         ParsedWord(
             word.text, word.idx, word.idx + len(word.text), word.is_space, node.head, node.label, word.head.i, word.dep_
@@ -80,9 +80,9 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
 
 
 def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]:
-    """The pipeline that reads a text (and its pair), and if there is none, why, in a sentence.
+    """The pipeline for a text (and its pair); or None, and the reason in a sentence.
 
-    The one with this name is taken whatever the texts look like; by default, of the installed, one of their language.
+    A named pipeline is always used; by default an installed one for the language of the texts.
 
     Raises:
         ParserError: see :func:`load_parser`.
@@ -90,16 +90,16 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
     if name is not None:
         return load_parser(name), ""
     languages: dict[str, list[str]] = {}
-    for pipeline in _installed():
-        languages.setdefault(pipeline.partition("_")[0], []).append(pipeline)
+    for installed in _installed():
+        languages.setdefault(installed.partition("_")[0], []).append(installed)
     if not languages:
         return None, _NOT_INSTALLED
     nearest = nearest_language(" ".join(texts), list(languages))
     why = _NOT_INSTALLED
     for language in sorted(languages, key=nearest.__ne__):
         reason = next(filter(None, (unlike(text, language) for text in texts)), "")
-        if not reason and (found := _first_that_loads(languages[language])) is not None:
-            return found, ""
+        if not reason and (pipeline := _first_that_loads(languages[language])) is not None:
+            return pipeline, ""
         if reason and why == _NOT_INSTALLED:
             why = (
                 f"the text does not look like one that {languages[language][0]} can parse: {reason}. "
@@ -111,11 +111,10 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
 def load_parser(name: str | None = None) -> Any:
     """A spaCy pipeline with a dependency parser, or None where none is installed.
 
-    The name is of an installed pipeline, or a folder with one; default: an English one, else any that has a parser.
+    The name is of an installed pipeline, or a folder with one; default: an English one, else any with a parser.
 
     Raises:
-        ParserError: the pipeline that was named is missing, broken or has no parser; or spaCy is
-            not installed although a pipeline was named.
+        ParserError: the named pipeline is missing, broken or has no parser; or spaCy is not installed.
     """
     if name is None:
         return _first_that_loads(_installed())

@@ -1,4 +1,4 @@
-"""Dependency parses, whose words are tied to the tokens of a model."""
+"""Dependency parses, their words mapped to the tokens of a model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from attnviz.language.parsers import UNIVERSAL, Vocabulary, parsed_words
 from attnviz.models.tokens import Tokens, overlapping
 
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
-"""Who attends: the dependent to its head, or the head to its dependent."""
+"""Who attends to whom: the dependent to its head, or the head to its dependent."""
 
 LEFT_OUT = {"punct", "root", ""}
 """Relations that are not scored: punctuation and the root (Clark et al. 2019)."""
@@ -16,7 +16,7 @@ LEFT_OUT = {"punct", "root", ""}
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the parser: its text, and the token positions whose characters overlap its own."""
+    """A word of the parser: its text, and the positions of the tokens that overlap it."""
 
     text: str
     positions: tuple[int, ...]
@@ -24,7 +24,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Arc:
-    """One relation between two words, by their place in the parse."""
+    """One relation between two words, by their indices in the parse."""
 
     dependent: int
     head: int
@@ -36,11 +36,11 @@ class Parse:
     """The words and arcs of a text, or of both segments of a pair one after the other.
 
     Attributes:
-        words: with the tokens that they are made of.
+        words: with their tokens.
         arcs: relations between them, without those of punctuation and the root.
         parser: the pipeline's name.
-        vocabulary: what the relations are called, and the parser's own labels were.
-        own_arcs: the arcs as the parser gave them, where its labels were mapped; else empty.
+        vocabulary: names of the relations, and of the parser's own.
+        own_arcs: the arcs before the parser's labels were mapped; else empty.
     """
 
     words: tuple[Word, ...]
@@ -51,10 +51,10 @@ class Parse:
 
 
 def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
-    """Parse each segment and tie the parser's words to the model's tokens by character overlap.
+    """Parse each segment and map the parser's words to the model's tokens by character overlap.
 
     A token that overlaps two words of the parser ("cannot") belongs to both. Words without a token
-    (white space, or cut off by truncation) are left out, and so are relations with one of them.
+    (white space, or truncated) are left out, with their relations.
 
     Args:
         parser: a spaCy pipeline.
@@ -66,28 +66,28 @@ def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
     own_arcs: list[Arc] = []
     vocabulary = Vocabulary.of(parser)
     for segment, text in enumerate(texts):
-        place: dict[int, int] = {}
+        index: dict[int, int] = {}
         parsed = parsed_words(parser, text)
-        own = [pair if of == segment else (0, 0) for pair, of in zip(tokens.offsets, tokens.segments, strict=True)]
-        positions = overlapping(own, [(word.start, word.end) for word in parsed])
+        offsets = [pair if of == segment else (0, 0) for pair, of in zip(tokens.offsets, tokens.segments, strict=True)]
+        positions = overlapping(offsets, [(word.start, word.end) for word in parsed])
         for i, word in enumerate(parsed):
             if positions[i] and not word.is_space:
-                place[i] = len(words)
+                index[i] = len(words)
                 words.append(Word(word.text, positions[i]))
-        arcs += _arcs(((word.head, word.relation) for word in parsed), place)
+        arcs += _arcs(((word.head, word.relation) for word in parsed), index)
         if vocabulary.mapped_from is not None:
-            own_arcs += _arcs(((word.own_head, word.own_relation) for word in parsed), place)
+            own_arcs += _arcs(((word.own_head, word.own_relation) for word in parsed), index)
     name = f"{parser.meta['lang']}_{parser.meta['name']}"
     return Parse(tuple(words), tuple(arcs), name, vocabulary, tuple(own_arcs))
 
 
 def is_scored(relation: str) -> bool:
-    """Whether a relation counts; that of punctuation or the root does not."""
+    """Whether a relation is scored: all but punctuation and root."""
     return relation.lower() not in LEFT_OUT
 
 
-def _arcs(words: Iterable[tuple[int, str]], place: dict[int, int]) -> Iterator[Arc]:
-    """Of words with the place of their head and their relation to it, those that are scored and have tokens."""
+def _arcs(words: Iterable[tuple[int, str]], index: dict[int, int]) -> Iterator[Arc]:
+    """The scored arcs between words with tokens, from (head, relation) of each word; ``index`` renumbers words."""
     for i, (head, relation) in enumerate(words):
-        if i in place and head in place and is_scored(relation):
-            yield Arc(place[i], place[head], relation)
+        if i in index and head in index and is_scored(relation):
+            yield Arc(index[i], index[head], relation)

@@ -1,1 +1,1 @@
-"""What is measured: sums over rows, texts and corpora."""
+"""Measures: sums over rows, texts and corpora."""

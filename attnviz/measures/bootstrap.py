@@ -1,4 +1,4 @@
-"""A bootstrap over texts whose weights do not depend on the batch or the process that reads a text."""
+"""A bootstrap over texts, with the same weights whatever the batches and processes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 ENOUGH_TEXTS = 30
-"""Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
+"""Texts below which no verdict passes; attnviz's own choice.
 
-A bootstrap over few texts is too narrow; over one text it has no width, since every replicate is that text.
+Bootstrap intervals of few texts are too narrow; those of one text have no width.
 """
 
 REPLICATES = 200
@@ -17,10 +17,10 @@ REPLICATES = 200
 
 
 def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES) -> Tensor:
-    """How often each text counts: once in the first row, in each other one a Poisson number of times with mean 1.
+    """Weight of each text in each sample: 1 in the first row, Poisson with mean 1 in each other.
 
-    A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many there are
-    (Chamandy et al. 2012). A text's weights depend only on the seed and on its number, not on batches or processes.
+    A weighted sum is a sum over a bootstrap sample of the texts, in one pass (Chamandy et al. 2012). A text's weights
+    depend only on the seed and on its number, not on batches or processes.
 
     Returns:
         [1 + replicates, n_texts], float64.
@@ -33,15 +33,15 @@ def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES
 
 
 def named_generator(name: str) -> torch.Generator:
-    """Random numbers that depend on the name alone."""
+    """A random generator seeded by the name."""
     digest = hashlib.sha256(name.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def standard_error(replicates: Tensor) -> Tensor:
-    """Standard deviation over bootstrap samples, the first axis, without those in which no text counts.
+    """Standard deviation over bootstrap samples, the first axis; values that are not finite are left out.
 
-    NaN where fewer than two samples can be measured.
+    NaN with fewer than two finite values.
     """
     measurable = replicates.isfinite()
     n = measurable.sum(0)

@@ -1,7 +1,7 @@
-"""Scores of all heads for one role beside baselines; intervals that hold at their n; one false discovery rate.
+"""Scores of all heads for one role beside baselines, their intervals, and false discovery rates.
 
-Errors are those of a bootstrap over texts, so that sentences, not words, are what is drawn at random. Their number less
-one are the degrees of freedom of Student's t, fewer because the bootstrap has a spread of its own. For 72 heads at once
+Errors are those of a bootstrap over texts, so that sentences, not words, are the unit of sampling. Degrees of freedom
+of Student's t are their number less one, and fewer for the spread of the bootstrap itself. For 72 heads at once
 intervals at 0.95 hold in 0.95 to 0.99 of simulated samples of 30 or 100 sentences (proportions; 0.93 to 0.99 their
 differences), 0.88 to 0.93 of 100 texts (shares), 0.91 to 0.92 of 100 texts (cosines) and 0.93 to 0.96 of 32 sequences;
 ``tests/measures/test_coverage.py`` has the design. Plain normal intervals: 0.37, 0.63 and 0.73 in the like of the
@@ -25,24 +25,24 @@ from attnviz.measures.bootstrap import REPLICATES, standard_error
 from attnviz.models.head_ids import HeadId
 
 _EDGE = 1e-6
-"""Distance from 0 and 1 at which the logit of a share is taken, at least."""
+"""Least distance from 0 and 1 for the logit of a share."""
 
-_NO_DOUBT = 1e6
-"""A t that is as good as infinite."""
+_LARGEST_T = 1e6
+"""A t that stands for infinity."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Scores for one role; tensors are [n_directions, n_layers, n_heads], NaN where a head has none.
+class HeadScores:
+    """Scores of all heads for one role; tensors are [n_directions, n_layers, n_heads], NaN where a head has none.
 
     Attributes:
-        scores, errors: and the standard errors of these.
-        baselines: by name, what a head has to beat.
-        baseline, differences: the largest of them, and the standard error of the score above it.
-        n: what the scores rest on: instances, positions or sequences.
-        texts: how many texts, or sequences, the errors are over.
+        scores, errors: scores and their standard errors.
+        baselines: by name.
+        baseline, differences: the largest baseline, and the standard error of score - baseline.
+        n: instances, positions or sequences of the scores.
+        texts: texts, or sequences, of the bootstrap.
         directions: who attends to whom; one empty name for roles without.
     """
 
@@ -62,9 +62,9 @@ class Estimate:
 
     @cached_property
     def best(self) -> Tensor:
-        """Of each head the direction in which it is furthest above its baseline, [n_layers, n_heads].
+        """The direction of each head's largest margin, [n_layers, n_heads]; of equal ones that of the larger score.
 
-        Of equal ones it is that of the larger score.
+        Margins are rounded to nine decimals.
         """
         return (self.margins.round(decimals=9) + 1e-10 * self.scores.nan_to_num()).argmax(0)
 
@@ -75,30 +75,30 @@ class Estimate:
 
     @cached_property
     def _arrays(self) -> list[NDArray[np.float64]]:
-        """Scores, baselines, and baselines by name: reading one number of an array is quicker than of a tensor."""
+        """Scores, baselines, and baselines by name, as arrays, which are faster to index than tensors."""
         return [values.numpy() for values in (self.scores, self.baseline, *self.baselines.values())]
 
 
 def estimated(
     values: Tensor, baselines: Mapping[str, Tensor], n: int, texts: int, directions: tuple[str, ...] = ("",)
-) -> Estimate:
-    """From bootstrap samples of scores and baselines, paired: both are of the same texts in each.
+) -> HeadScores:
+    """Scores with errors, from paired bootstrap samples of scores and baselines.
 
     Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines, by name, have the
-    same shape or one that broadcasts to it. The largest one as measured decides, of each head and direction; it stays
-    the same in all samples. The others are as in :class:`Estimate`, directions those of the second axis.
+    same shape or one that broadcasts to it. Each head's largest baseline as measured is its baseline in all samples.
+    Other arguments are as in :class:`HeadScores`.
     """
-    every = torch.stack([each.expand_as(values) for each in baselines.values()])
-    largest = every[:, 0].argmax(0)
-    deciding = every.gather(0, largest.expand(1, *values.shape))[0]
-    return Estimate(
-        values[0], standard_error(values[1:]), dict(zip(baselines, every[:, 0], strict=True)), deciding[0],
-        standard_error((values - deciding)[1:]), n, texts, directions,
+    stacked = torch.stack([each.expand_as(values) for each in baselines.values()])
+    largest = stacked[:, 0].argmax(0)
+    baseline = stacked.gather(0, largest.expand(1, *values.shape))[0]
+    return HeadScores(
+        values[0], standard_error(values[1:]), dict(zip(baselines, stacked[:, 0], strict=True)), baseline[0],
+        standard_error((values - baseline)[1:]), n, texts, directions,
     )  # fmt: skip
 
 
 class Evidence(NamedTuple):
-    """Intervals of a score and of its difference from a baseline, and p of a difference of 0 or less, one-sided."""
+    """Intervals of a score and of score - baseline, and the one-sided p of a difference of 0 or less."""
 
     interval: Interval
     difference: Interval
@@ -116,7 +116,7 @@ def t_quantile(p: float, freedom: float) -> float:
 
 
 def t_tail(t: float, freedom: float) -> float:
-    """Chance that Student's t is above ``t``, by Abramowitz & Stegun 1972, formula 26.7.8; far out a little too large.
+    """Probability that Student's t is above ``t``, by Abramowitz & Stegun 1972, formula 26.7.8; slightly too large.
 
     At 20 degrees of freedom it gives 0.00058 for 0.0005.
     """
@@ -127,14 +127,14 @@ def t_tail(t: float, freedom: float) -> float:
 def proportion_evidence(
     score: float, baseline: float, errors: tuple[float, float], counts: tuple[int, int], rate: float
 ) -> Evidence:
-    """Of a share of instances that are right: Wilson's interval of the score, Agresti and Min's of the difference.
+    """Evidence of a proportion of instances: Wilson's interval of the score, Agresti and Min's of the difference.
 
-    Wilson's (1927) interval takes for n the number of instances divided by the design effect (Kish 1965), since those
-    of one sentence resemble each other. Agresti & Min (2005) add half an observation to each cell of the table of
+    Wilson's (1927) n is the number of instances divided by the design effect (Kish 1965), since instances of one
+    sentence are correlated. Agresti & Min (2005) add half an observation to each cell of the table of
     score and baseline; observations are sentences here, of which there are fewer than instances.
 
-    Score and baseline are 0-1, the errors of the score and of the difference, the counts those of instances and of
-    sentences that have them; the rate is the chance that an interval misses.
+    Score and baseline are 0-1, errors are of score and difference, counts of instances and of sentences with one;
+    ``rate`` is the probability that an interval misses.
     """
     (n, texts), (error, of_difference) = counts, errors
     t = t_quantile(1 - rate / 2, _freedom(texts))
@@ -153,33 +153,32 @@ def proportion_evidence(
 
 
 def share_evidence(score: float, baseline: float, errors: tuple[float, float], texts: int, rate: float) -> Evidence:
-    """Of a share of attention, on the logit scale, where its errors are about as wide on both sides.
+    """Evidence of a share of attention, on the logit scale, where its errors are nearly symmetric.
 
-    The difference has these, and what its error has beyond them (from the baseline), squared and added (Newcombe 1998,
-    Zou & Donner 2008): a score next to 1 is sure, however much the baseline varies. Arguments as for
-    :func:`proportion_evidence`, but that only the ``texts`` count, which the errors are over.
+    The interval of the difference adds the squares of the score's width and of the baseline's error (Newcombe 1998,
+    Zou & Donner 2008). Arguments as for :func:`proportion_evidence`, with ``texts`` for the counts.
     """
     inside = min(max(score, _EDGE), 1 - _EDGE)
-    place, slope = math.log(inside / (1 - inside)), 1 / max(score * (1 - score), _EDGE)
+    logit, slope = math.log(inside / (1 - inside)), 1 / max(score * (1 - score), _EDGE)
     rest = math.sqrt(max(0.0, errors[1] ** 2 - errors[0] ** 2))
 
-    def width(t: float, error: float) -> float:  # 0 at the ends, whose logit is that of the edge
-        return max(0.0, math.copysign(1, t) * (_share(place + t * error * slope) - score))
+    def width(t: float, error: float) -> float:  # 0 at scores of 0 and 1
+        return max(0.0, math.copysign(1, t) * (_share(logit + t * error * slope) - score))
 
-    def away(t: float) -> float:
+    def difference_width(t: float) -> float:
         return math.hypot(width(t, min(errors)), t * rest)
 
     t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
-    reached = _reached(abs(difference), lambda t: away(-t if difference > 0 else t))
+    reached = _reached(abs(difference), lambda t: difference_width(-t if difference > 0 else t))
     return Evidence(
         (score - width(-t, errors[0]), score + width(t, errors[0])),
-        (difference - away(-t), difference + away(t)),
+        (difference - difference_width(-t), difference + difference_width(t)),
         t_tail(math.copysign(reached, difference), _freedom(texts)),
     )
 
 
 def cosine_evidence(score: float, baseline: float, errors: tuple[float, float], texts: int, rate: float) -> Evidence:
-    """Of a mean cosine, whose errors are far from its ends; arguments as for :func:`share_evidence`."""
+    """Evidence of a mean cosine, by plain t intervals; arguments as for :func:`share_evidence`."""
     t, difference = t_quantile(1 - rate / 2, _freedom(texts)), score - baseline
     reached = math.copysign(_reached(abs(difference), lambda t: t * errors[1]), difference)
     return Evidence(
@@ -190,30 +189,30 @@ def cosine_evidence(score: float, baseline: float, errors: tuple[float, float], 
 
 
 def false_discovery(p: Sequence[float]) -> list[float]:
-    """The false discovery rate at which each test would just pass, whatever depends on what (Benjamini-Yekutieli 2001).
+    """The false discovery rate q at which each test would just pass, under any dependence (Benjamini-Yekutieli 2001).
 
-    q of the k-th smallest of m: the least of p m (1 + 1/2 + … + 1/m) / k of it and all larger ones, at most 1.
+    q of the k-th smallest of m p: the least of p m (1 + 1/2 + … + 1/m) / k over it and all larger ones, at most 1.
     """
     m = len(p)
     harmonic = sum(1 / k for k in range(1, m + 1))
     q, least = [1.0] * m, 1.0
-    for rank, place in reversed(list(enumerate(sorted(range(m), key=p.__getitem__), start=1))):
-        least = min(least, p[place] * m * harmonic / rank)
-        q[place] = least
+    for rank, test in reversed(list(enumerate(sorted(range(m), key=p.__getitem__), start=1))):
+        least = min(least, p[test] * m * harmonic / rank)
+        q[test] = least
     return q
 
 
 def _freedom(texts: int) -> float:
-    """Of an error over so many texts that is itself the spread of :data:`REPLICATES` samples (Satterthwaite 1946)."""
+    """Degrees of freedom of a bootstrap error over texts from :data:`REPLICATES` samples (Satterthwaite 1946)."""
     return 1 / (1 / (texts - 1) + 1 / (REPLICATES - 1))
 
 
-def _reached(difference: float, away: Callable[[float], float]) -> float:
-    """The t at which an interval that is so far away reaches a difference; that of no doubt where it never does."""
-    low, high = 0.0, _NO_DOUBT
+def _reached(difference: float, width: Callable[[float], float]) -> float:
+    """The t at which an interval's width is the difference, by bisection; :data:`_LARGEST_T` at most."""
+    low, high = 0.0, _LARGEST_T
     while difference > 0 and high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if away(middle) >= difference else (middle, high)
+        low, high = (low, middle) if width(middle) >= difference else (middle, high)
     return high if difference > 0 else 0.0
 
 

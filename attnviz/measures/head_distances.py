@@ -1,4 +1,4 @@
-"""How differently any two heads of a model attend, over a corpus."""
+"""Distances between the patterns of all pairs of heads, over a corpus."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,13 @@ from attnviz.reference.attention import entropy
 from attnviz.texts.batches import Batch
 
 SMOOTHING = 0.001
-"""Share of every pattern that is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
+"""Weight of uniform attention mixed into every pattern (Clark et al. 2019, their code)."""
 
 MOST_QUERIES = 512
 """Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
 _TOGETHER = 32
-"""Queries that are compared at once, few enough for the processor's cache."""
+"""Queries compared at once, to stay in the processor's cache."""
 
 
 class HeadDistanceTally(SumTally):
@@ -24,7 +24,7 @@ class HeadDistanceTally(SumTally):
     0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
     heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``;
     Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query,
-    special tokens too, as for Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
+    special tokens too, as in Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
     queries are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
     """
 
@@ -35,7 +35,7 @@ class HeadDistanceTally(SumTally):
         self._text = self._query = torch.empty(0, dtype=torch.long)
 
     def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - means need no bootstrap
-        """Choose the queries of a batch; rows of an earlier one whose last layer never came are forgotten."""
+        """Choose the queries of a batch; drop rows of an unfinished one."""
         queries = batch.valid.nonzero()
         count = min(len(queries), MOST_QUERIES)
         chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
@@ -43,10 +43,10 @@ class HeadDistanceTally(SumTally):
         self._rows = []
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Take one layer's patterns, [batch, n_heads, n, n]; with the last layer's, the heads are compared.
+        """Add one layer's patterns, [batch, n_heads, n, n]; after the last layer the heads are compared.
 
         Raises:
-            ValueError: layers are left out, or come twice.
+            ValueError: layers out of order.
         """
         if layer != len(self._rows):
             raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")

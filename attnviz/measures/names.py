@@ -1,4 +1,4 @@
-"""How often heads find which of two names a pronoun means, beside guesses that track no reference (GAP)."""
+"""Accuracy of heads at finding which of two names a pronoun means (GAP), beside simple guesses."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from attnviz.measures.bootstrap import REPLICATES
-from attnviz.measures.estimates import Estimate, estimated
+from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.relations import between_spans
 from attnviz.measures.sums import SumTally
 from attnviz.texts.batches import Batch, EncodedText
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
-"""Who attends."""
+"""Who attends to whom."""
 
 _GUESSES = ("nearer name", "longer name", "subject, else nearer name")
 
@@ -22,13 +22,13 @@ class NameCount:
     """Pronouns with two names each, of which one is right.
 
     Attributes:
-        accuracy: of every head by direction, attention to a name summed over its pieces; beside it the nearer name, the
-            longer one (in pieces), the subject of a clause, else the nearer (where a parser is there), and the name
-            that the same head prefers from the other tokens of the text.
-        by_mean: the same accuracy with the mean over a name's pieces, [n_directions, n_layers, n_heads].
+        accuracy: of every head by direction, attention to a name summed over its pieces. Baselines: the nearer name;
+            the longer one (in pieces); with a parser the subject of a clause, else the nearer; and the same head's
+            guesses from the other tokens of the text.
+        by_mean: accuracy with the mean over a name's pieces, [n_directions, n_layers, n_heads].
     """
 
-    accuracy: Estimate
+    accuracy: HeadScores
     by_mean: Tensor
 
     @property
@@ -38,10 +38,10 @@ class NameCount:
 
 
 class NameTally(SumTally):
-    """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
+    """Counts how often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
 
     The spans of a text are the pronoun and the two names. A head's guess is the name with more attention from the
-    pronoun, or to it; half a guess where both have as much. A causal model, which must be given both names before the
+    pronoun, or to it; equal attention counts one half. A causal model, which must be given both names before the
     pronoun, has the first direction only.
     """
 
@@ -50,7 +50,7 @@ class NameTally(SumTally):
         self._directions = NAME_DIRECTIONS[: 1 if causal else 2]
         super().__init__(
             examples=(1 + replicates,), parsed=(), guesses=(1 + replicates, len(_GUESSES)),
-            heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from elsewhere
+            heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from other tokens
         )  # fmt: skip
         self._weights = self._second = torch.empty(0)
 
@@ -77,14 +77,14 @@ class NameTally(SumTally):
             self._counts["heads"][:, direction, :, layer] += torch.einsum("rb,khb->rkh", self._weights, right)
 
     def _right(self, preferred: Tensor) -> Tensor:
-        """How far a preference for the first name (above 0) is right, 0, ½ or 1; the last axis are examples."""
+        """Whether a preference, above 0 for the first name, is right: 0, ½ or 1; the last axis is examples."""
         return (1 + preferred.sign() * torch.where(self._second, -1, 1)).double() / 2
 
     def _elsewhere(self, item: EncodedText) -> list[int]:
-        """Content tokens outside of the names and the pronoun; in a causal model only those that see both names."""
-        own = {place for positions in item.members for place in positions}
+        """Tokens outside names and pronoun that are not sinks; in a causal model only those that see both names."""
+        own = {position for positions in item.members for position in positions}
         first = max(positions[-1] for positions in item.members[1:]) if self._causal else -1
-        return [place for place, sink in enumerate(item.sink) if place > first and not sink and place not in own]
+        return [i for i, sink in enumerate(item.sink) if i > first and not sink and i not in own]
 
     def results(self) -> NameCount | None:
         """The accuracy of every head; None without examples."""
@@ -99,7 +99,7 @@ class NameTally(SumTally):
 
 
 def _preferences(item: EncodedText) -> Tensor:
-    """For each guess, above 0 where it is the first name, below 0 where it is the second, 0 where it cannot tell."""
+    """Each guess: above 0 for the first name, below 0 for the second, 0 for neither."""
     pronoun, *names = item.members
     nearer = abs(names[1][0] - pronoun[0]) - abs(names[0][0] - pronoun[0])
     first, second = item.source.subjects or (False, False)

@@ -1,11 +1,11 @@
-"""The patterns that attnviz looks for: one entry makes a pattern appear everywhere.
+"""The head patterns, one entry each.
 
-A pattern is a mask: which keys a head of this kind would look at. Its score is the share of attention under the mask
-("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside what uniform attention puts
-there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV,
-maps, marks, roles of a profile and the documentation's table follow from it. A family of its own also needs a colour
-and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js), and a
-letter in the summary (``KINDS`` in commands/heads/summary.py), which else counts it as "other".
+A pattern is a mask: the keys that a head of this kind attends to. Its score is the share of attention under the mask
+("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside that of uniform
+attention. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and
+CSV, maps, marks, roles of a profile and the documentation's table follow from it. A family of its own also needs a
+colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
+and a letter in the summary (``KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -22,9 +22,9 @@ def distances(n: int) -> Tensor:
 
 
 def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
-    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens.
+    """Which keys each query may attend to, boolean [n, n], of tokens or words.
 
-    ``window``: of tokens, the last so many keys, the query's own among them; None for all.
+    ``window``: number of keys, the query's own the last; None for all.
     """
     allowed = distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
     return allowed if window is None else allowed & (distances(n) > -window)
@@ -33,8 +33,8 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
     """An earlier copy of the query's own token ("duplicate-token", Wang et al. 2022).
 
-    ``tokens``, [n], are equal where two positions hold the same token. The result is boolean, [n, n], or [rows, n] of
-    the queries from ``first`` to before ``last`` alone.
+    ``tokens``, [n], are equal where two positions hold the same token. The result is boolean [rows, n], of the queries
+    from ``first`` to before ``last``.
     """
     numbers: dict[Hashable, int] = {}
     ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
@@ -50,16 +50,16 @@ def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = Non
 
 @dataclass(frozen=True)
 class MaskInput:
-    """What a mask may depend on.
+    """The input of a pattern's mask.
 
     Attributes:
-        labels: [n], the positions as texts: tokens or words as ``heads`` shows them (``##ing``), characters alone in
-            ``profile``, and there empty where no pattern has ``reads_text``; ``tokens`` are alike in both.
+        labels: [n], texts of the positions: in ``heads`` labels of tokens or words (``##ing``), in ``profile`` their
+            characters, or empty if no pattern has ``reads_text``; ``tokens`` are the same in both.
         tokens: [n], equal where two positions hold the same token.
         causal: whether a query sees only itself and what precedes it.
         local_window: largest distance that counts as local, in units.
         long_range_from: smallest distance that counts as long-range, likewise.
-        first, last: the rows of the mask that are asked for: queries from ``first`` to before ``last``; default all.
+        first, last: rows of the mask: queries from ``first`` to before ``last``; default all.
     """
 
     labels: Sequence[str]
@@ -72,7 +72,7 @@ class MaskInput:
 
     @property
     def n(self) -> int:
-        """Positions, which are the columns of a mask."""
+        """Number of positions, the columns of a mask."""
         return len(self.labels)
 
     @property
@@ -88,7 +88,7 @@ class MaskInput:
 
     @property
     def after_earlier_copies(self) -> Tensor:
-        """Keys just after such a copy, boolean [rows, n]."""
+        """Keys just after an earlier copy of the query's token, boolean [rows, n]."""
         return induction(self.tokens, self.first, self.last)
 
 
@@ -98,18 +98,18 @@ class PatternSpec:
 
     Attributes:
         statistic: its key in JSON, CSV and ``--map``.
-        name: of heads that show it: their label, and their role in a profile.
-        mask: boolean [rows, n], axes query, key, True where the pattern would look; None where it cannot apply. The
-            rows are those of :attr:`MaskInput.distances`.
+        name: the label and the role of heads that show it.
+        mask: boolean [rows, n], axes query, key, True for the keys of the pattern; None where it cannot apply. Rows are
+            those of :attr:`MaskInput.distances`.
         target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
             for the two distances.
         family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.style.FAMILIES`).
-        column: head of its column in the table of heads; empty for none.
-        source: who defined or named it.
-        specific: whether it is told before broader patterns, which may include it.
-        reads_text: whether its mask depends on more than positions; without it, it must not look at texts.
-        on_repeats: whether it is judged by the tokens that have a copy before them alone (prefix matching, Olsson et
-            al. 2022); a text without repeats says nothing of it.
+        column: header of its column in the table of heads; empty for none.
+        source: paper that defined or named it.
+        specific: whether it ranks before broader patterns, which may include it.
+        reads_text: whether its mask depends on labels or tokens, not only on positions.
+        on_repeats: whether it is judged only at tokens that have a copy before them (prefix matching, Olsson et
+            al. 2022).
     """
 
     statistic: str
@@ -155,40 +155,40 @@ PATTERNS = (
         "repeats", source="Wang et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
 )  # fmt: skip
-"""Every pattern of this kind, in the order of tables and documents. Sinks, broad heads and relations are others."""
+"""All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
 
 NAMES = {spec.statistic: spec.name for spec in PATTERNS}
-"""From a statistic to the name of the pattern whose share it is."""
+"""Name of the pattern, by its statistic."""
 
 GENERAL = (*(spec.name for spec in PATTERNS if not spec.specific), "broad")
-"""Patterns that are told only of heads that show no other."""
+"""Labels of heads that show no specific pattern."""
 
 SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
-"""Statistics that are shares of a mask, in the order of the documents."""
+"""Statistics of patterns that need no repeated tokens, in the order of the documents."""
 
 REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
-"""Shares of the masks that need a text with repeated tokens."""
+"""Statistics of patterns that need repeated tokens."""
 
 RETRIEVAL = "retrieval"
-"""The role of heads that look at the token to be copied next (Wu et al. 2024), and its key in profile.json."""
+"""The role of heads that attend to the token to be copied next (Wu et al. 2024), and its key in profile.json."""
 
 ROLES_ON_REPEATS = (*(NAMES[statistic] for statistic in REPEATS), RETRIEVAL)
-"""Roles that random tokens which come back tell best."""
+"""Roles that are best measured on repeated random tokens."""
 
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
-"""From such a share to the statistic that looks only at the queries with a copy before them."""
+"""From such a statistic to that of queries with an earlier copy alone."""
 
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
-"""From such a share to the number of different tokens from which a head attends so."""
+"""From such a statistic to the number of different tokens from which a head shows the pattern."""
 
 TOP = {statistic: f"{statistic}_top" for statistic in SHARES}
-"""From a share to the share of the queries whose largest weight, sinks included, is under the mask."""
+"""From a statistic to the share of queries whose largest weight, sinks included, is under the mask."""
 
 
 def rank_of_role(role: str) -> int:
-    """The rank of a role among a head's, which goes before error reduction: 0 if specific, 2 if :data:`GENERAL`.
+    """Rank of a role among a head's, before error reduction: 0 if specific, 1 for retrieval, 2 if :data:`GENERAL`.
 
-    Retrieval is between them: on random tokens every induction head retrieves.
+    Retrieval ranks after induction, since on random tokens every induction head retrieves.
     """
     return 2 if role in GENERAL else int(role == RETRIEVAL)
 

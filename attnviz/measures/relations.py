@@ -1,9 +1,9 @@
-"""How often heads find the other end of a syntactic relation, beside guesses that track none: of texts and corpora.
+"""Accuracy of heads at finding the other end of a syntactic relation, beside simple guesses, in texts and corpora.
 
-The measure of Clark et al. 2019, section 4.2: between words, a head's guess is the other word that a word attends to
-most; its accuracy on a relation stands beside that of always guessing the word at one fixed offset, and of the other
-guesses of :mod:`attnviz.measures.guesses`. Sinks are no words: a word is made of its other tokens, and one that has
-none is nobody's guess and in no relation.
+The measure of Clark et al. 2019, section 4.2: a head's guess is the other word that a word attends to most; its
+accuracy on a relation stands beside that of the word at one fixed offset and of the other guesses of
+:mod:`attnviz.measures.guesses`. Sinks are left out of words; a word without other tokens is never guessed and in no
+relation.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
-from attnviz.measures.estimates import Estimate, estimated
+from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, first_largest, votes_elsewhere
 from attnviz.measures.sums import SumTally
 from attnviz.models.head_ids import HeadId
@@ -36,10 +36,10 @@ class RelatedWords:
     """The words of some texts, and the relations between them.
 
     Attributes:
-        members: of each text and word the tokens that are no sinks, of which a word may have none.
-        sinks: of each text the positions of its sinks.
-        pairs: of each instance the text, the dependent and the head, [n, 3].
-        numbers: for each relation the numbers of its instances; a subtype (``acl:relcl``) counts as its base, too.
+        members: by text and word, its tokens that are not sinks, perhaps none.
+        sinks: by text, the positions of its sinks.
+        pairs: text, dependent and head of each instance, [n, 3].
+        numbers: by relation, the indices of its instances; a subtype (``acl:relcl``) counts as its base, too.
     """
 
     members: list[list[tuple[int, ...]]]
@@ -50,29 +50,29 @@ class RelatedWords:
     @classmethod
     def of(cls, texts: Iterable[tuple[Iterable[Sequence[int]], Iterable[Arc], Collection[int]]]) -> "RelatedWords":
         """From the tokens of each text's words, its arcs, and the positions of its sinks."""
-        found = cls([], [], torch.empty(0), defaultdict(list))
+        result = cls([], [], torch.empty(0), defaultdict(list))
         pairs: list[tuple[int, int, int]] = []
         for text, (words, arcs, sinks) in enumerate(texts):
-            members = [tuple(place for place in positions if place not in sinks) for positions in words]
-            found.members.append(members)
-            found.sinks.append(tuple(sorted(sinks)))
+            members = [tuple(position for position in positions if position not in sinks) for positions in words]
+            result.members.append(members)
+            result.sinks.append(tuple(sorted(sinks)))
             for arc in arcs:
                 if members[arc.dependent] and members[arc.head]:
                     for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
-                        found.numbers[name].append(len(pairs))
+                        result.numbers[name].append(len(pairs))
                     pairs.append((text, arc.dependent, arc.head))
-        return cls(found.members, found.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), found.numbers)
+        return cls(result.members, result.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), result.numbers)
 
     @classmethod
     def of_batch(cls, batch: "Batch") -> "RelatedWords":
-        """Those of the texts of a batch."""
-        items = ((item, [place for place, sink in enumerate(item.sink) if sink]) for item in batch.items)
+        """From the texts of a batch."""
+        items = ((item, [position for position, sink in enumerate(item.sink) if sink]) for item in batch.items)
         return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
 
     def instances(self, text: int = 0) -> dict[str, list[tuple[int, int]]]:
-        """By relation the dependents and heads of one text."""
-        every = [(int(dependent), int(head)) for _, dependent, head in self.pairs[self.pairs[:, 0] == text]]
-        return {name: [every[number] for number in numbers] for name, numbers in self.numbers.items()}
+        """Dependents and heads of one text, by relation."""
+        pairs = [(int(dependent), int(head)) for _, dependent, head in self.pairs[self.pairs[:, 0] == text]]
+        return {name: [pairs[number] for number in numbers] for name, numbers in self.numbers.items()}
 
 
 def between_spans(pattern: Tensor, members: Spans) -> Tensor:
@@ -112,32 +112,32 @@ class RelationCount:
 
     Attributes:
         relation: its name.
-        offset: the best fixed guess: +1 means that the head is the word after the dependent.
+        offset: the best fixed offset: +1 if the head is the word after the dependent.
         accuracy: of every head by direction, beside the guesses of :data:`attnviz.measures.guesses.BASELINES`.
-        on_sinks: boolean [n_directions, n_layers, n_heads], whether these words attend more to sinks than to the other
-            end, in the mean; None of a corpus, and of a text without sinks.
+        on_sinks: boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other
+            end; None for a corpus, and for a text without sinks.
         layers: of the model, which name its heads; of an encoder-decoder those of its encoder.
     """
 
     relation: str
     offset: int
-    accuracy: Estimate
+    accuracy: HeadScores
     on_sinks: Tensor | None = None
     layers: Sequence[int] = ()
 
     @property
     def n(self) -> int:
-        """Instances."""
+        """Number of instances."""
         return self.accuracy.n
 
     @property
     def offset_accuracy(self) -> float:
-        """How often the best fixed guess is right."""
+        """Accuracy of the best fixed offset."""
         return float(self.accuracy.baselines["fixed offset"].flatten()[0])
 
     @property
     def best(self) -> tuple[HeadId, str, float]:
-        """The head that is right most often, its direction, and how often."""
+        """The head with the highest accuracy, its direction, and this accuracy."""
         scores = self.accuracy.scores
         direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
         return (
@@ -148,13 +148,13 @@ class RelationCount:
 
 
 class RelationTally(SumTally):
-    """How often every head's most attended other word is the other end of a relation (Clark et al. 2019).
+    """Counts how often every head's most attended other word is the other end of a relation (Clark et al. 2019).
 
-    A corpus is counted batch by batch, a single text in blocks of rows. Counts are of relations and bootstrap samples
-    of texts; of heads, how often they are right, and how often they guess the same from other words.
+    A corpus is counted batch by batch, a single text in blocks of rows. Counts are by relation and bootstrap sample:
+    how often each head is right, and how often it guesses the same from other words.
 
     Attributes:
-        words: of the texts begun last.
+        words: of the current batch or text.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
@@ -162,7 +162,7 @@ class RelationTally(SumTally):
         self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
         self._causal = causal
         self.words = RelatedWords.of([])
-        self._weights = self._instances = self._places = torch.empty(0)
+        self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
         self._layer: WordsOfLayer | None = None
 
@@ -180,11 +180,11 @@ class RelationTally(SumTally):
         self._guesses = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
         self._instances = torch.tensor([number for numbers in words.numbers.values() for number in numbers])
         relations = torch.repeat_interleave(torch.tensor(list(map(len, words.numbers.values()))))
-        self._places = relations * len(words.members) + words.pairs[self._instances, 0]
+        self._relation_text = relations * len(words.members) + words.pairs[self._instances, 0]
         self._count_guesses(self._guesses)
 
     def _count_guesses(self, words: WordGuesses) -> None:
-        """Instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
+        """Count instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
             chance = words.chance[text, query] * words.visible[text, query, target]
@@ -214,7 +214,7 @@ class RelationTally(SumTally):
             self._count_heads(layer, most_attended_other(between), self._guesses)
 
     def update(self, rows: VerifiedRows) -> None:
-        """Count a block of rows of the single text that was begun."""
+        """Count a block of rows of a single text, after :meth:`begin_words`."""
         if self._guesses is None:
             return
         self._layer = self._layer or WordsOfLayer(self.words, rows)
@@ -226,7 +226,7 @@ class RelationTally(SumTally):
             self._layer = None
 
     def _count_heads(self, layer: int, guesses: Tensor, words: WordGuesses) -> None:
-        """Count one layer from the guess of each head for each word, [n_texts, n_heads, n_words]."""
+        """Count one layer from each head's guess for each word, [n_texts, n_heads, n_words]."""
 
         def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
             own = (guesses[text, :, query] == target[:, None]).double()
@@ -242,15 +242,15 @@ class RelationTally(SumTally):
             self._counts[name, "above sinks"][:, layer] = sums[0]
 
     def _from_either_end(self, right: _Right) -> Tensor:
-        """What is right of each instance, [n_instances, n_directions, …]."""
+        """``right`` of each instance in both directions, [n_instances, n_directions, …]."""
         text, dependents, heads = self.words.pairs.T
         return torch.stack([right(text, dependents, heads), right(text, heads, dependents)], 1)
 
     def _of_relations(self, values: Tensor) -> Tensor:
-        """Values of instances, summed over each relation in each bootstrap sample, [n_relations, 1 + replicates, …]."""
+        """Sums of instances' values by relation and bootstrap sample, [n_relations, 1 + replicates, …]."""
         n_relations, n_texts = len(self.words.numbers), len(self.words.members)
         by_text = torch.zeros(n_relations * n_texts, values[0].numel(), dtype=torch.float64)
-        by_text.index_add_(0, self._places, values.flatten(1)[self._instances])
+        by_text.index_add_(0, self._relation_text, values.flatten(1)[self._instances])
         sums = self._weights @ by_text.view(n_relations, n_texts, -1)
         return sums.view(n_relations, -1, *values.shape[1:])
 
@@ -274,42 +274,43 @@ class RelationTally(SumTally):
 
 
 class WordsOfLayer:
-    """The words of one text in a layer whose rows come in blocks.
+    """Guesses for the words of one text in one layer, from blocks of rows.
 
     Attributes:
-        guesses: the other word that each word attends to most, [n_heads, n_words]; -1 where to none.
-        above_sinks: of each instance in each direction, how much more attention its other end gets than the sinks do,
+        guesses: the other word that each word attends to most, [n_heads, n_words]; -1 for none.
+        above_sinks: attention to the other end less attention to sinks, of each instance in each direction,
             [n_instances, n_directions, n_heads].
     """
 
     def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
         pieces = words.members[0]
-        self._kept = torch.tensor([place for place, member in enumerate(pieces) if member])
+        self._kept = torch.tensor([word for word, member in enumerate(pieces) if member])
         kept = [member for member in pieces if member]
         self._merge = UnitRows(kept, [*kept, words.sinks[0]], rows.n_queries, rows.n_keys)
-        self._place = torch.zeros(len(pieces), dtype=torch.long).index_copy(0, self._kept, torch.arange(len(kept)))
-        self._ends = self._place[words.pairs[:, 1:]]
+        index = torch.zeros(len(pieces), dtype=torch.long).index_copy(0, self._kept, torch.arange(len(kept)))
+        self._ends = index[words.pairs[:, 1:]]
         n_heads = rows.pattern.shape[1]
         self.guesses = torch.full((n_heads, len(pieces)), -1)
         self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, dtype=torch.float64)
 
     def update(self, rows: VerifiedRows) -> None:
-        """The next block of rows."""
+        """Add the next block of rows."""
         first, merged = self._merge.add(rows.first, rows.wide[0])
         merged = merged.cpu()
         last, pattern = first + merged.shape[1], merged[..., :-1]
         guesses = most_attended_other(pattern, first)
         self.guesses[:, self._kept[first:last]] = torch.where(guesses < 0, -1, self._kept[guesses])
         for direction, (query, target) in enumerate((self._ends.T, self._ends.flip(1).T)):
-            here = (query >= first) & (query < last)
-            onto, of = pattern[:, query[here] - first, target[here]], merged[:, query[here] - first, -1]
-            self.above_sinks[here, direction] = (onto - of).double().T
+            in_block = (query >= first) & (query < last)
+            row = query[in_block] - first
+            on_target, on_sinks = pattern[:, row, target[in_block]], merged[:, row, -1]
+            self.above_sinks[in_block, direction] = (on_target - on_sinks).double().T
 
 
 def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
-    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 where to none.
+    """The other word that each word attends to most, [..., rows] of patterns [..., rows, n]; -1 for none.
 
-    The first row is that of the word ``first``.
+    The first row is that of word ``first``.
     """
     others = pattern.clone()
     others.diagonal(first, dim1=-2, dim2=-1).fill_(-1.0)
@@ -318,6 +319,6 @@ def most_attended_other(pattern: Tensor, first: int = 0) -> Tensor:
 
 
 def best_offset(counts: Counter[int]) -> tuple[int, int]:
-    """The most frequent offset, the nearest one of several, and how often it occurs."""
+    """The most frequent offset, of equal ones the nearest, and its count."""
     offset = min(counts, key=lambda offset: (-counts[offset], abs(offset), -offset))
     return offset, counts[offset]

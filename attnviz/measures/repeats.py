@@ -1,4 +1,4 @@
-"""Scores on random tokens, repeated: induction, duplicate-token, previous-token and retrieval heads."""
+"""Scores on repeated random tokens: induction, duplicate-token, previous-token and retrieval heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""
 
 CONTEXT, NEEDLE = 256, 10
-"""Tokens of a sequence, and of its needle, at most; attnviz's own choice (the paper: 1,000 to 50,000 tokens)."""
+"""Most tokens of a sequence, and of its needle; attnviz's own choice (the paper: 1,000 to 50,000 tokens)."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class RepeatScores:
     """Scores on random tokens repeated once.
 
     Attributes:
-        scores: by ``previous``, ``duplicate``, ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads]; of
-            the last two over the second half, whose tokens have a copy before them. Of causal models also
-            ``retrieval``, a share of tokens; see :class:`Needles`.
+        scores: ``previous``, ``duplicate`` and ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads];
+            the last two over the second half, whose tokens have an earlier copy. For causal models also ``retrieval``,
+            a share of tokens; see :class:`Needles`.
         length: tokens before they are repeated.
         baselines: the scores of uniform attention in each layer, [n_layers, 1].
         needle: tokens of a sequence with a needle, and of the needle; None without ``retrieval``.
@@ -42,30 +42,30 @@ class RepeatScores:
     needle: tuple[int, int] | None = None
 
     def sequences(self, role: str = "") -> dict[str, int]:
-        """What was measured on, in words, each with its number of sequences: for one role, or for all."""
-        found = {f"{self.length} random tokens, repeated": len(self.scores["previous"])} if role != RETRIEVAL else {}
+        """Descriptions of the sequences with their numbers, for one role or for all."""
+        described = (
+            {f"{self.length} random tokens, repeated": len(self.scores["previous"])} if role != RETRIEVAL else {}
+        )
         if self.needle is not None and role in ("", RETRIEVAL):
             context, needle = self.needle
-            found[f"{context} random tokens, {needle} of them copied"] = len(self.scores[RETRIEVAL])
-        return found
+            described[f"{context} random tokens, {needle} of them copied"] = len(self.scores[RETRIEVAL])
+        return described
 
 
 class Needles:
-    """Sequences for retrieval scores (Wu et al. 2024): whether a head looks at the token to be copied next.
+    """Sequences for retrieval scores (Wu et al. 2024): whether a head attends to the token to be copied next.
 
-    A sequence is filler, a needle of a few tokens, filler, and the needle again. Where the copy has its i-th token, a
-    head retrieves if its largest attention is on the needle's token i + 1, the one to come. The score is the share of
-    the needle's tokens of which the head does so. The first token is left out: nothing says that the needle is to come.
+    A sequence is filler, a needle of a few tokens, filler, and the needle again. At the copy's i-th token a head
+    retrieves if its largest attention is on the needle's token i + 1, the next one. The score is the share of the
+    needle's tokens that are retrieved, without the first, which nothing predicts.
 
-    Unlike the paper, tokens are random ones in place of text, and no question is asked and nothing generated: the copy
-    is given (teacher forcing), so that every model is measured on the same tokens, also one that would not copy them.
-    Unlike induction, the largest attention counts and not its mean, a few tokens of a long context come back and not
-    all, at every depth, and none of them stands anywhere else.
+    Unlike in the paper, tokens are random, and nothing is asked or generated: the copy is given (teacher forcing), so
+    that every model is measured on the same tokens. Unlike induction, the largest attention counts, not the mean, and
+    only a few tokens of a long context are repeated, at any depth, which occur nowhere else.
 
     Attributes:
         context, needle: tokens of a sequence, and of its needle.
-        measurable: not of a model that sees what follows, in which nothing is copied token by token, nor of one with
-            hardly a position or a token.
+        measurable: whether the model is causal, with enough positions and tokens.
     """
 
     def __init__(self, checkpoint: Checkpoint, seed: int, n_sequences: int) -> None:
@@ -76,12 +76,12 @@ class Needles:
         self.measurable = long_enough and len(ordinary_ids(checkpoint)) > self.needle
 
     def starts(self, numbers: list[int]) -> Tensor:
-        """Where the needles of these sequences stand, [n]: evenly from the second token to just before the copy."""
+        """Start positions of the needles, [n]: evenly from the second token to just before the copy."""
         last = self.context - 2 * self.needle - 1
         return 1 + torch.tensor(numbers) * (last - 1) // max(1, self._n_sequences - 1)
 
     def drawn(self) -> Tensor:
-        """Tokens of all sequences, [n_sequences, context]: needles of different tokens, which are not in the filler."""
+        """Tokens of all sequences, [n_sequences, context]; a needle's tokens differ, and are not in its filler."""
         generator, ordinary = torch.Generator().manual_seed(self._seed), torch.tensor(ordinary_ids(self._checkpoint))
         rows = []
         for start in self.starts(list(range(self._n_sequences))).tolist():
@@ -97,23 +97,23 @@ class Needles:
         return (largest == self._wanted(numbers)[:, None]).double().mean(-1)
 
     def uniform(self, window: int | None) -> float:
-        """The score of a head whose largest attention is on any visible token alike, in a layer with this window."""
+        """The score of a head whose largest attention is on a random visible token, in a layer with this window."""
         chance = uniform_pattern(allowed_units(self.context, True, window)[-self.needle : -1])  # [needle - 1, context]
         wanted = self._wanted(list(range(self._n_sequences)))
         return float(chance.expand(len(wanted), -1, -1).gather(-1, wanted[..., None]).mean())
 
     def _wanted(self, numbers: list[int]) -> Tensor:
-        """The positions to look at from the copy's tokens, [n, needle - 1]."""
+        """The position to retrieve at each of the copy's tokens but the last, [n, needle - 1]."""
         return self.starts(numbers)[:, None] + torch.arange(1, self.needle)
 
 
 class RepeatTally(SumTally):
-    """The scores of each random sequence (Wang et al. 2022, Olsson et al. 2022), no special tokens around it."""
+    """Scores of random sequences without special tokens (Wang et al. 2022, Olsson et al. 2022)."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
         self._checkpoint, self._seed = checkpoint, seed
         n = self._length = min(LENGTH, checkpoint.positions // 2)
-        # offsets, and the first position with a token before it, or with a copy of its own before it
+        # offset of each diagonal, and the first query that has such a key
         self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
         self._needles = Needles(checkpoint, seed, SEQUENCES)
         names = [*self._diagonals, *[RETRIEVAL] * self._needles.measurable]
@@ -122,7 +122,7 @@ class RepeatTally(SumTally):
     def measure(
         self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
     ) -> None:
-        """Measure the sequences with these numbers; ``tell`` hears how many are done."""
+        """Measure the sequences with these numbers; ``tell`` is called with the number done."""
         if self._length < 1:
             raise CheckpointError(
                 "the model has a single position; --repeats needs two at least, for a token and its copy"
@@ -168,7 +168,7 @@ class RepeatTally(SumTally):
         return RepeatScores(self._counts, self._length, baselines, (self._needles.context, self._needles.needle))
 
     def _uniform(self, window: int | None) -> dict[str, float]:
-        """The scores of attention that is uniform over the keys that a query may see."""
+        """The scores of attention that is uniform over visible keys."""
         allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
         pattern = uniform_pattern(allowed)
         return {

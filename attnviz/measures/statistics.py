@@ -1,8 +1,8 @@
-"""What the numbers of a head are: entropy, distance, confidence, sink, and shares under masks.
+"""The statistics of a head: entropy, distance, confidence, sink, and shares under masks.
 
-Written for one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions,
-``C`` all others ("content"). Every share stands beside its baseline, the same share under attention
-that is uniform over what the mask allows.
+For one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions,
+``C`` all others ("content"). The baseline of a share is the same share under uniform attention over
+allowed content.
 """
 
 import math
@@ -24,55 +24,55 @@ SCALARS = (
     "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 )  # fmt: skip
-"""All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
+"""All statistics of every head but :data:`TYPES` and :data:`TOP`, which only labels need."""
 
 _MEASURED = *SCALARS, *TYPES.values(), *TOP.values()
 
 _HALF = 0.5
-"""A head attends so from a token where its mean over the token's places is above this."""
+"""A head shows a pattern from a token if its mean over the token's positions is above this."""
 
 _MOST_RUNS = 8
-"""Stretches of content keys that are looked at one by one."""
+"""Most stretches of keys whose maxima are taken one by one."""
 
 DIAGONALITY = "diagonality"
-"""What it gives for heads of cross-attention, too, where those of positions in one text are None."""
+"""The statistic of cross-attention alone, where statistics of positions within one text are None."""
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """The pairs under every mask in a block of rows, as places in the flattened block.
+    """The pairs under every mask in a block of rows, as indices into the flattened block [rows, n_keys].
 
-    Of a mask that holds more than half of a block's pairs of content, the others are listed.
+    For a mask of more than half of a block's pairs of content, the pairs outside of it are listed.
 
     Attributes:
-        inverted: boolean [n_masks], whether it is the others.
-        pairs: sorted; place in the block's [rows, n_keys], plus rows * n_keys times the number of the mask.
-        places: the same without the mask.
+        inverted: boolean [n_masks], whether the pairs outside are listed.
+        pairs: sorted; index in the block, plus rows * n_keys times the number of the mask.
+        indices: index in the block.
         onto: row, plus rows times the number of the mask.
-        content: boolean [rows, n_keys], pairs of content.
+        non_sink: boolean [rows, n_keys], pairs of content.
     """
 
     inverted: Tensor
     pairs: Tensor
-    places: Tensor
+    indices: Tensor
     onto: Tensor
     non_sink: Tensor
 
 
-_ROWS = 8 * 2**20
+_BLOCK_BYTES = 8 * 2**20
 """Bytes of a block of uniform attention."""
 
 
 @dataclass(frozen=True)
 class TextContext:
-    """What the statistics of every head of one text have in common.
+    """What the statistics of all heads of one text share.
 
     Attributes:
         units: tokens, or words.
         causal: whether a query sees only itself and what precedes it.
-        text: what the masks of patterns depend on; None of cross-attention, where patterns have no meaning.
-        source: of cross-attention, the units of the text attended to; None where that is the same text.
-        window: how many tokens a query sees, itself and those before it; None for all.
+        text: input of the patterns' masks; None for cross-attention, which has none.
+        source: of cross-attention, the units of the text attended to; else None.
+        window: attention window in tokens, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
     """
 
@@ -87,7 +87,7 @@ class TextContext:
 
     @property
     def keys(self) -> Positions:
-        """What is attended to."""
+        """The units of the keys."""
         return self.units if self.source is None else self.source
 
     @cached_property
@@ -96,12 +96,12 @@ class TextContext:
         non_sink = ~torch.tensor(self.units.sink, dtype=torch.bool)
         if self.queries is None:
             return non_sink
-        wanted = torch.zeros_like(non_sink)
-        wanted[list(self.queries)] = True
-        return non_sink & wanted
+        measured = torch.zeros_like(non_sink)
+        measured[list(self.queries)] = True
+        return non_sink & measured
 
     @property
-    def places(self) -> Sequence[int]:
+    def query_positions(self) -> Sequence[int]:
         """The units whose rows are measured."""
         return range(len(self.units)) if self.queries is None else self.queries
 
@@ -112,7 +112,7 @@ class TextContext:
 
     @property
     def n_non_sink(self) -> int:
-        """How many queries are content."""
+        """Number of measured queries that are not sinks."""
         return int(self.non_sink.sum())
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
@@ -133,55 +133,55 @@ class TextContext:
 
     @cached_property
     def masks(self) -> tuple[str, ...]:
-        """The statistics whose masks have a meaning here: those of patterns that apply to the model."""
+        """The statistics of patterns that apply to the model; none for cross-attention."""
         if self.text is None:
             return ()
         return tuple(name for name, mask in masks_of(replace(self.text, last=1)).items() if mask is not None)
 
     def mask_rows(self, first: int, last: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of some rows the allowed pairs of content, boolean [rows, n_keys], and those under each of the masks."""
+        """Allowed pairs of content in some rows, boolean [rows, n_keys], and those under each mask."""
         pairs = self.allowed_rows(first, last) & self.non_sink[first:last, None] & self.key_non_sink
         if self.text is None:
             return pairs, {}
-        found = masks_of(replace(self.text, first=first, last=last))
-        return pairs, {name: mask & pairs for name, mask in found.items() if mask is not None}
+        masks = masks_of(replace(self.text, first=first, last=last))
+        return pairs, {name: mask & pairs for name, mask in masks.items() if mask is not None}
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
-        """The first and past-the-last unit of every block in which pairs are counted."""
+        """First and past-the-last unit of every block of measured queries."""
         if self.queries is None:
-            yield from row_blocks(len(self.units), 2 * 8 * len(self.keys), _ROWS)
+            yield from row_blocks(len(self.units), 2 * 8 * len(self.keys), _BLOCK_BYTES)
         else:
             yield from ((query, query + 1) for query in self.queries)
 
     @cached_property
     def selected(self) -> tuple[str, ...]:
-        """The statistics whose masks hold a pair of this text."""
+        """The statistics whose masks are not empty in this text."""
         return tuple(name for name in self.masks if self.counts[name])
 
     def plan(self, first: int, rows: int, n_keys: int) -> RowPlan:
-        """Where the pairs under each of the :attr:`masks` are in a block of rows over its first keys."""
-        if (found := self._plans.get((first, rows, n_keys))) is not None:
-            return found
+        """The pairs under each of the :attr:`masks` in a block of rows over its first keys; cached."""
+        if (cached := self._plans.get((first, rows, n_keys))) is not None:
+            return cached
         pairs, masks = self.mask_rows(first, first + rows)
         pairs = pairs[:, :n_keys]
-        every = int(pairs.sum())
-        inverted, places = list[bool](), list[Tensor]()
+        n_pairs = int(pairs.sum())
+        inverted, listed = list[bool](), list[Tensor]()
         for number, name in enumerate(self.masks):
             mask = masks[name][:, :n_keys]
-            inverted.append(2 * int(mask.sum()) > every)
-            listed = pairs & ~mask if inverted[-1] else mask
-            places.append(listed.flatten().nonzero()[:, 0] + number * listed.numel())
-        found_pairs = torch.cat(places) if places else torch.empty(0, dtype=torch.long)
+            inverted.append(2 * int(mask.sum()) > n_pairs)
+            chosen = pairs & ~mask if inverted[-1] else mask
+            listed.append(chosen.flatten().nonzero()[:, 0] + number * chosen.numel())
+        all_listed = torch.cat(listed) if listed else torch.empty(0, dtype=torch.long)
         size = rows * n_keys
-        within = found_pairs % size
-        onto = found_pairs // size * rows + within // n_keys
-        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), found_pairs, within, onto, pairs)
+        within = all_listed % size
+        onto = all_listed // size * rows + within // n_keys
+        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), all_listed, within, onto, pairs)
         self._plans[first, rows, n_keys] = plan
         return plan
 
     @cached_property
     def _uniform(self) -> "HeadStatistics":
-        """Two heads whose attention is uniform over what the queries may attend to, and over its content."""
+        """Two heads: attention uniform over allowed keys, and over allowed keys that are not sinks."""
         statistics = HeadStatistics(self, 2, kept=self.masks)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
@@ -190,16 +190,16 @@ class TextContext:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """By share: how many content queries have a key under the mask, which is what a share rests on."""
+        """By share, its n: the number of content queries with a key under the mask."""
         seen = {name: int((self._uniform.seen[name][1] > 0).sum()) for name in self.masks}
         return {name: seen.get(name, 0) for name in NAMES}
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
-        """Every statistic of uniform attention, by name, which is what a head is held against.
+        """Every statistic under uniform attention, by name: the baselines.
 
-        That of a share is uniform over content alone, since shares are of the attention on content. The diagonality of
-        self-attention is None, and what the text does not have.
+        For shares, attention is uniform over content alone. None where not measurable, as diagonality of
+        self-attention.
         """
         return {
             name: of_content if name in NAMES else of_all
@@ -208,37 +208,37 @@ class TextContext:
 
     @cached_property
     def baselines(self) -> dict[str, float | None]:
-        """By share: the same under uniform attention over allowed content; None where not measurable."""
+        """Each share under uniform attention over allowed content; None where not measurable."""
         return {name: self.uniform[name] for name in NAMES}
 
     def types(self, name: str) -> Tensor:
-        """The different tokens that a label of :data:`REPEATS` can rest on: of each query its number, -1 for none.
+        """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
 
-        Places are content queries with an earlier copy; of induction only those that are followed by what followed an
-        earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
-        before other words, attention to what followed it is not told from attention to nouns.
+        Counted are content queries with an earlier copy; for induction only those followed by the same token as an
+        earlier copy, as in the repeated random tokens of Olsson et al. 2022. Where only "the" comes back, before other
+        words, attention to what followed it cannot be told from attention to nouns.
         """
         if name in self._types:
             return self._types[name]
-        assert self.text is not None  # repeats are looked for in every text
+        assert self.text is not None  # not called for cross-attention
         if name == "induction":  # what followed a copy counts even where the copy itself is a sink
             firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            of_token, tokens = [-1] * len(self.non_sink), self.text.tokens
+            types, tokens = [-1] * len(self.non_sink), self.text.tokens
             non_sink = self.non_sink.tolist()
-            for place, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
-                first = firsts.setdefault(token, place)
-                follows = place + 1 < len(non_sink) and non_sink[place] and non_sink[place + 1]
+            for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
+                first = firsts.setdefault(token, i)
+                follows = i + 1 < len(non_sink) and non_sink[i] and non_sink[i + 1]
                 if follows and (token, later) in pairs:
-                    of_token[place] = first
+                    types[i] = first
                 pairs.add((token, later))
-            numbers = torch.tensor(of_token)
+            numbers = torch.tensor(types)
         else:  # tokens with a copy that the query sees
             ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
             numbers = torch.tensor([ids[token] for token in self.text.tokens])
             numbers = torch.where(self._uniform.seen[name][1] > 0, numbers, -1)
-        places = (numbers >= 0) & self.non_sink
-        numbers = torch.where(places, numbers, -1)
-        numbers[places] = torch.unique(numbers[places], return_inverse=True)[1]
+        counted = (numbers >= 0) & self.non_sink
+        numbers = torch.where(counted, numbers, -1)
+        numbers[counted] = torch.unique(numbers[counted], return_inverse=True)[1]
         self._types[name] = numbers
         return numbers
 
@@ -271,26 +271,26 @@ class HeadStatistics:
     types               tokens of :meth:`TextContext.types` with over half there    attnviz
     ==================  ==========================================================  =======================
 
-    Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
-    all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
-    q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
+    Voita et al. 2019 leave the end-of-sentence token out of confidence, since it is a sink; here all sinks are left out
+    of the three numbers of content, and rows with all of their attention on sinks. In cross-attention q runs over the
+    target and k over the source; distances and shares, which compare positions within one text, are None.
 
-    Diagonality is how far a head goes through the source as the decoder goes through the target, 0-1: 1 - mean over q
-    in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|, both places as shares of their texts, among content
-    alone, rows divided by what they sum to there. 1 is a straight diagonal. It is None where either text has fewer than
+    Diagonality is how closely attention follows the diagonal from target to source, 0-1: 1 - mean over q in C of
+    |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|, positions counted among content alone, rows divided by their
+    sum over content. 1 is a straight diagonal. It is None where either text has fewer than
     two content positions (after Shim et al. 2022, "Understanding the Role of Self Attention for Efficient Speech
     Recognition", section 3, which measures distances from the diagonal of one text).
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64.
 
     Args:
-        context: what they have in common.
+        context: of the text.
         n_heads: of the layer.
-        kept: masks under which each query's attention is kept, in :attr:`seen`; default those of tokens that repeat.
+        kept: masks whose attention is kept by query, in :attr:`seen`; default those of repeated tokens.
 
     Attributes:
         largest: each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6).
-        seen: attention under a mask, [n_heads, n], 0 of queries that are no content.
+        seen: by mask, each query's attention under it, [n_heads, n]; 0 for sinks.
     """
 
     def __init__(self, context: TextContext, n_heads: int, kept: Sequence[str] | None = None) -> None:
@@ -303,13 +303,13 @@ class HeadStatistics:
         self.largest = torch.zeros(n_heads, n, dtype=torch.long)
 
     def update(self, rows: VerifiedRows) -> None:
-        """Add the next block of rows, of tokens."""
+        """Add the next block of rows, merging tokens to units."""
         units, keys = self._context.units.members, self._context.keys.members
         self._merge = self._merge or UnitRows(units, keys, rows.n_queries, rows.n_keys)
         self.add(*self._merge.add(rows.first, rows.wide[0]))
 
     def add(self, first: int, pattern: Tensor) -> None:
-        """Add whole rows of units from ``first`` on, [n_heads, rows, n_keys], of which there may be none."""
+        """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
         if pattern.shape[1]:
             self._add(first, pattern)
             sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
@@ -318,12 +318,12 @@ class HeadStatistics:
             self._rows.clear()
 
     def _add(self, first: int, pattern: Tensor) -> None:
-        """The sums of whole rows of units, [n_heads, rows, n_keys]."""
+        """Collect the values of each row of a block, [n_heads, rows, n_keys]."""
         context = self._context
         rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
         non_sink, keys = (each.to(pattern.device) for each in (context.non_sink[rows], context.key_non_sink[:n_keys]))
-        columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._places(rows, keys.to(pattern))])
-        totals, on_sinks, *placed = (pattern @ columns.T).unbind(-1)
+        columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._distance_weights(rows, keys.to(pattern))])
+        totals, on_sinks, *weighted = (pattern @ columns.T).unbind(-1)
         logs = weighted_logs(pattern)
         largest, top = pattern.amax(-1), first_largest(pattern)
         self.largest[:, rows] = top
@@ -341,56 +341,58 @@ class HeadStatistics:
         count_content("confidence_non_sink", _largest_of(pattern, keys))
         if context.source is not None:
             expected = (context.non_sink.cumsum(0) - 1)[rows].to(totals) / max(context.n_non_sink - 1, 1)
-            self._count("apart", torch.where(kept, (placed[0] / totals - expected).abs(), 0.0))
+            self._count("apart", torch.where(kept, (weighted[0] / totals - expected).abs(), 0.0))
             return
         inside = self._near(rows, pattern, columns[0])
-        self._count("distance", self._far(rows, placed[:2]) + inside[0])
-        count_content("distance_non_sink", self._far(rows, placed[2:]) + inside[1])
+        self._count("distance", self._far(rows, weighted[:2]) + inside[0])
+        count_content("distance_non_sink", self._far(rows, weighted[2:]) + inside[1])
         self._count("total", totals * non_sink)
         if context.masks:
             self._add_masks(rows, pattern, totals * non_sink, top)
 
     def _count(self, name: str, values: Tensor) -> None:
-        """Some numbers of the block's rows, [n_heads, rows], are to be added up."""
+        """Collect values of the block's rows, [n_heads, rows], which :meth:`add` sums."""
         self._rows[name] = values
 
-    def _places(self, rows: slice, keys: Tensor) -> list[Tensor]:
-        """What weights are multiplied by, [n_keys], so that their sums give distances, or places in the source.
+    def _distance_weights(self, rows: slice, keys: Tensor) -> list[Tensor]:
+        """Factors of a row's weights, [n_keys] each, whose sums give distances, or positions in the source.
 
-        Keys before and after the block are as far from a query as from the block's middle, but for the query's own
-        distance from there: so one product serves all rows, exactly. Of content ``keys`` the same again.
+        A key outside the block is as far from a query as from the block's middle, plus or minus the query's distance
+        from the middle: so one product serves all rows, exactly. Then the same for ``keys`` of content alone.
         """
         positions = torch.arange(len(keys), device=keys.device)
         if self._context.source is not None:
-            at = (self._context.key_non_sink.cumsum(0) - 1).to(keys) / max(int(self._context.key_non_sink.sum()) - 1, 1)
-            return [at * keys]
+            relative = (self._context.key_non_sink.cumsum(0) - 1).to(keys) / max(
+                int(self._context.key_non_sink.sum()) - 1, 1
+            )
+            return [relative * keys]
         ahead = positions - (rows.start + rows.stop) / 2
         outside = ((positions < rows.start) | (positions >= rows.stop)).to(keys)
         away, side = ahead.abs().to(keys) * outside, -ahead.sign().to(keys) * outside
         return [away, side, away * keys, side * keys]
 
     def _far(self, rows: slice, sums: list[Tensor]) -> Tensor:
-        """Distances times weights, summed over the keys outside the block, [n_heads, rows]."""
+        """Sums of weight times distance over the keys outside the block, [n_heads, rows]."""
         away, side = sums
         from_middle = torch.arange(rows.start, rows.stop, device=away.device) - (rows.start + rows.stop) / 2
         far: Tensor = away + from_middle.to(away) * side
         return far
 
     def _near(self, rows: slice, pattern: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """The same over the keys inside it, and over those of them that are content."""
+        """As :meth:`_far` over the keys inside the block, all and those of content."""
         block = pattern[..., rows]
-        places = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
-        apart = (places - torch.arange(rows.start, rows.stop, device=places.device)[:, None]).abs().to(pattern)
+        positions = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
+        apart = (positions - torch.arange(rows.start, rows.stop, device=positions.device)[:, None]).abs().to(pattern)
         distances = block * apart
         return distances.sum(-1), distances @ keys[rows]
 
     def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
-        """Attention under each mask; ``totals`` are the sums over pairs of content, ``top`` the largest keys."""
+        """Attention under each mask; ``totals`` are sums over pairs of content, ``top`` each row's largest key."""
         context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
         plan, names = context.plan(rows.start, n_rows, n_keys), context.masks
-        places, onto, inverted = (each.to(pattern.device) for each in (plan.places, plan.onto, plan.inverted))
+        indices, onto, inverted = (each.to(pattern.device) for each in (plan.indices, plan.onto, plan.inverted))
         sums = pattern.new_zeros(n_heads, len(names) * n_rows)
-        sums.index_add_(1, onto, pattern.flatten(1).index_select(1, places))
+        sums.index_add_(1, onto, pattern.flatten(1).index_select(1, indices))
         sums = sums.reshape(n_heads, len(names), n_rows)
         sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
         flat = (torch.arange(n_rows)[:, None] * n_keys).T + top
@@ -399,13 +401,13 @@ class HeadStatistics:
             if name in self.seen:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
             if name in TOP:
-                there = _holds(plan.pairs, flat + number * n_rows * n_keys)
+                there = _contains(plan.pairs, flat + number * n_rows * n_keys)
                 there = plan.non_sink.flatten()[flat] & ~there if plan.inverted[number] else there
                 self._count(TOP[name], there)
 
     def result(self) -> dict[str, list[float | None]]:
-        """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None for what a text has not."""
-        context, sums, n = self._context, self._sums, len(self._context.places)
+        """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None where not measurable."""
+        context, sums, n = self._context, self._sums, len(self._context.query_positions)
         result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
 
         def give(name: str, values: Tensor) -> None:
@@ -439,28 +441,28 @@ class HeadStatistics:
         return result
 
     def _types(self, name: str) -> Tensor:
-        """From how many different tokens each head attends so, where the mean over a token's places is above half."""
+        """Number of types from which each head shows the pattern, its mean over the type's positions above half."""
         numbers = self._context.types(name)
-        places = numbers >= 0
-        if not places.any():
+        counted = numbers >= 0
+        if not counted.any():
             return torch.zeros(self._n_heads)
-        counts = torch.bincount(numbers[places])
-        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[places], self.seen[name][:, places])
+        counts = torch.bincount(numbers[counted])
+        sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[counted], self.seen[name][:, counted])
         return (sums / counts > _HALF).sum(-1)
 
 
-def _holds(pairs: Tensor, places: Tensor) -> Tensor:
-    """Whether each of some places is among sorted ``pairs``."""
-    if not len(pairs):
-        return torch.zeros_like(places, dtype=torch.bool)
-    found = torch.searchsorted(pairs, places).clamp(max=len(pairs) - 1)
-    return pairs[found] == places
+def _contains(ascending: Tensor, values: Tensor) -> Tensor:
+    """Whether each value is in the sorted tensor."""
+    if not len(ascending):
+        return torch.zeros_like(values, dtype=torch.bool)
+    nearest = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
+    return ascending[nearest] == values
 
 
 def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:
-    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 where there are none.
+    """The largest weight of each row on some of the keys, [n_heads, rows]; 0 without keys.
 
-    Keys that stand side by side are looked at in place.
+    Contiguous keys are read as slices, without copies.
     """
     edges = torch.diff(keys.int(), prepend=keys.new_zeros(1).int(), append=keys.new_zeros(1).int()).nonzero()[:, 0]
     runs = edges.tolist()

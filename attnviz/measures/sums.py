@@ -1,4 +1,4 @@
-"""Counts that are tensors of sums: of batches, processes and earlier runs they add up."""
+"""Counts as tensors of sums, which add up over batches, processes and runs."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -16,14 +16,14 @@ class SumTally:
         }
 
     def _sum(self, name: Hashable, sums: Tensor) -> None:
-        """Add to a count, which begins with the first sums."""
+        """Add to a count, or begin it."""
         self._counts[name] = self._counts[name] + sums if name in self._counts else sums.clone()
 
     def state(self) -> dict[Any, Tensor]:
-        """What was counted so far."""
+        """The counts so far."""
         return self._counts
 
     def merge(self, state: dict[Any, Tensor]) -> None:
-        """Add what another tally of the same kind and shape counted."""
+        """Add the counts of another tally of the same kind and shape."""
         for name, sums in state.items():
             self._sum(name, sums)

@@ -1,1 +1,1 @@
-"""The model: a name becomes a folder, a checkpoint, tokens."""
+"""Models: from a name to a folder, a loaded checkpoint and the tokens of a text."""

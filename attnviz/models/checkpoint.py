@@ -1,4 +1,4 @@
-"""From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
+"""Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from attnviz.models.families.base import Architecture, LayerModules, first_posit
 from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId, Stack
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.offloading import DeviceMap, fitted_map, positions_of, running_device, with_values
+from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of, with_values
 from attnviz.models.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.models.tokens import Tokens
 from attnviz.models.weights import (
@@ -52,12 +52,12 @@ class Checkpoint:
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
-            norm); None where it was not asked for, or the checkpoint has none.
+            norm); None if not requested, or the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
-        places: where accelerate has put the weights of a model with a device map; empty of one without.
-        dequantised_from: the kind of quantisation of the files, whose weights are plain numbers here; else empty.
+        weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
+        dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Checkpoint:
     weights_sha256: str | None = None
     classifier: Classifier | None = None
     encoder_only: bool = False
-    places: tuple[str, ...] = ()
+    weight_devices: tuple[str, ...] = ()
     dequantised_from: str = ""
 
     @property
     def encoder(self) -> "Checkpoint":
-        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        """The encoder alone of an encoder-decoder; any other model unchanged."""
         return replace(self, encoder_only=True) if self.stacks else self
 
     @property
@@ -84,17 +84,17 @@ class Checkpoint:
 
     @property
     def modules(self) -> list[LayerModules]:
-        """Where to read the steps of each of the :attr:`layers`."""
+        """The modules of each of the :attr:`layers`."""
         return self.architecture.modules(self.model)[: self.n_layers]
 
     @property
     def prediction_head(self) -> nn.Module | None:
-        """What makes logits of final states: of classes, or of tokens; None without a head."""
+        """The head that makes class or token logits of final states; None without one."""
         return self.language_head if self.classifier is None else self.classifier.head
 
     @property
     def why_no_classes(self) -> str:
-        """Why a checkpoint that was loaded with its head decides between no classes; empty where it does."""
+        """Reason why the model predicts no classes, or ''."""
         if self.stacks:
             return "classes of an encoder-decoder are not measured"
         if self.classifier is None:
@@ -109,19 +109,19 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
+        """The name for titles: the last part of a folder; with ``(encoder)`` for an encoder alone."""
         folder = Path(self.name)
         name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
         return f"{name} (encoder)" if self.encoder_only else name
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        """The stacks of an encoder-decoder (encoder, decoder, cross-attention); empty for other models."""
         return self.architecture.stacks(self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
-        """The attention layers: numbers, which in an encoder-decoder go through its stacks and carry their names."""
+        """The attention layers by number; in an encoder-decoder :class:`LayerId` numbers through all stacks."""
         return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
 
     @property
@@ -130,7 +130,7 @@ class Checkpoint:
         return self.stacks[0].n_layers if self.encoder_only else self.architecture.n_layers(self.config)
 
     def check_layer(self, layer: object) -> None:
-        """Raise UsageError unless it is the number of one of the attention layers."""
+        """Raise UsageError unless an int that is an attention layer."""
         last = self.n_layers - 1
         if not is_whole(layer):
             raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
@@ -143,9 +143,9 @@ class Checkpoint:
         return int(self.config.num_attention_heads)
 
     def n_heads_of(self, layer: int) -> int:
-        """Heads in one layer: encoder and decoder may have other numbers."""
-        own = self.layers[layer]
-        return own.stack.n_heads if isinstance(own, LayerId) else self.n_heads
+        """Heads in one layer; encoder and decoder may differ."""
+        layer_id = self.layers[layer]
+        return layer_id.stack.n_heads if isinstance(layer_id, LayerId) else self.n_heads
 
     @property
     def d_model(self) -> int:
@@ -160,15 +160,15 @@ class Checkpoint:
 
     @property
     def positions(self) -> int:
-        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
         positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
         return positions - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs; of one that is spread over several devices, where it begins."""
+        """Device of the model; with a device map, of its input embeddings."""
         model: Any = self.model
-        return running_device(model.get_input_embeddings() if self.places else model)
+        return running_device(model.get_input_embeddings() if self.weight_devices else model)
 
     @property
     def running_devices(self) -> tuple[torch.device, ...]:
@@ -178,9 +178,9 @@ class Checkpoint:
         return tuple(dict.fromkeys(running_device(layer.block) for layer in self.modules))
 
     @property
-    def place(self) -> str:
-        """Where the weights are: a device, or all places of a device map."""
-        return ", ".join(self.places) or str(self.device)
+    def device_names(self) -> str:
+        """Devices of the weights, ``cuda:0, cpu, disk`` with a device map."""
+        return ", ".join(self.weight_devices) or str(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -189,20 +189,20 @@ class Checkpoint:
 
     @property
     def runs_as(self) -> str:
-        """In which number format and where, as people read it: ``float32, cpu``."""
+        """Number format and devices in words: ``float32, cpu``."""
         kind = f" dequantised from {self.dequantised_from}" if self.dequantised_from else ""
-        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.place}"
+        return f"{str(self.dtype).removeprefix('torch.')}{kind}, {self.device_names}"
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """By layer, how many tokens a query sees, itself and those before it; None for all."""
+        """Attention window of each layer, in tokens including the query; None for no window."""
         if isinstance(self.architecture, Undeclared):
             return self.architecture.windows
         return tuple(self.architecture.window(self.config, layer) for layer in range(self.n_layers))
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far a correct recomputation may be from this model."""
+        """Tolerance of a recomputation of this model."""
         return tolerance_of(self.dtype, self.architecture.float32_steps)
 
     def norm(self, module: nn.Module) -> Norm:
@@ -244,13 +244,13 @@ def load_checkpoint(
     device_map: DeviceMap | None = None,
     before_weights: Callable[["Checkpoint"], None] = lambda _: None,
 ) -> Checkpoint:
-    """Load a checkpoint with its tokenizer, every weight accounted for.
+    """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
-    head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
-    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
-    accelerate puts every part of the model where the map says, and ``device`` means nothing. Without a ``dtype`` it is
-    the checkpoint's own. ``before_weights`` is told of the checkpoint with an empty model, and may refuse it.
+    head is left out, since no attention depends on it, unless ``language_head`` asks for that of token or class
+    logits. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
+    accelerate places every part of the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's
+    own. ``before_weights`` is called with the checkpoint with an empty model, and may raise.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -274,10 +274,10 @@ def load_checkpoint(
     language_head = (language_head and declared) or may_generate
     build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
-    digest, places = weights_sha256(source), positions_of(whole)
+    digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
         source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
-        places=places, dequantised_from=kind,
+        weight_devices=weight_devices, dequantised_from=kind,
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -290,8 +290,8 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
-        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
-            what the model keeps in float32.
+        CheckpointError: no tokenizer, weights of another kind of number or not finite, or rotary frequencies that were
+            rounded by a conversion.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -305,12 +305,12 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
-    digest, places = parameters_sha256(model), positions_of(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, places=places)
+    digest, devices = parameters_sha256(model), weight_devices_of(model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices)
 
 
 def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
-    """The config and its architecture, so that what is not reproduced is refused before any weight is read."""
+    """The config and its architecture, checked before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
         raise ArchitectureError(
@@ -327,15 +327,15 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
 
 
 def _empty(folder: Path, config: Any) -> nn.Module:
-    """The bare model without its weights, once their files are found to be large enough for it."""
+    """The bare model without its weights; CheckpointError if the files are too small for it."""
     return check_sizes(folder, config, sum(path.stat().st_size for path in weight_files(folder)))
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
-    """All weights of a checkpoint; masks that old versions saved are no weights.
+    """Read and check all weights of a checkpoint, without masks that old versions saved.
 
-    Safetensors are looked at one by one and then mapped into memory: a pass needs a part of it (of word embeddings, a
-    row a token), and the rest does not stay there. Without ``keep`` they are looked at alone.
+    Safetensors are checked one by one and then mapped into memory, so that only parts that a pass needs stay there.
+    Without ``keep`` they are only checked.
     """
     files = weight_files(folder)
     mapped = all(path.suffix == ".safetensors" for path in files)
@@ -357,19 +357,19 @@ def _built(
 ) -> tuple[Any, dict[str, Any]]:
     """A model of one of transformers' classes, and its report on the weights.
 
-    With a device map transformers reads the folder's files itself, each weight straight to its place. What is left on
-    disk stays in these files; what they do not hold as it is needed goes to a folder that is removed with the model.
+    With a device map transformers reads the files itself, each weight to its device. Weights left on disk stay in these
+    files; those that need conversion go to a folder that is removed with the model.
     """
     import transformers
 
     model_class = getattr(transformers, class_name)
-    given: dict[str, Any] = {"state_dict": dict(weights)}
+    options: dict[str, Any] = {"state_dict": dict(weights)}
     with calling_transformers(f"transformers cannot load the checkpoint in {folder}"), ExitStack() as stack:
         if device_map is not None:
             if not isinstance(device_map, str):
                 device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
-            given = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
+            options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
         model, report = model_class.from_pretrained(
             None if device_map is None else folder,
             config=config,
@@ -377,7 +377,7 @@ def _built(
             attn_implementation="eager",
             ignore_mismatched_sizes=True,  # reported, so that the message is ours
             output_loading_info=True,
-            **given,
+            **options,
         )
         if device_map is not None:
             weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
@@ -391,10 +391,10 @@ def _model_and_heads(
     build: Callable[[str], tuple[Any, dict[str, Any]]],
     language_head: bool,
 ) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, the bare one in it and, on request, the head that predicts, where the checkpoint has all its weights.
+    """A model, its bare model and, on request, its head, if the checkpoint has all of its weights.
 
-    It is that of classes where the config says that the checkpoint was saved with it: a GPT-2 would have a
-    language-modelling head in any case, tied to its word embeddings.
+    The head is that of classes if the config names it; a GPT-2 always has a language-modelling head, tied to its word
+    embeddings.
     """
     named = getattr(config, "architectures", None) or ()
     classifies = classification_class(architecture) in named and not architecture.stacks(config)
@@ -403,8 +403,8 @@ def _model_and_heads(
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."
         pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
-        of_head = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
-        if not of_head:
+        missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
+        if not missing:
             for kind in ("missing_keys", "unexpected_keys"):
                 report[kind] = [key.removeprefix(inside) for key in report[kind]]
             # the pooler is no part of the model with this head, and may be in its checkpoint

@@ -1,4 +1,4 @@
-"""The head of a checkpoint for sequence classification: its classes, and the token at which it reads them."""
+"""The sequence-classification head of a checkpoint: its classes, and the position whose final state it reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Classifier:
 
     Attributes:
         head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
-            in BERT and its relatives an activation between them; nothing in it drops out.
+            in BERT and its relatives an activation between them; without dropout.
         labels: names of the classes, as the config has them.
         causal: whether it reads the last token; else the first.
-        padding: the token that is never the last one; None where the config has none.
-        why_no_classes: why its outputs are no classes of which one is right; empty where they are.
+        padding: id of the padding token, which is never the last; None where the config has none.
+        why_no_classes: reason why its outputs are not exclusive classes, or ''.
     """
 
     head: nn.Sequential
@@ -46,16 +46,16 @@ class Classifier:
         return names.get(kind, kind)
 
     def position(self, ids: Sequence[int]) -> int:
-        """Of the token of a text [n] at which it reads: the first, or the last that is no padding."""
+        """Position that it reads, in a text [n]: the first token, or the last without padding."""
         if not self.causal:
             return 0
-        return max((at for at, token in enumerate(ids) if token != self.padding), default=0)
+        return max((position for position, token in enumerate(ids) if token != self.padding), default=0)
 
     def number(self, label: str | int) -> int:
-        """The class of this name, of this name in other letter case, or of this number.
+        """The index of a class by name, by name in other letter case, or by number.
 
         Raises:
-            UsageError: there is none, or more than one; the message lists those there are.
+            UsageError: none, or more than one; the message lists the classes.
         """
         name = str(label).strip()
         for known in (list(self.labels), [each.casefold() for each in self.labels]):
@@ -80,12 +80,12 @@ class Classifier:
 
 
 def classification_class(architecture: Architecture) -> str:
-    """The class of transformers that is the model with a head for sequence classification."""
+    """Name of transformers' class with a sequence-classification head."""
     return f"{architecture.class_prefix}ForSequenceClassification"
 
 
 def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:
-    """The head of a model for sequence classification; None of any other, and of encoder-decoders."""
+    """The head of a model for sequence classification; None for other models and encoder-decoders."""
     name = classification_class(architecture)
     if architecture.stacks(model.config) or name not in {base.__name__ for base in type(model).__mro__}:
         return None

@@ -1,6 +1,6 @@
-"""A config.json, and the empty model that it describes: the door between a checkpoint's files and transformers.
+"""Reads a config.json and builds its empty model.
 
-Numbers that would take memory or time before anything is checked are refused first.
+Numbers that would take too much memory or time are refused first.
 """
 
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ SIZES = {
     "vocab_size": "a vocabulary",
     "max_position_embeddings": "positions",
 }
-"""What every model has some of, by its setting."""
+"""Settings that must be at least 1, and their names in messages."""
 
 _COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
-"""Words in the names of settings of which transformers makes one thing each, in lists or modules."""
+"""Words in the names of settings from which transformers builds lists or modules of that length."""
 
 _LARGEST_COUNT = 1_000_000
 
 _SPARE_NUMBERS = 10_000_000
-"""By so many a config may exceed its weights and still get a message that names the weights."""
+"""Numbers by which the config's model may exceed the weights' files; loading then names the missing weights."""
 
 _MOST_MODULES = 50_000
-"""Of a model that is built empty: some seconds; 2,000 layers of BERT have as many."""
+"""Limit of an empty model, some seconds to build; 2,000 layers of BERT have as many."""
 
 _OTHER_WEIGHTS = {
     "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",
@@ -48,12 +48,12 @@ _DEQUANTISED = ("fp8",)
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers config of a folder, set to eager attention; nothing but its config.json is read.
+    """The transformers config of a folder, set to eager attention, and to dequantise where the weights need it.
 
-    Of a checkpoint whose weights can be dequantised it says that they are.
+    Only config.json is read.
 
     Raises:
-        CheckpointError: transformers does not know such a config, or a number in it is beyond any model.
+        CheckpointError: transformers does not know such a config, or a number in it is too large.
     """
     from transformers import AutoConfig
 
@@ -68,14 +68,14 @@ def read_config(folder: Path) -> Any:
 
 
 def dequantised_from(folder: Path) -> str:
-    """The kind of quantisation, ``fp8``, whose weights become plain numbers as they are read; empty for any other."""
+    """The kind of quantisation that is dequantised as weights are read (``fp8``), or ''."""
     settings = read_json(folder / "config.json").get("quantization_config")
     kind = settings.get("quant_method") if isinstance(settings, dict) else None
     return kind if kind in _DEQUANTISED else ""
 
 
 def refuse_other_weights(folder: Path) -> None:
-    """Refuse a config.json, or a file beside it, by which the model would not be that of the checkpoint's own weights.
+    """Refuse a config.json, or an adapter beside it, by which the model would have other weights than the checkpoint.
 
     Raises:
         CheckpointError: naming the setting or the file.
@@ -94,12 +94,10 @@ def refuse_other_weights(folder: Path) -> None:
 
 
 def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_MODULES) -> nn.Module:
-    """The model of a config on torch's meta device: its shapes without its weights, so without their memory.
-
-    The bare one, or of a class of transformers.
+    """The model of a config on torch's meta device, without memory for weights: the bare model, or of a given class.
 
     Raises:
-        CheckpointError: transformers cannot build it, or it has more modules: empty ones, too, take memory and time.
+        CheckpointError: transformers cannot build it, or it has more than ``most_modules``.
     """
     from transformers import AutoModel
 
@@ -116,7 +114,7 @@ def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_
 
 
 def check_sizes(folder: Path, config: Any, n_bytes: int) -> nn.Module:
-    """The empty model of a config; refuse one that is far larger than its weights' files, before it takes memory.
+    """The empty model of a config; refuse one that is far larger than its weights' files.
 
     Raises:
         CheckpointError: with both sizes and the settings that give them.

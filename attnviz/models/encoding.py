@@ -1,4 +1,4 @@
-"""Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
+"""Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from attnviz.models.wording import quoted, visible
 from attnviz.models.words import CONTINUES, SPACE, Pieces, decoder, pieces_of, word_numbers
 
 _SHOWN = 100
-"""Characters of a text that a message may show; of a text of megabytes no more is looked at."""
+"""Characters of a text that a message may show."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
@@ -60,12 +60,12 @@ def tokenize(
     """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer; see :func:`encodings`.
 
     ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
-    ``segments`` is whether the model takes token types: without them a pair needs a tokenizer that parts it itself.
+    ``segments`` is whether the model takes token types: without them the tokenizer must put a separator between a pair.
     ``sink_first`` is whether position 0 is a sink without being special.
 
     Raises:
-        TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
-            would keep apart.
+        TextError: no text, blank, not valid Unicode, no tokens left, too long for the model, or a pair without a
+            separator.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
     kind = "target" if target else "text"
@@ -80,11 +80,11 @@ def tokenize(
             "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
             "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
         )
-    found = len(encoding.ids)
-    if found > max_positions:
+    n_tokens = len(encoding.ids)
+    if n_tokens > max_positions:
         if not truncate:
             raise TextError(
-                f"the {kind} has {found} tokens, but the model has {max_positions} positions; "
+                f"the {kind} has {n_tokens} tokens, but the model has {max_positions} positions; "
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
         rough = 2 * max_positions + 100
@@ -100,11 +100,11 @@ def tokenize(
         )
     texts = (text,) if pair is None else (text, pair)
     texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
-    return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
+    return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids))
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
-    """A text that a model generated, by its ids; and its tokens."""
+    """The text of generated ids, and its tokens."""
     named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
     pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
     encoding = pieces_of(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
@@ -121,15 +121,15 @@ def encodings(
     max_length: int | None = None,
     target: bool = False,
 ) -> Sequence[Any]:
-    """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
+    """A fast tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
     ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
     encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
 
     Raises:
-        CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.
-        TextError: it gives token types that the model has no rows for.
+        CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids beyond the model's vocabulary.
+        TextError: it gives token types that the model has not.
     """
     two_models = hasattr(tokenizer, "spm_target")
     if not getattr(tokenizer, "is_fast", False) and not two_models:
@@ -146,18 +146,18 @@ def encodings(
         )
     with calling_transformers(what), panics_unprinted():
         if two_models:
-            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
+            results: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         else:
-            given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
+            named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
-            made = tokenizer(**given, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
-    for encoding in made:
+            results = tokenizer(**named, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
+    for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
-    return made
+    return results
 
 
 def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
-    """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
+    """Encode with one of Marian's two SentencePiece models, which give no offsets; pieces mark where words begin."""
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
     vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     names = {number: piece for piece, number in vocabulary.items()}
@@ -172,15 +172,15 @@ def _special_ids(tokenizer: Any) -> set[int]:
 
 
 def lost_segments(encoding: Any, n_segments: int) -> bool:
-    """Whether no token is left of one of the segments: special tokens are not of it, whatever the tokenizer says."""
-    ordinary = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
-    return len({segment for segment, special in ordinary if segment is not None and not special}) < n_segments
+    """Whether one of the segments has no token that is not special."""
+    tokens = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+    return len({segment for segment, special in tokens if segment is not None and not special}) < n_segments
 
 
 def _rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
-    """A text up to its first so many tokens: to truncate a long pair at once takes the library hours and gigabytes."""
-    of_text = zip(encoding.offsets, encoding.sequence_ids, strict=True)
-    ends = [end for (_, end), of in of_text if of == segment]
+    """A text cut after ``n_tokens``, since the library takes hours and gigabytes to truncate a long pair at once."""
+    tokens = zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ends = [end for (_, end), of in tokens if of == segment]
     return text if len(ends) <= n_tokens else text[: ends[n_tokens - 1]]
 
 
@@ -188,7 +188,7 @@ def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
     """The id of the mask token, of a tokenizer that has one.
 
     Raises:
-        CheckpointError: the model has no row for it.
+        CheckpointError: it is beyond the model's vocabulary.
     """
     mask: int = tokenizer.mask_token_id
     if not 0 <= mask < vocabulary_size:
@@ -202,7 +202,7 @@ def _named(texts: Sequence[str]) -> str:
 
 
 def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
-    """Refuse ids that the model's tables have no rows for."""
+    """Refuse token ids and token types beyond the model's embedding tables."""
     token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
     if token >= vocabulary_size:
         raise _beyond(token, vocabulary_size)
@@ -228,8 +228,9 @@ def _check_text(text: object, name: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        found = text[error.start]
-        byte = found.encode("utf-8", "surrogateescape" if "\udc80" <= found <= "\udcff" else "surrogatepass")[0]
+        character = text[error.start]
+        is_byte = "\udc80" <= character <= "\udcff"
+        byte = character.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")[0]
         raise TextError(
             f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
             "expected text encoded as UTF-8."

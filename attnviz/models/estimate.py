@@ -1,7 +1,7 @@
-"""What a run is sure to need of memory, from config and length, held against what there is before weights are read.
+"""A lower bound of the memory that a run needs, checked against free memory before weights are read.
 
-A lower bound, so that nothing is refused that would run: the weights and, of a text, what is kept of every layer until
-the end. What is there for a moment (the steps of a layer, logits) and what the libraries take is not counted.
+Counted are the weights and what is kept of a text in every layer until the end; not what is freed before (the steps of
+a layer, logits), nor what the libraries take.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from attnviz.models.sources import Source, read_json, weight_files
 
 @dataclass(frozen=True)
 class TextRun:
-    """A text that is run in one piece.
+    """A text that is run in one forward pass.
 
     Attributes:
         block: bytes that a block of rows may take.
-        kept: vectors that are kept of each token in each layer: its attention's input, and output where that is used.
-        matrices: how many matrices of n × n a command has in memory at once, beside blocks, in float32 or wider.
+        kept: vectors kept of each token in each layer: its attention's input and, where used, output.
+        matrices: number of n × n matrices in float32 or wider that a command has in memory at once, beside blocks.
     """
 
     text: str
@@ -36,12 +36,12 @@ class TextRun:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a run is sure to need.
+    """Bytes that a run needs at least.
 
     Attributes:
-        weights: of memory; none of weights that the CPU reads from their files as it needs them.
-        mapped: of address space, for these files.
-        text: for what is kept of the text.
+        weights: memory for weights; 0 for those that are mapped from their files.
+        mapped: address space for mapped files.
+        text: memory for what is kept of the text.
     """
 
     weights: int
@@ -51,14 +51,14 @@ class Need:
 
 
 def need_of(empty: Checkpoint, source: Source, on_cpu: bool, spread: bool, run: TextRun | None) -> Need:
-    """What a checkpoint needs, before its weights are read.
+    """Memory that a checkpoint and a text need at least, before weights are read.
 
     Args:
-        empty: the checkpoint with an empty model, in the number format that it will have.
+        empty: the checkpoint with an empty model, in its final number format.
         source: its files.
         on_cpu: whether it runs on the CPU.
-        spread: whether a device map says where weights go, so that nothing is known of them here.
-        run: the text; None where it is not known yet.
+        spread: whether there is a device map; weights are not counted then.
+        run: the text; None where not known yet.
     """
     size, files = empty.dtype.itemsize, weight_files(source.folder)
     n_tokens = 0 if run is None else len(empty.tokenize(run.text, run.pair, run.truncate))
@@ -79,11 +79,11 @@ def refuse_beyond_memory(
     """Refuse a run that needs more memory than there is on its device; arguments as for :func:`need_of`.
 
     Raises:
-        OutOfMemoryError: with both, and what needs less.
+        OutOfMemoryError: with needed and free memory, and what needs less.
     """
     on_cpu = device.type == "cpu"
     if not on_cpu and (device.type != "cuda" or spread):
-        return  # nobody says what there is, or on which GPU the text will be
+        return  # free memory, or the GPU of the text, is not known
     need = need_of(empty, source, on_cpu, spread, run)
     if on_cpu:
         limits = [(0, free_memory(), ""), (need.mapped, free_address_space(), limit_note())]
@@ -108,7 +108,7 @@ def refuse_beyond_memory(
 
 
 def _bytes_of_text(empty: Checkpoint, run: TextRun, n: int) -> int:
-    """Each layer's input and perhaps output, a block and matrices; of a family whose parts are not known nothing."""
+    """Bytes of each layer's inputs and outputs, a block and matrices; 0 for undeclared families, encoder-decoders."""
     if isinstance(empty.architecture, Undeclared) or empty.stacks:
         return 0
     size = empty.dtype.itemsize
@@ -118,6 +118,6 @@ def _bytes_of_text(empty: Checkpoint, run: TextRun, n: int) -> int:
 
 
 def _free_on_gpu(device: torch.device) -> int:
-    """What others leave of a GPU's memory, and what torch holds there for nobody."""
+    """Free memory of a GPU, including torch's unused cache."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

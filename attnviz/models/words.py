@@ -1,6 +1,6 @@
-"""The words of a text, whatever the tokenizer, and the pieces of words that tokenizers make, as figures show them.
+"""Words of a text, independent of the tokenizer, and labels of a tokenizer's pieces.
 
-The one place that knows their marks: ``##`` in WordPiece, ``Ġ`` in byte-level BPE, ``▁`` in SentencePiece.
+The only file that knows their marks: ``##`` in WordPiece, ``Ġ`` in byte-level BPE, ``▁`` in SentencePiece.
 """
 
 import re
@@ -24,16 +24,16 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """SentencePiece's name of a byte, where the vocabulary lacks a character."""
 
 _BEGINS = (SPACE, "Ġ")
-"""What a piece begins with that begins a word."""
+"""Marks of pieces that begin a word."""
 
 _JOINERS = re.compile(r"['’‘ʼ._,:/@&+·־\u2010\u2011-]")
 """Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or."""
 
 _INVISIBLE = "\u00ad\u200c\u200d"
-"""Soft hyphen, and what joins or parts letters: inside of words. Other format characters stand apart."""
+"""Soft hyphen, zero-width joiner and non-joiner: part of words. Other format characters stand apart."""
 
 _NO_SPACES = ("CJK ", "HIRAGANA", "IDEOGRAPHIC ITERATION")
-"""Beginnings of the names of characters that are words of their own (Unicode Annex 29)."""
+"""Prefixes of the Unicode names of characters that are words of their own (Unicode Annex 29)."""
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -44,24 +44,23 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     and Burmese, whose words only a dictionary tells, are divided at spaces alone.
     """
     kinds = [_kind(character) for character in text]
-    for place, character in enumerate(text[1:-1], start=1):
-        if _JOINERS.fullmatch(character) and kinds[place - 1] == kinds[place + 1] == "word":
-            kinds[place] = "word"
+    for i, character in enumerate(text[1:-1], start=1):
+        if _JOINERS.fullmatch(character) and kinds[i - 1] == kinds[i + 1] == "word":
+            kinds[i] = "word"
     spans: list[tuple[int, int]] = []
     for kind, group in groupby(range(len(text)), key=kinds.__getitem__):
-        places = list(group)
+        characters = list(group)
         if kind == "one by one":
-            spans += [(place, place + 1) for place in places]
+            spans += [(i, i + 1) for i in characters]
         elif kind:
-            spans.append((places[0], places[-1] + 1))
+            spans.append((characters[0], characters[-1] + 1))
     return _with_marks(text, spans)
 
 
 def word_numbers(encoding: Any, texts: Sequence[str]) -> list[int | None]:
-    """For each token of a tokenizer's encoding of texts the number of its word, over all segments; None in no word.
+    """The number of each token's word in an encoding of texts, counted over all segments; None in no word.
 
-    White space belongs to the word that it leads to, where the tokenizer keeps them together, or else to none of them:
-    it is a word of its own.
+    White space belongs to the next word if the tokenizer keeps them together; otherwise it is a word of its own.
     """
     spans = [word_spans(text) for text in texts]
     numbers: dict[tuple[int, int], int] = {}
@@ -71,15 +70,15 @@ def word_numbers(encoding: Any, texts: Sequence[str]) -> list[int | None]:
         if segment is None or pretoken is None:
             words.append(None)
             continue
-        place = bisect_right(spans[segment], first, key=itemgetter(1))  # the first word that ends after it
+        word = bisect_right(spans[segment], first, key=itemgetter(1))  # the first that ends after it
         leads = following == [segment, pretoken] and start >= last
-        inside = place < len(spans[segment]) and spans[segment][place][0] < last + leads
-        words.append(numbers.setdefault((segment, place if inside else -1 - first), len(numbers)))
+        inside = word < len(spans[segment]) and spans[segment][word][0] < last + leads
+        words.append(numbers.setdefault((segment, word if inside else -1 - first), len(numbers)))
     return words
 
 
 def _kind(character: str) -> str:
-    """Characters of one kind, side by side, are one word; empty for spaces and controls."""
+    """The kind of a character; neighbours of one kind are one word. Empty for spaces and controls."""
     category = unicodedata.category(character)
     if character.isspace() or category in {"Cc", "Cn", "Cs"}:
         return ""
@@ -91,7 +90,7 @@ def _kind(character: str) -> str:
 
 
 def _with_marks(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Marks and joiners that begin a span (of an emoji, say) belong to the word before it, where that ends there."""
+    """The spans, those that begin with a mark or joiner (of an emoji, say) joined to the word right before."""
     whole: list[tuple[int, int]] = []
     for start, end in spans:
         marks = unicodedata.category(text[start])[0] == "M" or text[start] == "\u200d"
@@ -104,7 +103,7 @@ def _with_marks(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]
 
 @dataclass(frozen=True)
 class Pieces:
-    """A text by the pieces of a vocabulary alone, with what a fast tokenizer's encoding tells of one text."""
+    """An encoding of one text made from pieces alone, with the attributes of a fast tokenizer's encoding."""
 
     ids: list[int]
     tokens: list[str]
@@ -114,28 +113,28 @@ class Pieces:
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """All of one text."""
+        """0 for all tokens but special ones."""
         return [None if special else 0 for special in self.special_tokens_mask]
 
     @property
     def word_ids(self) -> list[int | None]:
-        """A piece that begins with a space begins a word; special tokens are in none."""
+        """Numbers of words, which begin at pieces with a leading space; None for special tokens."""
         words, word = [], -1
-        for place, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
-            word += not special and (word < 0 or piece.startswith(_BEGINS) or self.special_tokens_mask[place - 1] == 1)
+        for i, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
+            word += not special and (word < 0 or piece.startswith(_BEGINS) or self.special_tokens_mask[i - 1] == 1)
             words.append(None if special else word)
         return words
 
     @property
     def type_ids(self) -> list[int]:
-        """One type."""
+        """0 for all tokens."""
         return [0] * len(self.ids)
 
 
 def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
-    """What a text is made of, from its ids, special ones included, and their pieces alone.
+    """The encoding of a text from its ids, special ones included, and their pieces.
 
-    ``decode`` makes of pieces the text that they stand for; offsets are those in the text that all of them make up.
+    ``decode`` turns pieces into text; offsets are those in the decoded text.
     """
     special = [int(token in special_ids) for token in ids]
     content: list[str] = []
@@ -147,11 +146,10 @@ def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection
 
 
 def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Entries of the vocabulary, out of any text, as figures and tables show tokens.
+    """Labels of vocabulary entries outside of any text, as in figures and tables.
 
-    Whether an entry continues a word cannot be seen from a text here: where the tokenizer marks the beginning of
-    words, one without that mark that begins with a letter or digit does. Rows of the embedding matrix that the
-    tokenizer does not name are shown as ``id 50300``.
+    Where the tokenizer marks beginnings of words, an entry without the mark that begins with a letter or digit is
+    taken to continue one. Rows of the embedding matrix without a token are ``id 50300``.
     """
     decode = decoder(tokenizer)
     added = set(tokenizer.get_added_vocab())
@@ -169,7 +167,7 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def decoder(tokenizer: Any) -> Any:
-    """A function from the pieces of one token or word to the text that they stand for."""
+    """A function that decodes the pieces of one token or word to text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # Marian's has none, but two SentencePiece models
     kind = SPACE if backend is None else f"{backend.decoder!r} {backend.pre_tokenizer!r}"
     added = set(tokenizer.get_added_vocab())  # written as they are, whatever the alphabet of the rest

@@ -65,7 +65,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
-        "device": model.place,
+        "device": model.device_names,
         "dtype": str(model.dtype).removeprefix("torch."),
         **({"dequantised_from": model.dequantised_from} if model.dequantised_from else {}),
     }

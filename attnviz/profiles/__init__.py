@@ -1,1 +1,1 @@
-"""Stored profiles and published heads: what is known of a model before it runs."""
+"""Stored profiles and published heads of known models."""

@@ -1,4 +1,4 @@
-"""Examples of what a head does, as a profile has them: sentences with a query, a key, a weight and the right pair."""
+"""Examples of a profile's roles: sentences with a query, a key, a weight and the right pair."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
 
 _AROUND = 3
-"""Words on either side of a pair that stay where a long text is cut."""
+"""Words kept on either side of a pair in a shortened text."""
 
 _WORD = re.compile(r"\S+")
 
 
 class Unit(NamedTuple):
-    """A word or token: its text, and its characters in the sentence; none of them for a special token."""
+    """A word or token: its text, and its characters in the sentence; an empty range for a special token."""
 
     text: str
     start: int
@@ -31,11 +31,11 @@ class Example:
     """One text in which a head attends from a query to a key.
 
     Attributes:
-        corpus, number: the file's name, and which of its texts, from 0.
+        corpus, number: the file's name, and the index of the text.
         text: as the model reads it.
         query, key: the word, name or token that attends, and the one that it attends to most.
         weight: of the key, summed over its tokens, mean over those of the query.
-        hit: whether the head does here what its role says.
+        hit: whether the key is right for the role.
         gold, gold_weight: the right pair, and its weight; None where the role has none.
     """
 
@@ -72,9 +72,9 @@ class Part:
     """A word of an example's text, or a piece of one, or ``…`` for words left out.
 
     Attributes:
-        text: its own.
-        ends: what it is part of, of ``query``, ``key``, ``gold``; the last two only where they differ.
-        joined: whether no space stands before it.
+        text: of the word or piece.
+        ends: which of ``query``, ``key``, ``gold`` it belongs to; ``gold`` only where it differs from the key.
+        joined: whether no space precedes it.
     """
 
     text: str
@@ -83,18 +83,18 @@ class Part:
 
 
 def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
-    """The part ``examples`` of profile.json, each text once; None without examples.
+    """The entry ``examples`` of profile.json, each text once; None without examples.
 
-    A profile that ships also has ``licences`` there, by the name of the corpus.
+    Shipped profiles also have ``licences`` there, by the name of the corpus.
     """
     texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
         text = {"corpus": example.corpus, "number": example.number, "text": example.text}
-        place, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
+        index, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
         gold = None if example.gold is None else [list(unit) for unit in example.gold]
         return {
-            "text": place, "query": list(example.query), "key": list(example.key), "weight": example.weight,
+            "text": index, "query": list(example.query), "key": list(example.key), "weight": example.weight,
             "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
         }  # fmt: skip
 
@@ -111,10 +111,10 @@ def _parsed(entry: Entry) -> HeadId:
 
 
 def stored_examples(content: Entry, head: Callable[[Entry], HeadId] = _parsed) -> tuple[RoleExamples, ...]:
-    """The part ``examples`` of profile.json read again; ``head`` reads an id.
+    """Read the entry ``examples`` of profile.json; ``head`` reads an id.
 
     Raises:
-        ValueError: they are damaged.
+        ValueError: the entry is damaged.
     """
     if content.value is None:
         return ()
@@ -150,7 +150,7 @@ def _weight(entry: Entry) -> float:
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
-    """One part ``examples`` from those of several documents of profile.json, of each the roles of these names."""
+    """One entry ``examples`` from several documents of profile.json, each with the names of its roles to take."""
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
         licences |= (document.get("examples") or {}).get("licences") or {}
@@ -164,10 +164,10 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
 
 
 def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
-    """The text of an example in words, those of its pairs told apart.
+    """The words of an example's text, with the pairs they belong to.
 
-    Of a text of more than ``most`` words, where that is given, stretches around the pairs are left, and ``…`` stands
-    for the others; words of the pairs, and some around them, may be more.
+    Texts of more than ``most`` words are shortened to stretches around the pairs, with ``…`` between; words of the
+    pairs and some around them are kept even if they are more.
     """
     ends = {"query": example.query, "key": example.key}
     if not example.hit and example.gold is not None:
@@ -177,8 +177,8 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
     parts, whole = list[Part](), example.text
     for word in _WORD.finditer(whole):
-        places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
-        for start, end in pairwise(places):
+        bounds = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
+        for start, end in pairwise(bounds):
             of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
             joined = start > word.start()
             if parts and of and of == parts[-1].ends:  # words of one name
@@ -194,10 +194,10 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
 
 
 def _windowed(parts: list[Part], most: int | None) -> list[Part]:
-    """Stretches around the parts that are ends, with ``…`` for what is left out between and around them."""
+    """Stretches around the parts of pairs, with ``…`` for parts left out."""
     if most is None or len(parts) <= most:
         return parts
-    ends = [place for place, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
+    ends = [i for i, part in enumerate(parts) if part.ends] or [0]  # a pair of spaces is no word
     first, last = ends[0], ends[-1]
     if last - first < most:
         room = (most - (last - first + 1)) // 2
@@ -205,10 +205,10 @@ def _windowed(parts: list[Part], most: int | None) -> list[Part]:
         kept = set(range(start, start + most))
     else:
         around = min(_AROUND, max(0, most // len(ends) - 2) // 2)
-        kept = {place + step for place in ends for step in range(-around, around + 1)} & set(range(len(parts)))
+        kept = {i + step for i in ends for step in range(-around, around + 1)} & set(range(len(parts)))
     shown: list[Part] = []
-    for place, part in enumerate(parts):
-        if place in kept:
+    for i, part in enumerate(parts):
+        if i in kept:
             shown.append(part)
         elif not shown or shown[-1].text != "…" or shown[-1].ends:
             shown.append(Part("…"))

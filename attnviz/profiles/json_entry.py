@@ -1,4 +1,4 @@
-"""Values of a JSON file that is read again: each is of its kind and within its range, or one error says where not."""
+"""Typed access to the values of a JSON document, with errors that name the path of a wrong value."""
 
 import json
 import math
@@ -11,15 +11,15 @@ from attnviz.models.wording import shortened, visible
 T = TypeVar("T")
 
 MOST = 10**15
-"""The largest whole number that can have been counted."""
+"""Upper limit of counts."""
 
 _KINDS = {type(None): "nothing", list: "a list", dict: "an object"}
 
 
 class Entry:
-    """A value of a document, and where it stands there: ``parent`` is the object or list that has it as ``key``.
+    """A value of a document; ``parent`` is the object or list that has it under ``key``.
 
-    Every way to read it raises ValueError, with that place, where it is something else.
+    Its methods raise ValueError, with the value's path, if it is something else.
     """
 
     __slots__ = "key", "parent", "value"
@@ -28,15 +28,15 @@ class Entry:
         self.value, self.parent, self.key = value, parent, key
 
     @property
-    def place(self) -> str:
-        """Where it stands: ``roles[3].score``."""
+    def path(self) -> str:
+        """Its path: ``roles[3].score``."""
         if self.parent is None:
             return ""
         own = f"[{self.key}]" if isinstance(self.key, int) else f".{visible(self.key)}"
-        return f"{self.parent.place}{own}".removeprefix(".")
+        return f"{self.parent.path}{own}".removeprefix(".")
 
     def __getitem__(self, key: str) -> "Entry":
-        """A value of an object; nothing where it has none of this name."""
+        """A value of an object; an entry of None if the key is missing."""
         return Entry(self._object().get(key), self, key)
 
     def fields(self) -> dict[str, "Entry"]:
@@ -44,10 +44,10 @@ class Entry:
         return {key: self[key] for key in self._object()}
 
     def each(self, n: int | None = None) -> list["Entry"]:
-        """The values of a list, ``n`` of them if that is given."""
+        """The values of a list, of length ``n`` if given."""
         if type(self.value) is not list or n not in (None, len(self.value)):
             raise self.refused("a list" if n is None else f"a list of {n}")
-        return [Entry(value, self, place) for place, value in enumerate(self.value)]
+        return [Entry(value, self, index) for index, value in enumerate(self.value)]
 
     def text(self) -> str:
         """A string."""
@@ -62,25 +62,25 @@ class Entry:
         return self.value
 
     def whole(self, least: int = 0, most: int = MOST) -> int:
-        """A whole number in a range."""
+        """An int in a range."""
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.refused(f"a whole number {f'from {least} to {most}' if most < MOST else f'of at least {least}'}")
         return self.value
 
     def number(self, least: float, most: float, rounding: float = 0.0) -> float:
-        """A number in a range, or as far outside as it may be by rounding."""
+        """A number in a range, widened by ``rounding``."""
         if type(self.value) not in (int, float) or not least - rounding <= self.value <= most + rounding:
             raise self.refused(f"a number from {least:g} to {most:g}")
         return float(self.value)
 
     def maybe(self, read: Callable[["Entry"], T]) -> T | None:
-        """What ``read`` makes of it; None of nothing."""
+        """``read`` of it; None if it is None."""
         return None if self.value is None else read(self)
 
     def refused(self, expected: str) -> ValueError:
-        """The error that something else was expected."""
+        """The ValueError that something else was expected."""
         found = _KINDS.get(type(self.value)) or shortened(json.dumps(self.value), 40)
-        return ValueError(f"expected {expected} for {self.place or 'the document'}, found {found}")
+        return ValueError(f"expected {expected} for {self.path or 'the document'}, found {found}")
 
     def _object(self) -> dict[str, Any]:
         if type(self.value) is not dict:
@@ -93,7 +93,7 @@ def read_entry(path: Path) -> Entry:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no JSON, or has numbers that JSON lacks.
+        ValueError: not JSON, or with NaN or infinite numbers.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
         raise OSError("something that is no file")

@@ -1,6 +1,6 @@
-"""The parts of a stored profile, each with what it was measured on: a later run replaces those that it measures.
+"""The parts of a stored profile, each of one run; a later run replaces the parts that it measures.
 
-Each part is judged within its own run: the false discovery rate of its roles, and the control, are that run's.
+False discovery rate and control of a part's roles are those of its own run.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from attnviz.models.wording import counted, visible
 from attnviz.profiles.examples import joined_entries
 
 PARTS = ("statistics", "syntax", "coreference", "repeats")
-"""What a profile can have, by the keys of profile.json."""
+"""Parts of a profile, keys of profile.json."""
 
 SYNTACTIC = "syntactic:"
 """Prefix of the roles of relations."""
 
 _OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "note")
-"""What is a run's own, and so stands with each of its parts."""
+"""Keys of a run that are stored with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
 _ON_REPEATS = frozenset(ROLES_ON_REPEATS)
@@ -27,10 +27,10 @@ _ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 @dataclass(frozen=True)
 class Merged:
-    """A stored profile after a run, and what was measured on which texts ``before`` it, by part.
+    """A stored profile merged with a run; ``before`` describes the earlier parts, by name.
 
-    Parts are ``new`` where only the run has them, ``replaced`` by it, ``kept`` where it has not measured them, and
-    ``larger`` where it has measured them on fewer texts, so that the older stay.
+    Parts are ``new`` if only the run has them, ``replaced`` by it, ``kept`` if it has not measured them, and ``larger``
+    if the earlier one has more texts and stays.
     """
 
     document: dict[str, Any]
@@ -44,7 +44,7 @@ class Merged:
 def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, smaller: bool = False) -> Merged:
     """The document of a run, with the parts of an earlier one of the same weights that it has not measured.
 
-    ``date`` is that of the run, ``2026-11-22``; ``smaller``: whether a part replaces one of more texts, too.
+    ``date`` is that of the run, ``2026-11-22``; ``smaller`` lets a part replace one of more texts.
     """
     after, before = parts_of(run, date), {} if earlier is None else parts_of(earlier)
     larger = tuple(name for name in after if not smaller and _size(before.get(name)) > _size(after[name]))
@@ -71,9 +71,9 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
 
 
 def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dict[str, Any]]:
-    """By part, its ``corpora``, ``n`` (texts, or random sequences; None where unknown), ``date`` and run.
+    """Each part's ``corpora``, ``n`` (texts, or random sequences; None if unknown), ``date`` and keys of its run.
 
-    A document without ``parts`` is that of a single run, which the date is of; None where unknown.
+    A document without ``parts`` is that of a single run, of this date; None if unknown.
     """
     if document.get("parts"):
         return {name: dict(document["parts"][name]) for name in PARTS if name in document["parts"]}
@@ -92,7 +92,7 @@ def measured_on(part: dict[str, Any]) -> str:
 
 
 def _corpora(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    """Those of a run's corpora that a part rests on, told by their suffix."""
+    """The corpora of a part, by their suffix."""
     suffixes = {"statistics": {".conllu", ".txt"}, "coreference": {".tsv"}, "repeats": set[str]()}
     if part == "syntax":
         suffixes["syntax"] = {".conllu" if document["syntax"].get("gold") else ".txt"}
@@ -112,7 +112,7 @@ def _size(part: dict[str, Any] | None) -> int:
 
 
 def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> list[dict[str, Any]]:
-    """The roles that a document has of one part; previous-token is better judged by text than by random tokens."""
+    """A document's roles of one part; previous-token is taken from text, if there, not from random tokens."""
     roles = [role for role in document["roles"] if _part(role["role"], document) == part]
     return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
 

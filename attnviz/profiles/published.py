@@ -1,4 +1,4 @@
-"""Heads that papers name in models that everybody has: as published, and apart from anything measured here."""
+"""Heads that papers name in public models, as published; nothing of it is measured here."""
 
 import json
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from attnviz.models.head_ids import HeadId
 _UNIVERSAL = {
     "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
 }  # fmt: skip
-"""Relations of Stanford Dependencies, which Clark et al. 2019 use, by what Universal Dependencies call them.
+"""From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies.
 
-A preposition heads its object there and depends on it here, so that ``pobj`` is ``case`` the other way round.
+A preposition is the head of its object there and its dependent here, so that ``pobj`` is ``case`` reversed.
 """
 
 _FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
@@ -27,14 +27,14 @@ class PublishedHead:
     Attributes:
         id: the head; layers and heads count from 0, whatever the paper does.
         role: as the paper names it; of a relation with ``syntactic:`` before it.
-        paper, year, title: to cite.
-        score, baseline: 0-1, as the paper gives them; None where it gives none.
+        paper, year, title: citation.
+        score, baseline: 0-1, from the paper; None where it gives none.
         direction: of a relation, who attends to whom; None otherwise.
         offset: of a relation, the fixed offset behind the baseline; None otherwise.
-        weaker: the paper puts the head in brackets.
-        note: what to know before one quotes the numbers; None where there is nothing.
-        measured: on what, and how.
-        by_name: only the name says that this is the paper's model: a fine-tuned one may look the same.
+        weaker: whether the paper puts the head in brackets.
+        note: caveat about the numbers, or None.
+        measured: data and method.
+        by_name: whether the model was recognised only by its name; it may be fine-tuned.
     """
 
     id: HeadId
@@ -53,12 +53,12 @@ class PublishedHead:
 
     @property
     def universal(self) -> tuple[str, str | None]:
-        """Role and direction with the relation as Universal Dependencies have it; as published where it is none."""
+        """Role and direction, a relation by its name in Universal Dependencies."""
         name = self.role.removeprefix("syntactic:")
         if name == self.role or name not in _UNIVERSAL:
             return self.role, self.direction
-        turned = {"head_to_dependent": "dependent_to_head", "dependent_to_head": "head_to_dependent"}
-        direction = turned.get(self.direction or "", self.direction) if name == "pobj" else self.direction
+        reversed_direction = {"head_to_dependent": "dependent_to_head", "dependent_to_head": "head_to_dependent"}
+        direction = reversed_direction.get(self.direction or "", self.direction) if name == "pobj" else self.direction
         return f"syntactic:{_UNIVERSAL[name]}", direction
 
 
@@ -68,16 +68,16 @@ def published_heads(
     """The heads that papers name in this model; none for a model of another name or shape.
 
     The name is a hub id (any case), or a folder whose last part is the model's name. ``revision`` is the hub's commit;
-    None where the model does not come from the hub, so that only its name speaks.
+    None for a model that is not from the hub, recognised by its name alone.
     """
     for model in _models():
-        of_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
-        if of_shape and _is_named(name, revision, model):
+        same_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
+        if same_shape and _is_named(name, revision, model):
             paper = model["paper"]
-            of_all = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
-            of_all |= {"paper": paper["cited"], "by_name": revision is None}
+            citation = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
+            citation |= {"paper": paper["cited"], "by_name": revision is None}
             return tuple(
-                PublishedHead(**{**entry, **of_all, "id": HeadId.parse(entry["id"])}) for entry in model["heads"]
+                PublishedHead(**{**entry, **citation, "id": HeadId.parse(entry["id"])}) for entry in model["heads"]
             )
     return ()
 

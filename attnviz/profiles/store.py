@@ -1,8 +1,8 @@
-"""Profiles on disk, kept by the hash of the weights, for ``attnviz heads`` to find.
+"""Profiles on disk by the hash of the weights, which ``attnviz heads`` reads.
 
-A profile lies in the user's data folder (of the platform, through platformdirs) or ships with attnviz. The name of its
-file begins with the model's shape, so that no weights are hashed for a model of which there is no profile. Its parts
-may be of several runs (:mod:`attnviz.profiles.parts`).
+A profile is in the user's data folder (by platformdirs) or ships with attnviz. Its file name begins with the model's
+shape, so that weights are hashed only if there is a profile of that shape. Its parts may be of several runs
+(:mod:`attnviz.profiles.parts`).
 """
 
 import importlib.util
@@ -27,15 +27,15 @@ from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
 _SHARES = -1, 1, 0.01
-"""What a score, a baseline or a bound can be: a share or a cosine, of bfloat16 weights that need not sum to 1."""
+"""Range of a score, baseline or bound, and its rounding: bfloat16 weights need not sum to 1."""
 
 _MOST_HEADS = 1000
-"""Layers of a model, or heads of a layer."""
+"""Most layers of a model, or heads of a layer."""
 
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """A corpus that a stored profile was measured on: the name of its file, and how many of its texts."""
+    """A corpus of a stored profile: the name of its file, and the number of its texts that were measured."""
 
     name: str
     sentences: int
@@ -43,12 +43,12 @@ class StoredCorpus:
 
 @dataclass(frozen=True)
 class StoredRole:
-    """One role of one head, as a stored profile has it.
+    """One role of one head in a stored profile.
 
     Attributes:
         role: ``previous-token``, ``syntactic:nsubj``, ``coreference``, …
-        score, baseline: 0-1; the baseline is uniform attention's, or the trivial guess's.
-        n: content positions, instances or sequences behind the score.
+        score, baseline: 0-1; the baseline is that of uniform attention or of the best guess.
+        n: content positions, instances or sequences of the score.
         interval: of the score, corrected for the number of heads.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
     """
@@ -63,7 +63,7 @@ class StoredRole:
 
     @property
     def error_reduction(self) -> float | None:
-        """Error reduction: of what the baseline misses, the share that the head does not."""
+        """Share of the baseline's errors that the head does not make."""
         return error_reduction(self.score, self.baseline)
 
     @property
@@ -74,25 +74,25 @@ class StoredRole:
 
 @dataclass(frozen=True)
 class HeadProfile:
-    """What a stored profile says of one head: the roles that pass, of the largest error reduction first.
+    """The roles that one head passes in a stored profile, the largest error reduction first.
 
-    After them come local, long-range and broad, which hold of many heads that have a role of their own.
+    Local, long-range and broad come last, since many heads with a specific role show them, too.
     """
 
     roles: tuple[StoredRole, ...]
 
     @property
     def role(self) -> StoredRole | None:
-        """What the head does over the corpus: the first of its roles; None where none passes."""
+        """The first role; None where none passes."""
         return self.roles[0] if self.roles else None
 
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile, as read from disk: ``shipped`` with attnviz, or the user's own, made by this ``version`` of attnviz.
+    """A profile read from disk, ``shipped`` or the user's own, written by ``version`` of attnviz.
 
-    It has no corpora where it was measured on random tokens only; ``roles`` are by head, of a shipped profile only
-    those that passed. ``model`` is what it says of the model, ``licences`` are of examples, by corpus.
+    Without corpora if measured on random tokens only; ``roles`` are by head, in a shipped profile only those that
+    passed. ``model`` describes the model, ``licences`` are of examples, by corpus.
     """
 
     path: Path
@@ -119,7 +119,7 @@ class StoredProfile:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where it comes from, for a JSON document; without folders, so that it is the same on any machine."""
+        """Its source for a JSON document, without folders, so that it is the same on any machine."""
         return {
             "source": "shipped" if self.shipped else "yours",
             "file": self.path.name,
@@ -130,7 +130,7 @@ class StoredProfile:
         }
 
     def of(self, head: HeadId) -> HeadProfile:
-        """What it says of one head."""
+        """The roles of one head."""
         passed = [role for role in self.roles.get(head, ()) if role.passed]
         return HeadProfile(
             tuple(sorted(passed, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0))))
@@ -138,7 +138,7 @@ class StoredProfile:
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:
-    """What the name of a profile's file begins with: ``bert-6x12x384``."""
+    """Prefix of a profile's file name: ``bert-6x12x384``."""
     return f"{architecture}-{n_layers}x{n_heads}x{d_model}"
 
 
@@ -154,16 +154,16 @@ def _shape_of(document: dict[str, Any]) -> str:
 def store_profile(
     run: dict[str, Any], date: str, *, smaller: bool = False, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[Path, Merged]:
-    """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
+    """Store a run in the user's data folder, merged with the profile that is there.
 
-    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too;
-    ``warn`` is told of an earlier profile that is damaged, and so gives way.
+    ``run`` is the document of profile.json; ``smaller`` lets parts replace earlier ones of more texts; ``warn`` is
+    called with a message if an earlier profile is damaged, which is then replaced.
 
     Returns:
-        the file, whole, and what became of each part; where nothing is new, nothing is written.
+        the file, and the merged profile; nothing is written if nothing is new.
 
     Raises:
-        OutputError: platformdirs is not installed, or the folder cannot be written to; the older one stays.
+        OutputError: platformdirs is not installed, or the folder cannot be written to; the earlier file stays.
     """
     folder = _user_folder()
     if folder is None:
@@ -180,7 +180,7 @@ def store_profile(
 
 
 def _write(path: Path, content: str) -> None:
-    """Write a file whole or not at all; OutputError where the folder cannot be written to."""
+    """Write a file atomically; OutputError if the folder cannot be written to."""
     folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,23 +200,23 @@ def _write(path: Path, content: str) -> None:
 
 
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
-    """The stored profile of these very weights: the user's own, else the one that ships with attnviz.
+    """The stored profile of exactly these weights: the user's own, else the shipped one.
 
-    The weights are hashed only where a profile of the ``shape``, from :func:`model_shape`, is there. ``warn`` is told
-    of a file that cannot be used; the search goes on without it.
+    Weights are hashed only if there is a profile of the ``shape`` (:func:`model_shape`). ``warn`` is called with a
+    message for each file that cannot be used.
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
-    found = _search(shape, weights_sha256(source), warn)
-    return None if found is None else found[0]
+    stored = _search(shape, weights_sha256(source), warn)
+    return None if stored is None else stored[0]
 
 
 def stored_profile(source: Source, warn: Callable[[str], None]) -> StoredProfile | None:
-    """The stored profile of these very weights, whatever the model's shape."""
+    """The stored profile of exactly these weights, whatever the model's shape."""
     ending = f"-{weights_sha256(source)}.json"
     names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
-    found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
-    return next((profile for profile, _ in filter(None, found)), None)
+    stored = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
+    return next((profile for profile, _ in filter(None, stored)), None)
 
 
 def _folders() -> list[Path]:
@@ -262,7 +262,7 @@ def _unreadable(file: Path, error: OSError | ValueError) -> str:
 
 
 def _user_folder() -> Path | None:
-    """Where a user's own profiles lie; None without platformdirs."""
+    """The folder of a user's own profiles; None without platformdirs."""
     if importlib.util.find_spec("platformdirs") is None:
         return None
     from platformdirs import user_data_path
@@ -271,7 +271,7 @@ def _user_folder() -> Path | None:
 
 
 def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
-    """A profile, every part of it that is ever read; ValueError where it is damaged."""
+    """Read a profile and check all parts that are used; ValueError if it is damaged."""
     entries, model = document["roles"].each(), document["model"]
     n_layers, n_heads = sizes = _sizes(model)
     stacks = tuple(
@@ -292,8 +292,8 @@ def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
 
     roles: dict[HeadId, tuple[StoredRole, ...]] = {}
     for entry in entries:
-        of = head(entry["id"])
-        roles[of] = (*roles.get(of, ()), _role(entry))
+        id = head(entry["id"])
+        roles[id] = (*roles.get(id, ()), _role(entry))
     examples = document["examples"]
     licences = examples.maybe(lambda content: content["licences"].maybe(Entry.fields)) or {}
     return StoredProfile(
@@ -314,7 +314,7 @@ def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
 
 
 def _check_parts(document: Entry) -> None:
-    """ValueError where a part, or what it was measured on, cannot be read."""
+    """Raise ValueError if a part, or its corpora, cannot be read."""
     for name in PARTS:
         document[name].maybe(Entry.fields)
     for name, part in (document["parts"].maybe(Entry.fields) or {}).items():

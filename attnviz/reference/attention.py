@@ -8,7 +8,7 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
     pattern = softmax(scores where allowed, -inf elsewhere)               [.., n_heads, n, n]
     output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
 
-What later models changed of it comes in where the parameters have it: keys and values shared by groups of heads,
+Changes of later models apply where the parameters have them: keys and values shared by groups of heads,
 q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position or
 capped, and windows. Queries may come from another input than keys and values (cross-attention).
 
@@ -58,8 +58,8 @@ class RMSNorm:
     """The parameters of a root-mean-square norm: ``weight``, [d_model] or [d_head], and ``epsilon``.
 
     y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
-    number format, as transformers' models do. With ``one_more`` (Gemma) the weight is that of what is kept plus 1, and
-    is multiplied in float32, too.
+    number format, as transformers' models do. With ``one_more`` (Gemma) the stored weight plus 1
+    is multiplied, in float32, too.
     """
 
     weight: Tensor
@@ -108,9 +108,9 @@ class Scoring:
         scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
         causal: whether a query may attend only to itself and to what precedes it.
         upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
-        softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
-        window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
-        cap: what scores are bounded by, see :func:`capped`.
+        softmax_in_float32: whether the softmax is, whatever the number format of the scores.
+        window: how many keys a query may attend to, the last being its own; None for all.
+        cap: bound of the scores, see :func:`softcap`.
         position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
             scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
     """
@@ -162,7 +162,7 @@ def project(x: Tensor, projection: Projection) -> Tensor:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The map x W + b, rounded once, as in models: twice would move scores of hundreds by 1 in half precision."""
+    """Linear map x W + b, rounded once as in models; twice would move large scores by 1 in half precision."""
     return torch.nn.functional.linear(x, weight.T, bias)
 
 
@@ -182,7 +182,7 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
 
 
 def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
-    """What scores are the products of: projected, normed a head (Henry et al. 2020), rotated, shared by groups.
+    """Queries and keys: projected, normed a head (Henry et al. 2020), rotated, and keys repeated for their group.
 
     Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model].
 
@@ -217,13 +217,13 @@ def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
     """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
     Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
-    query that may attend to nothing, padding beyond a window, has all scores alike. Scores are overwritten, to save the
+    query that may attend to nothing (padding beyond a window) gets equal weights. Scores are overwritten, to save the
     memory of a copy.
     """
     lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
     hidden = ~allowed.expand(*allowed.shape[:-1], scores.shape[-1])
     columns = hidden.flatten(0, -2).any(0).nonzero()
-    if len(columns):  # in a block of rows most columns are hidden from none of them
+    if len(columns):  # in a block of rows most columns are hidden from no row
         first = int(columns[0])
         scores[..., first:].masked_fill_(hidden[..., first:], lowest)
     return torch.softmax(scores, dim=-1)
@@ -247,7 +247,7 @@ def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
-    """What each head would write of each key, were all the attention on it: f(x) = (x W_V + b_V) W_O.
+    """What each head would add with all its attention on one key, for each key: f(x) = (x W_V + b_V) W_O.
 
     The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
 
@@ -278,8 +278,8 @@ def allowed_positions(
         attention_mask: [batch, n], 1 for a token and 0 for padding.
         causal: whether keys after the query are hidden.
         window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2).
-        first: the first query that is asked for.
-        n_queries: how many are; default all n.
+        first: the first query of the rows.
+        n_queries: number of rows; default all n.
 
     Returns:
         boolean [batch, 1, n_queries, n], axes query then key, the second axis for the heads.

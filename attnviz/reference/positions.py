@@ -1,4 +1,4 @@
-"""How positions come into scores: queries and keys are rotated, or a bias by distance is added.
+"""Positions in scores: rotary positions, and biases by distance.
 
 Rotary positions: queries and keys turned by angles that grow with their positions (Su et al. 2021, "RoFormer").
 
@@ -29,9 +29,9 @@ class Rotary:
     """The rotary positions of a layer.
 
     Attributes:
-        frequencies: [d/2]: radians a position; d is the first so many numbers of a head, the others are not turned.
+        frequencies: [d/2]: radians a position; of a head only the first d numbers are turned.
         factor: what cos and sin are multiplied by.
-        longest: the most positions for which these are the frequencies; None for any number.
+        longest: the most positions for which ``frequencies`` hold; None for any number.
         beyond: the frequencies of longer texts (LongRoPE).
     """
 
@@ -119,7 +119,7 @@ def position_buckets(queries: Tensor, n_keys: int, n_buckets: int, max_distance:
 
 
 def bucketed_bias(table: Tensor, first: int, n_queries: int, n_keys: int, max_distance: int, causal: bool) -> Tensor:
-    """What is added to the scores of the queries from ``first`` on, [n_heads, n_queries, n_keys].
+    """The bias of the scores of the queries from ``first`` on, [n_heads, n_queries, n_keys].
 
     ``table`` are the learned numbers, [n_buckets, n_heads].
     """

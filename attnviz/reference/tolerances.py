@@ -1,4 +1,4 @@
-"""How far a correct recomputation may be from the model, by number format, and what half precision can still see.
+"""Tolerances of a recomputation by number format, and a test of the scores' scale in half precision.
 
 A weight in half precision is rounded by so much that a wrong scale can hide behind the tolerance of a single weight.
 But rounding moves weights at random, and a wrong scale moves all of them one way. With scores off by a factor of
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _ERRORS = 8.0
-"""Standard errors by which a scale has to be off; correct references in trained and in sharpened models stay below."""
+"""Standard errors by which a scale must be off; correct references of trained and sharpened models stay below."""
 
 _ROUNDINGS = 3.0
 
@@ -33,8 +33,8 @@ class Tolerance:
         output: largest absolute difference of the output, as a share of the layer's largest output.
         reason: why a correct reference stays below.
         row: largest difference of a weight, as a share of the largest weight of its query; None where ``pattern`` is
-            so small that this says no more.
-        scale: smallest error of a layer's scale that is looked for; 0 likewise.
+            small enough alone.
+        scale: smallest error of a layer's scale that is tested; 0 likewise.
     """
 
     pattern: float
@@ -61,7 +61,7 @@ FLOAT32_STEPS = Tolerance(
     1e-5,
     "cos, sin, norms and softmax are float32 in these models whatever the number format, which rounds at 1e-7",
 )
-"""In float64, of models that compute some steps in float32 (:attr:`Architecture.float32_steps`)."""
+"""Tolerance in float64 of models that compute some steps in float32 (:attr:`Architecture.float32_steps`)."""
 
 
 def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
@@ -76,9 +76,9 @@ def row_error(pattern: Tensor, own: Tensor) -> Tensor:
 
 
 class ScaleFit:
-    """The error of a layer's scale, by the model's weights, over blocks of rows; either is taken for the right one.
+    """The error of a layer's scale, fitted over blocks of rows, once relative to each of the two patterns.
 
-    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even.
+    A uniform pattern shows no scale, so the fit relative to the other one has to show the error.
     """
 
     def __init__(self) -> None:
@@ -86,16 +86,16 @@ class ScaleFit:
         self._rounding = 0.0
 
     def add(self, pattern: Tensor, own: Tensor) -> None:
-        """A block of rows of both, [batch, n_heads, n_queries, n_keys], in half precision."""
+        """Add a block of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision."""
         self._rounding = torch.finfo(pattern.dtype).eps
         pairs = (pattern, own), (own, pattern)
         self._sums = [sums + _sums_of_fit(*pair).cpu() for sums, pair in zip(self._sums, pairs, strict=True)]
 
     def result(self, floor: float) -> tuple[float, float]:
-        """By how much the scale seems off, as a share of it, never negative, and from which value on that is an error.
+        """The absolute error of the scale, as a share of it, and the limit above which it counts.
 
-        The latter is infinite where every row is even or attends to one key alone, so that no scale would change it;
-        ``floor`` is the smallest error that is looked for.
+        The limit is infinite where every row is uniform or attends to one key alone, so that no scale would change it;
+        ``floor`` is its minimum.
         """
         fits = [self._fit(sums, floor) for sums in self._sums]
         return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])

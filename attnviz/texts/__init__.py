@@ -1,1 +1,1 @@
-"""Files of many texts to batches through a model: reading, parsing, batches, runs; long_runs keeps and shares work."""
+"""Many texts: reading and parsing files, batches through a model, runs that resume and share work."""

@@ -1,4 +1,4 @@
-"""Texts as padded batches, and through the model, with a sample of the batches verified in full."""
+"""Texts as padded batches, run through the model; a sample of the batches is verified in full."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ from attnviz.trace.recorder import BLOCK_MEMORY, PatternsAlone, record_attention
 from attnviz.trace.verify import Names, VerifiedRows, Verifier
 
 EVERY = 20
-"""Batches of which one is verified; of the first so many, the very first."""
+"""One of so many batches is verified, of the first ones the very first."""
 
 _MOST_WEIGHTS = 1 << 24
 """Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
 
 _WINDOW = 32
-"""Batches that are sorted by length together, so that memory does not grow with the corpus."""
+"""Batches whose texts are read and sorted by length together; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class EncodedText:
         ids: [n], vocabulary entries.
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
-        pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
+        pieces: [n], the characters of each token in the text; empty for special tokens.
         type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
-        offsets: [n], where the pieces stand in the text.
+        offsets: [n], first and past-the-last character of each piece.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
     """
 
@@ -63,8 +63,8 @@ class Batch:
 
     Attributes:
         inputs: what the model's forward takes, [batch, n] each.
-        valid: boolean [batch, n], True where there is a token and no padding.
-        content: boolean [batch, n], True where there is a token that is no sink.
+        valid: boolean [batch, n], True for tokens, False for padding.
+        non_sink: boolean [batch, n], True for tokens that are not sinks.
         of_target: as ``valid``, of what a decoder reads; None without one.
     """
 
@@ -76,33 +76,32 @@ class Batch:
 
     @property
     def predicting(self) -> Tensor:
-        """As ``valid``, of the final states: those of the text, or of what the decoder reads."""
+        """As ``valid``, for the final states: of the text, or of what the decoder reads."""
         return self.valid if self.of_target is None else self.of_target
 
     def queries(self, layer: int) -> Tensor:
-        """As ``valid``, of a layer's queries: of the target in the decoder and in cross-attention."""
+        """As ``valid``, for a layer's queries: of the target in decoder and cross-attention."""
         return self.valid if _letter(layer) == "E" else self.predicting
 
     def keys(self, layer: int) -> Tensor:
-        """Likewise of its keys: of the target in the decoder alone."""
+        """As ``valid``, for a layer's keys: of the target in the decoder alone."""
         return self.predicting if _letter(layer) == "D" else self.valid
 
     @property
     def n_tokens(self) -> int:
-        """Tokens without padding."""
+        """Number of tokens, without padding."""
         return sum(map(len, self.items))
 
 
 def encode(
     checkpoint: Checkpoint, texts: Sequence[Text], skipped: Callable[[Text, str], None] | None = None
 ) -> list[EncodedText]:
-    """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
+    """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
-    ``skipped`` is told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
-    Without it such a text is an error.
+    ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason.
 
     Raises:
-        TextError: such a text, where nobody is to be told.
+        TextError: such a text, without ``skipped``.
         CheckpointError: the tokenizer does not belong to the model.
     """
     if not texts:
@@ -163,7 +162,7 @@ def pieces(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGH
 
 
 def _with_content(items: Iterable[EncodedText], skipped: Callable[[Text, str], None] | None) -> Iterator[EncodedText]:
-    """The items with a token that is no sink; of the others there is nothing to measure."""
+    """The items with a token that is not a sink; the others are skipped."""
     for item in items:
         if not all(item.sink):
             yield item
@@ -194,15 +193,15 @@ def collate(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Batch:
 
 
 def _letter(layer: int) -> str:
-    """The kind of attention of a layer: as an encoder's in models of one kind."""
+    """The letter of a layer's stack; E in models without stacks."""
     return layer.stack.letter if isinstance(layer, LayerId) else "E"
 
 
 class SampledAttention:
-    """Runs batches through a model and hands over the patterns of each layer.
+    """Runs batches through a model and visits the patterns of each layer.
 
     Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
-    and one of every twenty after it, which the seed decides. In a verified batch every head of every text is recomputed
+    and a random one of every twenty after it. In a verified batch every head of every text is recomputed
     and compared, and the patterns are the reference's; in the others they are the model's.
     """
 
@@ -215,7 +214,7 @@ class SampledAttention:
 
     @property
     def next_is_verified(self) -> bool:
-        """Whether the next batch belongs to the sample."""
+        """Whether the next batch is verified."""
         return self._batches % EVERY == self._chosen
 
     def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
@@ -234,7 +233,7 @@ class SampledAttention:
             record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit), torch.inf)
 
     def verify(self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY) -> None:
-        """Run the model once on a batch that is verified, and ``visit`` each layer in blocks of rows.
+        """Run the model once on a batch, verify it, and ``visit`` each layer in blocks of rows.
 
         Raises:
             VerificationError: a head does not reproduce the model.
@@ -253,23 +252,23 @@ class SampledAttention:
         self.texts_verified += len(batch.items)
 
     def _labels(self, batch: Batch, valid: Tensor) -> Names:
-        """Of the texts, or of what a decoder reads."""
+        """Labels of the texts' tokens, or of those that a decoder reads."""
         ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
         return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
 
     @property
     def verification(self) -> Verification:
-        """The largest differences found in each layer."""
+        """The largest differences of each layer so far."""
         checks = tuple(check for check in self._checks if check is not None)
         return Verification(self._checkpoint.tolerance, checks)
 
     def state(self) -> dict[str, Any]:
-        """What was verified so far."""
+        """Number of verified texts and checks by layer, to save."""
         checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        """Add what another process, or an earlier run, has verified."""
+        """Add the :meth:`state` of another process or an earlier run."""
         self.texts_verified += state["texts_verified"]
         for layer, check in enumerate(state["checks"]):
             if check is not None:

@@ -1,7 +1,7 @@
-"""Long runs: several processes on one corpus, what an unfinished run has measured, and Ctrl-C between batches.
+"""Long runs: several processes on one corpus, the file of an unfinished run, and Ctrl-C between batches.
 
 Of N processes, as torchrun starts them on one machine or on many, each reads the whole corpus and measures every N-th
-text; at the end the first adds up what all have counted. torch is imported where it is needed only.
+text; at the end the first adds up all counts. torch is imported only where it is needed.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = timedelta(days=7)
-"""How long a process that is done waits for the others."""
+"""Timeout of a process that waits for the others."""
 
 _DIGITS = 1 << 62
 
 _HEADER = b"attnviz, an unfinished run; SHA-256 of what follows: "
-"""What the file of an unfinished run begins with; the hash and a line's end come next."""
+"""Start of the file of an unfinished run; the hash and a line break follow."""
 
 
 @dataclass(frozen=True)
@@ -40,35 +40,35 @@ class Process:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that writes and prints."""
+        """Whether it is the process that writes and prints."""
         return self.rank == 0
 
     def owns(self, number: int) -> bool:
-        """Whether the text with this number is its own to measure."""
+        """Whether it measures the text with this number."""
         return number % self.count == self.rank
 
 
 def this_process() -> Process:
-    """This process, as torchrun's environment describes it; alone without one.
+    """This process, from torchrun's environment variables; a single one without these.
 
     Raises:
-        ProcessError: that environment makes no sense.
+        ProcessError: the variables are invalid.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     values = [os.environ.get(name, default) for name, default in zip(names, ("0", "1", "0"), strict=True)]
     if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
-        given = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
-        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {given}.")
+        variables = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {variables}.")
     return Process(*map(int, values))
 
 
 def own_file(path: Path, process: Process) -> Path:
-    """The file's name with the number of the process, where there are several."""
+    """The path, with the number of the process in its name if there are several."""
     return path if process.count == 1 else path.with_name(f"{path.name}-{process.rank + 1}-of-{process.count}")
 
 
 def remove_kept(path: Path, process: Process) -> None:
-    """Delete what the processes of this run have kept; nothing of another run, and no file of the user's."""
+    """Delete the saved files of this run's processes, and only files with their header."""
     for rank in range(process.count):
         own = own_file(path, replace(process, rank=rank))
         for each in (own, _new(own)):
@@ -78,10 +78,10 @@ def remove_kept(path: Path, process: Process) -> None:
 
 @contextmanager
 def joined_processes(process: Process) -> Iterator[None]:
-    """Connect the processes while the block runs; nothing to do for one alone.
+    """Connect the processes while the block runs; does nothing for a single one.
 
     Raises:
-        ProcessError: this torch cannot, or the others are not to be found.
+        ProcessError: torch without torch.distributed, or the others cannot be reached.
     """
     if process.count == 1:
         yield
@@ -101,7 +101,7 @@ def joined_processes(process: Process) -> Iterator[None]:
 
 
 def gathered(process: Process, state: Any) -> list[Any]:
-    """In the first process, what every process has counted, by rank; in the others nothing.
+    """In the first process the states of all processes, by rank; in the others an empty list.
 
     Raises:
         ProcessError: another process has stopped.
@@ -120,10 +120,15 @@ def gathered(process: Process, state: Any) -> list[Any]:
 
 @dataclass
 class Measured:
-    """How much of one corpus is done, with ``texts`` measured, ``tokens`` in them, and texts ``left_out``.
+    """Progress on one corpus.
 
-    ``numbers`` are those of the texts that need not be read again, measured or left out; ``digest`` is of their
-    content, whatever their order; ``pending`` has the digests of texts that are being measured, by number.
+    Attributes:
+        numbers: of the texts that are done, measured or left out.
+        digest: sum of the digests of these texts, independent of their order.
+        texts: number of texts measured.
+        tokens: tokens in these.
+        left_out: number of texts left out.
+        pending: digests of texts that are being measured, by number.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -134,7 +139,7 @@ class Measured:
     pending: dict[int, int] = field(default_factory=dict)
 
     def note(self, text: "Text", n_tokens: int = 0) -> None:
-        """Count a text as measured; or as left out, where it has no tokens."""
+        """Count a text as measured, or with 0 tokens as left out."""
         self.numbers.add(text.number)
         self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
         self.texts += n_tokens > 0
@@ -142,17 +147,17 @@ class Measured:
         self.left_out += n_tokens == 0
 
     def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
-        """The texts of a corpus that are still to be measured."""
-        before = frozenset(self.numbers)
+        """The texts of a corpus that are not done."""
+        done = frozenset(self.numbers)
         for text in texts:
-            if text.number not in before:
+            if text.number not in done:
                 self.pending[text.number] = _digest(text)
                 yield text
 
     def changed(self, texts: "Iterator[Text]") -> str:
-        """What has changed of the texts that are done, in words; empty where they are what they were.
+        """How the texts that are done have changed, in words, or ''.
 
-        Nothing is read beyond them.
+        Reads no further than these.
         """
         digest, n_seen = 0, 0
         for text in texts if self.numbers else ():
@@ -165,39 +170,39 @@ class Measured:
         return "" if digest == self.digest else f"the {n_seen} texts that it had read are others now"
 
     def add(self, other: "Measured") -> None:
-        """Count what another process has measured."""
+        """Add the counts of another process."""
         self.texts += other.texts
         self.tokens += other.tokens
         self.left_out += other.left_out
 
     def state(self) -> dict[str, Any]:
-        """Plain numbers, to save."""
+        """Plain numbers and lists, to save."""
         return {**vars(self), "numbers": sorted(self.numbers), "pending": {}}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Measured":
-        """From what :meth:`state` gave."""
+        """From a saved :meth:`state`."""
         return cls(**{**state, "numbers": set(state["numbers"])})
 
 
 class Unfinished:
-    """The file of an unfinished run; only a run with the same settings may go on from it."""
+    """The file of an unfinished run; only a run with the same settings can resume it."""
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
         self.path = path
         self._settings = settings
 
     def load(self) -> dict[str, Any] | None:
-        """What an earlier run with the same settings has left; None without one.
+        """The state of an earlier run with the same settings; None without one.
 
         Raises:
-            OutputError: the file is of a run with other settings, or no such file at all; it is left as it is.
+            OutputError: the file is of a run with other settings, or is damaged; it is left as it is.
         """
         if self.path is None or not self.path.exists():
             return None
         import torch
 
-        with self.believed():
+        with self.restoring():
             header, _, saved = (self.path.read_bytes() if self.path.is_file() else b"").partition(b"\n")
             if header != _header(saved):
                 raise ValueError("the hash is another")
@@ -213,8 +218,8 @@ class Unfinished:
         return state
 
     @contextmanager
-    def believed(self) -> Iterator[None]:
-        """While what the file holds is read and made use of, whatever is wrong with it is one message.
+    def restoring(self) -> Iterator[None]:
+        """Convert any exception while the file is read and restored to one message.
 
         Raises:
             OutputError: for any other error of the block.
@@ -228,7 +233,7 @@ class Unfinished:
             ) from error
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the file whole or not at all.
+        """Write the file atomically.
 
         Raises:
             OutputError: the folder cannot be written to.
@@ -253,16 +258,16 @@ class Unfinished:
             ) from error
 
     def remove(self) -> None:
-        """Delete the file: nobody could go on from it."""
+        """Delete the file, of a run that cannot be resumed."""
         if self.path is not None:
             remove_kept(self.path, Process())
 
 
 @contextmanager
 def interruptions_noted() -> Iterator[Callable[[], bool]]:
-    """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
+    """Defer a first Ctrl-C while the block runs, so that a batch can be finished; a second interrupts.
 
-    Ask for it, of what is yielded, between two pieces of work, and raise KeyboardInterrupt.
+    Yields a function that returns whether there was one: call it between batches, and raise KeyboardInterrupt.
     """
     noted: list[int] = []
 
@@ -276,16 +281,16 @@ def interruptions_noted() -> Iterator[Callable[[], bool]]:
 
 
 def _header(saved: bytes) -> bytes:
-    """The first line of the file of an unfinished run, by which a damaged one is told."""
+    """The first line of the file of an unfinished run, with the hash of the rest."""
     return _HEADER + hashlib.sha256(saved).hexdigest().encode()
 
 
 def _new(path: Path) -> Path:
-    """Where a file is written before it takes the place of the earlier one."""
+    """The temporary file that then replaces ``path``."""
     return path.with_name(f"{path.name}.new")
 
 
 def _digest(text: "Text") -> int:
-    """Of all that is measured of a text; the same in every process and run."""
+    """A hash of what is measured of a text, the same in every process and run."""
     content = repr((text.text, text.spans, text.arcs, text.answer))
     return int.from_bytes(hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:7], "big")

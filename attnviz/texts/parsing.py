@@ -1,4 +1,4 @@
-"""Texts as they are measured: with the words and relations of a spaCy pipeline where they have no tree."""
+"""Adds the words and relations of a spaCy pipeline to texts without a tree."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,8 +21,8 @@ class Parser:
         """The text with the spans of its words, and its relations without those of punctuation and the root."""
         words = parsed_words(self._pipeline, text.text)
         arcs = (
-            Arc(place, word.head, word.relation)
-            for place, word in enumerate(words)
+            Arc(i, word.head, word.relation)
+            for i, word in enumerate(words)
             if is_scored(word.relation) and not word.is_space
         )
         return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
@@ -32,7 +32,7 @@ class Parser:
         parsed = self(replace(text, spans=()))
 
         def subject(name: Span) -> bool:
-            inside = {place for place, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
+            inside = {i for i, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
             return any(
                 arc.relation.partition(":")[0] == "nsubj" and arc.dependent in inside and arc.head not in inside
                 for arc in parsed.arcs
@@ -42,10 +42,10 @@ class Parser:
 
 
 def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
-    """A parser for sentences without trees, and for the subjects of GAP's, by default an installed English pipeline.
+    """The parser for plain sentences and GAP, by default an installed English pipeline; None if not needed.
 
     Raises:
-        ParserError: the pipeline that was named cannot be used.
+        ParserError: the named pipeline cannot be used.
     """
     if not {"txt", "gap"} & {corpus.kind for corpus in corpora}:
         return None
@@ -54,7 +54,7 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:
-    """A sentence as it is measured, parsed if it has no tree and is to be; None for a tree of another size."""
+    """The sentence, parsed if it has no tree; None for a tree with too few or too many words."""
     if text.spans:
         return text if SHORTEST <= len(text.spans) <= LONGEST else None
     return text if parse is None else parse(text)

@@ -1,6 +1,6 @@
-"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
+"""Reads corpora as streams: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns.
 
-A line that breaks the format is an error that names file and line, raised when the reading comes to it.
+A malformed line is an error that names file and line, raised when it is read.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from attnviz.errors import CorpusError
 from attnviz.language.syntax import LEFT_OUT, Arc
 
 SHORTEST, LONGEST = 3, 60
-"""Words of the sentences of a treebank that count (contract)."""
+"""Fewest and most words of a treebank's sentence that is measured (contract)."""
 
 _KINDS = {
     "conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)", "gap": ".tsv (GAP, or texts with labels)",
@@ -50,10 +50,10 @@ class Text:
         spans: of the syntactic words of a tree, or of GAP's pronoun and its names A and B.
         arcs: dependency relations between the spans, without punctuation and root.
         place: its line, in a treebank that of its first word.
-        number: of the sentence, or the row of GAP's table, in its corpus, from 0.
-        answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
-        subjects: there, whether each name is the subject of a clause; None where no parser was asked.
-        label: of a labelled text, its class as it was given: a name or a number.
+        number: index of the sentence, or of the row of GAP's table, in its corpus.
+        answer: in an example of GAP, which name the pronoun means, 0 or 1.
+        subjects: in an example of GAP, whether each name is the subject of a clause; None without a parser.
+        label: of a labelled text, its class: a name or a number.
         target: for an encoder-decoder, what its decoder reads.
     """
 
@@ -70,7 +70,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file to read, with its hexadecimal ``sha256``; ``size`` is about how many texts it has, for progress.
+    """A file to read, with its hexadecimal ``sha256``; ``size`` is its approximate number of texts, for progress.
 
     ``kind`` is ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
     """
@@ -82,7 +82,7 @@ class Corpus:
 
 
 class _Word(NamedTuple):
-    """A syntactic word, its head as the line has it: unchecked until all of the sentence is read."""
+    """A syntactic word; its head is the column's text, checked when the whole sentence is read."""
 
     form: str
     head: str
@@ -91,7 +91,7 @@ class _Word(NamedTuple):
 
 
 def open_corpus(path: Path, kinds: Sequence[str] = tuple(_KINDS)) -> Corpus:
-    """Take the kind of a corpus from its suffix, one of ``kinds``, and its hash.
+    """A corpus from its file: its kind by the suffix, one of ``kinds``, its hash and size.
 
     Raises:
         CorpusError: no such file, a folder, another suffix, or a file that cannot be read.
@@ -127,14 +127,13 @@ def as_labelled(corpus: Corpus) -> Corpus:
 
 
 def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
-    """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
+    """The sentences of a treebank or text file, or GAP's rows with exactly one right name, in order, as a stream.
 
-    All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other. ``limit``:
-    sentences, or rows of GAP's table, that are read; None for all.
+    Rows of GAP that are left out are checked, too. Quotes are plain characters. ``limit`` is the number of sentences or
+    rows that are read; None for all.
 
     Raises:
-        CorpusError: for a treebank where conllu is not installed; when the reading comes to it for a line that breaks
-            the format; and where there is no such text.
+        CorpusError: a malformed line, no text at all, or a treebank without the package conllu.
     """
     read, expected = _READERS[corpus.kind]
     text = None
@@ -330,7 +329,7 @@ def _cannot_read(path: Path, error: OSError) -> CorpusError:
 
 
 def _shown(text: str) -> str:
-    """The text in quotation marks, on one line, cut where it is long."""
+    """The text in quotation marks, on one line, shortened."""
     return repr(text[:_SHOWN_CHARACTERS]) + "…" * (len(text) > _SHOWN_CHARACTERS)
 
 
@@ -340,4 +339,4 @@ _READERS = {
     "gap": (_rows, "a row of GAP with exactly one right name"),
     "labelled": (_labelled, "a text with its label"),
 }
-"""By kind of corpus, what reads it, and what it has to hold at least."""
+"""By kind of corpus, its reader, and what it must contain."""

@@ -1,4 +1,4 @@
-"""A run over corpora, batch by batch: gone on with after an interruption, alone or with other processes."""
+"""A run over corpora, batch by batch, that can be resumed and shared by several processes."""
 
 import math
 import time
@@ -19,22 +19,22 @@ from attnviz.texts.parsing import Parser
 from attnviz.texts.reading import Corpus, Text, read_texts
 
 _SAVED_EVERY = 10.0
-"""Seconds between two savings of what was measured."""
+"""Seconds between two saves."""
 
 
-class Part(Protocol):
-    """Something that is counted over batches; counts of several runs or processes add up."""
+class Additive(Protocol):
+    """Counts over batches that can be saved, and added up over runs and processes."""
 
     def state(self) -> dict[Any, Any]:
-        """What was counted so far: tensors, numbers and dicts of them."""
+        """The counts so far: tensors, numbers and dicts of them."""
 
     def merge(self, state: dict[Any, Any]) -> None:
-        """Add what another part of the same kind and shape counted."""
+        """Add the counts of another one of the same kind and shape."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What is to be measured, and how; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
+    """The settings of a run; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
 
     checkpoint: Checkpoint
     corpora: tuple[Corpus, ...]
@@ -49,49 +49,49 @@ class RunSettings:
 
 
 class LongRun:
-    """One run over all corpora, on this process's share of the texts; ``measured`` says how much of each is done.
+    """One run over all corpora, on this process's share of the texts; ``measured`` is the progress on each.
 
     Args:
-        settings: what is to be measured.
-        parts: what is counted, by name, at zero.
-        count: counts a batch of the corpus with this number into the parts.
-        prepared: a text as it is measured; None for one to leave out.
+        settings: of the run.
+        tallies: of the run, by name, at zero.
+        count: adds a batch of the corpus with this index to the tallies.
+        prepared: returns a text as it is measured; None for one to leave out.
     """
 
     def __init__(
         self,
         settings: RunSettings,
-        parts: Mapping[str, Part],
+        tallies: Mapping[str, Additive],
         count: Callable[[int, Batch], None],
         prepared: Callable[[Text], Text | None],
     ) -> None:
-        self._settings, self._parts, self._count, self._prepared = settings, parts, count, prepared
+        self._settings, self._tallies, self._count, self._prepared = settings, tallies, count, prepared
         self.measured = [Measured() for _ in settings.corpora]
         self._save_at = time.monotonic() + _SAVED_EVERY
 
     def measure(self) -> None:
-        """Measure all corpora, from where an earlier run stopped if their texts are still the same, and keep that.
+        """Measure all corpora, from where an earlier run stopped, and save the counts.
 
         Raises:
-            CorpusError: a corpus is malformed; what stands before the place is measured and kept.
-            OutputError: what an earlier run has measured of a corpus is not in it any more; it is left as it is.
-            KeyboardInterrupt: after the batch in which it came; what was measured is kept.
+            CorpusError: a corpus is malformed; texts before that line are measured and saved.
+            OutputError: texts that an earlier run has measured have changed; its file is left as it is.
+            KeyboardInterrupt: after the batch in which it came; the counts are saved.
         """
-        self._go_on()
+        self._resume()
         with interruptions_noted() as interrupted:
             for number, measured in enumerate(self.measured):
                 for batch in self._batches(number, measured):
                     self._count(number, batch)
                     for item in batch.items:
                         measured.note(item.source, len(item))
-                    self._tell(number, measured)
+                    self._report_progress(number, measured)
                     if interrupted():
                         self._save()
                         raise KeyboardInterrupt
         self._save()
 
     def gather(self) -> bool:
-        """Add up what all processes have counted, in the first; whether this is the first.
+        """Add up the counts of all processes, in the first; return whether this is the first.
 
         Raises:
             CorpusError: nothing of a corpus could be measured.
@@ -99,7 +99,7 @@ class LongRun:
         settings = self._settings
         states = gathered(settings.process, self._state())
         for state in states[1:]:
-            self._absorb(state)
+            self._merge(state)
             for mine, theirs in zip(self.measured, state["measured"], strict=True):
                 mine.add(Measured.of(theirs))
         for corpus, done in zip(settings.corpora, self.measured, strict=True):
@@ -111,19 +111,19 @@ class LongRun:
                 )
         return bool(states)
 
-    def _go_on(self) -> None:
-        """Take up what an earlier run has measured; refuse corpora that have changed since, and lose nothing of it."""
+    def _resume(self) -> None:
+        """Load the counts of an earlier run; raise OutputError if its texts have changed since."""
         settings = self._settings
         if (state := settings.unfinished.load()) is None:
             return
-        with settings.unfinished.believed():
-            self._absorb(state)
+        with settings.unfinished.restoring():
+            self._merge(state)
             self.measured = [Measured.of(each) for each in state["measured"]]
         for number, (corpus, measured) in enumerate(zip(settings.corpora, self.measured, strict=True)):
-            if found := measured.changed(self._own_texts(number)):
+            if change := measured.changed(self._own_texts(number)):
                 raise OutputError(
                     f"{settings.unfinished.path} holds what an interrupted run has measured of {corpus.path}, which "
-                    f"has changed since: {found}. Give the corpus as it was to go on, choose another folder with -o, "
+                    f"has changed since: {change}. Give the corpus as it was to go on, choose another folder with -o, "
                     "or delete that file to begin anew."
                 )
         settings.warn(
@@ -137,7 +137,7 @@ class LongRun:
         return (text for text in texts if self._settings.process.owns(text.number))
 
     def _batches(self, number: int, measured: Measured) -> Iterator[Batch]:
-        """What is still to be measured of a corpus; of a malformed one all that stands before the place."""
+        """Batches of a corpus that are not done; of a malformed one those before the malformed line."""
         settings, broken = self._settings, list[CorpusError]()
 
         def texts() -> Iterator[Text]:
@@ -159,8 +159,8 @@ class LongRun:
             self._save()
             raise broken[0]
 
-    def _tell(self, number: int, measured: Measured) -> None:
-        """Tell of progress, and save now and then."""
+    def _report_progress(self, number: int, measured: Measured) -> None:
+        """Report progress, and save now and then."""
         settings, corpus = self._settings, self._settings.corpora[number]
         total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
         settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
@@ -172,22 +172,22 @@ class LongRun:
                 self._save_at = math.inf
 
     def _save(self) -> None:
-        """Keep what was measured, if anything was; raise OutputError where that cannot be."""
+        """Save the counts, if there are any."""
         if any(each.numbers for each in self.measured):
             self._settings.unfinished.save(self._state())
         self._save_at = time.monotonic() + _SAVED_EVERY
 
     def _state(self) -> dict[str, Any]:
-        parts = {name: part.state() for name, part in self._parts.items()}
-        return {"parts": parts, "measured": [each.state() for each in self.measured]}
+        tallies = {name: tally.state() for name, tally in self._tallies.items()}
+        return {"parts": tallies, "measured": [each.state() for each in self.measured]}
 
-    def _absorb(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts.items():
-            part.merge(state["parts"][name])
+    def _merge(self, state: Mapping[str, Any]) -> None:
+        for name, tally in self._tallies.items():
+            tally.merge(state["parts"][name])
 
 
 def own_device(process: Process, name: str, device_map: object = None) -> str | None:
-    """The name of the device to use: of several processes each takes a GPU of its own; None with a device map.
+    """The name of this process's device, a GPU of its own for each of several; None with a device map.
 
     Raises:
         UsageError: a device map for several processes; others as for :func:`attnviz.models.opening.resolve_device`.

@@ -1,1 +1,1 @@
-"""One recorder of named sites of a running model, in blocks of rows, and what verifies them."""
+"""Records named sites of a running model, in blocks of query rows, and verifies the recomputed attention."""

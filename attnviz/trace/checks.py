@@ -1,4 +1,4 @@
-"""How one layer's recomputed attention is held against the model's, block by block, and where it differs most."""
+"""Compares one layer's recomputed attention with the model's, block by block, and locates the worst difference."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.trace.recorder import LayerRecord, refuse_not_finite
 
 _SURE = 1.5
-"""Of a scale's limit: an error of this size is noticed even where rounding makes it look smaller."""
+"""Multiple of the scale's limit at which an error is detected even if rounding hides part of it."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class LayerCheck:
         pattern_error: largest absolute difference of a weight, over heads, queries and keys.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.
-        residual_error: largest difference of what the layer passes on from what it should: of the sum of residual and
-            output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
+        residual_error: largest difference of the sum of residual and output, as a share of ``output_scale``, or of the
+            norm of this sum, as a share of its largest value.
         input_error: largest difference of a query, key or value, as a share of the largest of its kind.
         head_output_error: largest difference of a head's weighted values, before W_O, as a share of their largest.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
@@ -51,14 +51,14 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, and how closely; it exists only where everything passed."""
+    """The result of a verification in which every layer passed."""
 
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
 
     level: int = 4
-    """How deep it goes: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
-    the output after W_O; 4 also what the layer passes on, in a run that changes nothing."""
+    """What was compared: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
+    the output after W_O; 4 also the residual stream and norm after it, in an otherwise unmodified run."""
 
     @property
     def heads_compared(self) -> int:
@@ -77,12 +77,12 @@ class Verification:
 
     @property
     def residual_error(self) -> float:
-        """The largest relative difference of what any layer passes on."""
+        """The largest relative difference of the residual stream or norm after any layer's attention."""
         return max(check.residual_error for check in self.layers)
 
     @property
     def scale_seen(self) -> float | None:
-        """In half precision, the error of any one layer's scale that is noticed for sure; None in the others."""
+        """In half precision, the smallest error of a layer's scale that is always detected; else None."""
         limits = [check.scale_limit for check in self.layers if check.scale_limit is not None]
         return _SURE * max(limits) if limits else None
 
@@ -104,7 +104,7 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
 
 
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
-    """Written so that a comparison with NaN is a failure."""
+    """Whether all errors are within the tolerance; NaN is not."""
     ours = check.output_error, check.residual_error, check.input_error, check.head_output_error
     return (
         check.pattern_error <= tolerance.pattern
@@ -116,7 +116,7 @@ def within(check: LayerCheck, tolerance: Tolerance) -> bool:
 
 @dataclass
 class LayerComparison:
-    """One layer's comparison while its blocks come; ``labels`` and ``keys`` name the tokens of a text of the batch.
+    """Running comparison of one layer, over blocks; ``labels`` and ``keys`` name the tokens of a text of the batch.
 
     ``causes`` are sentences on queries, keys or values that differ before any pattern does.
     """
@@ -135,11 +135,11 @@ class LayerComparison:
 
     @property
     def tolerance(self) -> Tolerance:
-        """Of the checkpoint."""
+        """The checkpoint's tolerance."""
         return self.checkpoint.tolerance
 
     def add_inputs(self, name: str, expected: Tensor, own: Tensor, why: Callable[[], str]) -> None:
-        """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` says what explains a difference."""
+        """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
         if expected.shape != own.shape:
             raise VerificationError(
                 f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
@@ -152,7 +152,7 @@ class LayerComparison:
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
     def add_rows(self, first: int, pattern: Tensor, own: Tensor) -> bool:
-        """Compare a block of rows of the patterns, [batch, n_heads, rows, n_keys]; whether they agree."""
+        """Compare a block of rows of the patterns, [batch, n_heads, rows, n_keys]; return whether they agree."""
         if pattern.shape != own.shape:
             raise VerificationError(
                 f"layer {self.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
@@ -176,19 +176,19 @@ class LayerComparison:
         return agrees
 
     def _locate(self, first: int, pattern: Tensor, own: Tensor, differences: Tensor, ratio: float) -> None:
-        """Remember the worst weight of all blocks, and where it is in words."""
+        """Keep the worst weight of all blocks, with a sentence that locates it."""
         if ratio <= self.worst[0]:
             return
-        batch, head, query, key = worst_place(differences)
-        at = self.labels(batch)[first + query], self.keys(batch)[key]
+        batch, head, query, key = worst_index(differences)
+        query_label, key_label = self.labels(batch)[first + query], self.keys(batch)[key]
         where = (
-            f"layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query {first + query} ({at[0]!r}), "
-            f"key {key} ({at[1]!r})"
+            f"layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query {first + query} "
+            f"({query_label!r}), key {key} ({key_label!r})"
         )
-        of = own[batch, head, query, key], pattern[batch, head, query, key]
-        weights = f"the model attends {of[0]:.6g}, the reference {of[1]:.6g}"
+        model_weight, reference_weight = own[batch, head, query, key], pattern[batch, head, query, key]
+        weights = f"the model attends {model_weight:.6g}, the reference {reference_weight:.6g}"
         tolerance = self.tolerance
-        if abs(float(of[0] - of[1])) <= tolerance.pattern:
+        if abs(float(model_weight - reference_weight)) <= tolerance.pattern:
             share = f"{ratio * (tolerance.row or 1):.2g} of the row's largest weight (tolerance {tolerance.row:g})"
             self.worst = ratio, f"In {where} {weights}: {share}."
         else:
@@ -196,7 +196,7 @@ class LayerComparison:
             self.worst = torch.inf if math.isnan(ratio) else ratio, message
 
     def patterns(self) -> LayerCheck:
-        """What the patterns alone say, once all blocks have come."""
+        """The check of the patterns alone, after all blocks."""
         check = LayerCheck(self.layer, self.n_heads, self.pattern_error, 0.0, 0.0, input_error=self.input_error)
         if self.tolerance.row is None:
             return check
@@ -206,14 +206,14 @@ class LayerComparison:
     def end(
         self, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None = None
     ) -> tuple[LayerCheck, float, str]:
-        """Compare what follows the patterns, too.
+        """Compare weighted values, output, and the residual stream and norm after the layer.
 
         ``weighted`` are the heads' weighted values, [batch, n, n_heads, d_head], ``output`` is [batch, n, d_model].
-        What the layer passes on is compared with what follows from the model's own output. Of ``queries`` both are of
-        these alone.
+        Residual stream and norm are compared with those that follow from the model's own output. With ``queries``,
+        ``weighted`` and ``output`` hold these positions alone.
 
         Returns:
-            the check; and where it is not within the tolerance, how many times, and where in words.
+            the check; and, if it is not within the tolerance, error / tolerance and a sentence that locates it.
 
         Raises:
             VerificationError: the model's own values overflow.
@@ -222,30 +222,33 @@ class LayerComparison:
         scale, largest = (float(each.abs().max()) or 1.0 for each in (record.output, record.weighted))
         own = record
         if queries is not None:
-            at = torch.tensor(queries, device=record.output.device)
-            own = replace(record, output=record.output[:, at], weighted=record.weighted[:, at])
+            index = torch.tensor(queries, device=record.output.device)
+            own = replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
         check = replace(
             self.patterns(),
             output_error=largest_difference(output, own.output) / scale,
             output_scale=float(record.output.abs().max()),
             head_output_error=largest_difference(weighted, own.weighted) / largest,
-            residual_error=max(float(error.max()) for error in _passed_errors(record, self.checkpoint)),
+            residual_error=max(float(error.max()) for error in _residual_errors(record, self.checkpoint)),
         )
         if within(check, self.tolerance):
             return check, 0.0, ""
-        places = range(output.shape[1]) if queries is None else queries
-        ratio, where = self._explained(check, own, weighted, output, places)
+        positions = range(output.shape[1]) if queries is None else queries
+        ratio, where = self._explained(check, own, weighted, output, positions)
         if not where:
             ratio, where = (
                 check.residual_error / self.tolerance.output,
-                _located_passed(record, self.checkpoint, self.labels),
+                _located_residual(record, self.checkpoint, self.labels),
             )
         return check, ratio, " ".join([where, *self.causes])
 
     def _explained(
-        self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, places: Sequence[int]
+        self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, positions: Sequence[int]
     ) -> tuple[float, str]:
-        """The first thing that differs, of queries at some places; empty where that is what the layer passes on."""
+        """The first step that differs; an empty sentence if that is the residual stream or norm after the layer.
+
+        ``positions`` are those of the rows of ``weighted`` and ``output``.
+        """
         tolerance = self.tolerance
         if self.worst[1]:
             return self.worst
@@ -255,8 +258,8 @@ class LayerComparison:
                 f"if its scores were off by {check.scale_error:.2g} of themselves (limit {check.scale_limit:.2g})."
             )
         if not check.output_error <= tolerance.output:
-            batch, query, dimension = worst_place((output - record.output).abs())
-            at = f"query {places[query]} ({self.labels(batch)[places[query]]!r}), dimension {dimension}"
+            batch, query, dimension = worst_index((output - record.output).abs())
+            at = f"query {positions[query]} ({self.labels(batch)[positions[query]]!r}), dimension {dimension}"
             return check.output_error / tolerance.output, (
                 f"All patterns agree, but the attention output of layer {self.layer} (all {self.n_heads} heads "
                 f"together) differs most at {at}: "
@@ -267,8 +270,8 @@ class LayerComparison:
         if not check.residual_error <= tolerance.output:
             return 0.0, ""
         if not check.head_output_error <= tolerance.output:
-            batch, query, head, dimension = worst_place((weighted - record.weighted).abs())
-            at = f"query {places[query]} ({self.labels(batch)[places[query]]!r}), dimension {dimension}"
+            batch, query, head, dimension = worst_index((weighted - record.weighted).abs())
+            at = f"query {positions[query]} ({self.labels(batch)[positions[query]]!r}), dimension {dimension}"
             return check.head_output_error / tolerance.output, (
                 f"All patterns and attention outputs agree, but head {head} ({HeadId(self.layer, head)}) gives "
                 f"{record.weighted[batch, query, head, dimension]:.6g} before W_O at {at}, the reference "
@@ -278,7 +281,7 @@ class LayerComparison:
 
 
 def largest_difference(one: Tensor, other: Tensor) -> float:
-    """The largest absolute difference; where all bits agree nothing is subtracted, which saves memory and time."""
+    """The largest absolute difference; equal tensors are not subtracted, which saves memory and time."""
     return 0.0 if torch.equal(one, other) else float((one - other).abs_().max())
 
 
@@ -288,7 +291,7 @@ def _worse(one: float, other: float) -> float:
 
 
 def _refuse_overflow(record: LayerRecord) -> None:
-    """Refuse values that are not finite, and those whose squares, as norms add them up, are not."""
+    """Raise VerificationError if values, or the sums of squares that norms compute, are not finite."""
     wide = torch.promote_types(record.output.dtype, torch.float32)
     refuse_not_finite(record.summed, f"attention in layer {record.layer}")
     largest = float(record.summed.abs().max())
@@ -300,36 +303,36 @@ def _refuse_overflow(record: LayerRecord) -> None:
         )
 
 
-def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
+def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
 
-    Rounding the sum to the number format is no error: in a residual stream far larger than the output it is all of it.
-    Where the model adds and norms as the reference does, all bits agree, and a single 0 stands for each.
+    Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
+    Where all bits agree, each is a single 0.
     """
     norm, added = checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
     expected = record.residual + added
     if isinstance(norm, LayerNorm):
-        again = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
+        expected_norm = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
     else:
-        again = norm(record.summed)
-    if torch.equal(record.summed, expected) and torch.equal(record.normed, again):
+        expected_norm = norm(record.summed)
+    if torch.equal(record.summed, expected) and torch.equal(record.normed, expected_norm):
         return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
     rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
     summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
-    return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)
+    return _share(summed, record.output), _share((record.normed - expected_norm).abs_(), record.normed)
 
 
 def _share(difference: Tensor, of: Tensor) -> Tensor:
     return difference / of.abs().max().clamp_min(torch.finfo(of.dtype).tiny)
 
 
-def _located_passed(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
-    """Where what the layer passes on differs most from what it should."""
-    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _passed_errors(record, checkpoint))
+def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
+    """A sentence that locates the largest error of the residual stream, or of the norm after it."""
+    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _residual_errors(record, checkpoint))
     of_norm = bool(normed.max() > summed.max())
-    batch, query, dimension = worst_place(normed if of_norm else summed)
+    batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
     what = "the norm after its attention" if of_norm else "the sum of its input and its attention's output"
     expected = "" if of_norm else f", not {record.residual[batch, query, dimension]:.6g} + "
@@ -341,7 +344,7 @@ def _located_passed(record: LayerRecord, checkpoint: Checkpoint, labels: Callabl
     )
 
 
-def worst_place(differences: Tensor) -> tuple[int, ...]:
-    """Where a difference is largest, or not a number; these are overwritten."""
+def worst_index(differences: Tensor) -> tuple[int, ...]:
+    """The index of the largest difference, NaN being the largest; the tensor may be overwritten."""
     largest = upcast(differences).nan_to_num_(nan=torch.inf).argmax()
     return tuple(int(index) for index in torch.unravel_index(largest, differences.shape))

@@ -1,4 +1,4 @@
-"""What the heads of one verified layer write into the residual stream, held against what the model's attention gives.
+"""What each head of a verified layer adds to the residual stream, checked against the model's attention output.
 
 For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W_O (Elhage et al. 2021)::
 
@@ -21,14 +21,14 @@ from attnviz.trace.verify import VerifiedAttention
 
 @contextmanager
 def without_gradients(device: torch.device) -> Iterator[None]:
-    """Neither gradients nor autocast, as where the heads were verified; tensors can be used in a graph later on."""
+    """No gradients and no autocast, as in verification; unlike inference mode, tensors can be used in a graph later."""
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 
 
 @dataclass(frozen=True, eq=False)
 class LayerContributions:
-    """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
+    """The values and output weights of one layer's verified heads; numbers in float32 at least.
 
     Attributes:
         attention: from which patterns are recomputed, a block of rows at a time.
@@ -49,7 +49,7 @@ class LayerContributions:
         return len(self.value)
 
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of some heads, if asked.
+        """The first query of each block of rows of A, and the rows, [n_heads, rows, n_keys]; of all or some heads.
 
         Keys after the last of them are hidden from all these rows.
         """
@@ -57,7 +57,7 @@ class LayerContributions:
             yield rows.first, rows.wide[0]
 
     def added(self, head: int, rows: Tensor) -> Tensor:
-        """What the head adds to the residual stream where its pattern has these rows, [rows, d_model]."""
+        """What the head adds to the residual stream, [rows, d_model], from rows of its pattern, [rows, n_keys]."""
         with without_gradients(rows.device):
             return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head])
 
@@ -67,8 +67,8 @@ class LayerContributions:
 
     def outputs_at(self, position: int) -> Tensor:
         """What every head adds at one position, [n_heads, d_model]."""
-        there = replace(self, attention=replace(self.attention, queries=(position,)))
-        return there.outputs(range(self.n_heads))[:, 0]
+        one_query = replace(self, attention=replace(self.attention, queries=(position,)))
+        return one_query.outputs(range(self.n_heads))[:, 0]
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""
@@ -89,7 +89,7 @@ class LayerContributions:
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
-    """Recompute what one layer's heads write from: values in the model's number format, the rest in float32 at least.
+    """Recompute one layer's values, in the model's number format, and collect its output weights.
 
     Raises:
         VerificationError: the model was changed since it was verified.
@@ -101,12 +101,12 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
         return LayerContributions(
-            verified, layer, *(attention.upcast(given.detach()) for given in (value, weight, bias))
+            verified, layer, *(attention.upcast(tensor.detach()) for tensor in (value, weight, bias))
         )
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
-    """Hold a sum of parts and b_O against the model's own attention output of a layer.
+    """Compare a sum of parts and b_O with the model's own attention output of a layer.
 
     ``total`` is the sum, [n, d_model]; ``parts`` say what was summed, with the verb, for a message: ``... do not sum``.
 
@@ -115,13 +115,13 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
     Raises:
         VerificationError: they differ by more than the tolerance for outputs of the number format
-            (:mod:`attnviz.reference.tolerances`); the message names the place.
+            (:mod:`attnviz.reference.tolerances`); the message says where.
     """
     own = verified.model_output(layer)[0].to(total.dtype)
-    error, scale, place = error_of_sum(total, own)
+    error, scale, worst = error_of_sum(total, own)
     tolerance = verified.verification.tolerance.output
     if not error <= tolerance:  # a NaN is a failure, too
-        query, dimension = divmod(place, own.shape[-1])
+        query, dimension = divmod(worst, own.shape[-1])
         raise VerificationError(
             f"{parts} to the model's own attention output: they differ most at query {query} "
             f"({verified.tokens_of(layer)[0].labels[query]!r}), dimension {dimension}: the model gives "
@@ -132,7 +132,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
 
 def error_of_sum(total: Tensor, own: Tensor) -> tuple[float, float, int]:
-    """The largest difference over the largest of the model's own numbers, this number, and where they differ most."""
+    """The largest difference as a share of the model's largest value, this value, and the flat index of the worst."""
     scale = float(own.abs().max())
     difference = (total - own).abs()
     return float(difference.max()) / (scale or 1.0), scale, int(difference.nan_to_num(nan=torch.inf).argmax())

@@ -12,10 +12,10 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.models.wording import counted, visible
-from attnviz.trace.recorder import attending
+from attnviz.trace.recorder import using_attention
 
 MOST_NEW_TOKENS = 40
-"""The longest target that is generated, unless another length is asked for."""
+"""The default limit of a generated target."""
 
 
 class TargetTokens(NamedTuple):
@@ -27,27 +27,27 @@ class TargetTokens(NamedTuple):
 
 
 def target_tokens(
-    checkpoint: Checkpoint, source: Tokens, given: str | None, truncate: bool, max_new_tokens: int | None
+    checkpoint: Checkpoint, source: Tokens, target: str | None, truncate: bool, max_new_tokens: int | None
 ) -> TargetTokens:
-    """What the decoder of an encoder-decoder reads: the target that was given, or one that it writes, greedily.
+    """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
     Raises:
         TextError: see :func:`attnviz.models.encoding.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    if given is None:
+    if target is None:
         text, whole = generate_greedily(checkpoint, source, longest)
     else:
-        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
+        text, whole = target, checkpoint.tokenize(target, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    return TargetTokens(text, shifted_right(whole, start, label), given is None)
+    return TargetTokens(text, shifted_right(whole, start, label), target is None)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
-    """The target that the model writes itself, as text and tokens: always the most likely next one, never padding.
+    """Generate a target, as text and tokens, by the most likely next token that is not padding.
 
-    It ends with the model's end token, or after so many tokens, or where its positions end.
+    Ends at the end token, after ``max_new_tokens``, or at the model's last position.
 
     Raises:
         TextError: the model has no language-modelling head, or writes nothing.
@@ -57,11 +57,11 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
     model: Any = checkpoint.model
-    config, given = checkpoint.config, tokens.model_inputs(checkpoint.device)
+    config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
     written = [int(config.decoder_start_token_id)]
-    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        source = {"encoder_hidden_states": model.encoder(**given).last_hidden_state}
-        run = partial(model.decoder, encoder_attention_mask=given["attention_mask"], use_cache=False, **source)
+    with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        source = {"encoder_hidden_states": model.encoder(**inputs).last_hidden_state}
+        run = partial(model.decoder, encoder_attention_mask=inputs["attention_mask"], use_cache=False, **source)
         _append(checkpoint, written, min(max_new_tokens, checkpoint.positions), run, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
@@ -70,10 +70,10 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """What a decoder with its head writes after a text, always the most likely next token: ``count`` tokens, or fewer.
+    """Continue a text with a decoder's most likely next tokens: ``count`` of them, or fewer if the model ends it.
 
     Returns:
-        their ids, without the end token; and whether the model ended the text itself.
+        their ids, without the end token; and whether the model gave the end token.
 
     Raises:
         TextError: the model has too few positions, or ends at once.
@@ -84,7 +84,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written, model = list(tokens.ids), checkpoint.model
-    with attending(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+    with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         run = partial(model, use_cache=False)
         hit_eos = _append(
             checkpoint, written, count, lambda ids: run(input_ids=ids, attention_mask=torch.ones_like(ids))
@@ -98,7 +98,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
 def _append(
     checkpoint: Checkpoint, written: list[int], count: int, run: Callable[[Tensor], Any], never: int | None = None
 ) -> bool:
-    """Add so many tokens to those written, each the most likely next one, up to the model's end; whether it ended."""
+    """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
     head: Any = checkpoint.language_head
     end = checkpoint.config.eos_token_id
     ends = {end} if isinstance(end, int) else set(end or ())

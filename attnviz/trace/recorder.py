@@ -1,9 +1,9 @@
-"""One pass of a model through one door: every layer's attention in blocks of query rows, and what stands around it.
+"""One forward pass, recorded: every layer's attention in blocks of query rows, its input, output, residual and norm.
 
 A function of ours takes the place of the model's attention in transformers' attention interface. It calls the model
 module's own eager attention on a block of queries at a time, so that no pattern of a whole layer has to be in memory,
-and hands each block over. Where the model's own mask hides all keys after a block, these are left out, which gives the
-same numbers in half the time. Inputs, outputs, the residual stream and norms are read by hooks.
+and hands each block to an observer. Keys that the model's own mask hides from a whole block are left out, which gives
+the same numbers in half the time. Inputs, outputs, the residual stream and norms are read by hooks.
 """
 
 import sys
@@ -29,16 +29,16 @@ from attnviz.models.weights import all_finite
 _NAME = "attnviz"
 
 BLOCK_MEMORY = 48 * 2**20
-"""Bytes that a block of rows may take, unless another number is asked for: small enough to stay near the processor."""
+"""Default bytes of a block of rows: small enough for the processor's cache."""
 
 
-def block_memory(given: object) -> int:
-    """Bytes that a block of rows may take, from a number of bytes or a text such as ``64M``; None for the default.
+def block_memory(size: object) -> int:
+    """Bytes of a block of rows, from a number or a text such as ``64M``; None for the default.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: not a size.
     """
-    return BLOCK_MEMORY if given is None else n_bytes("memory", given)
+    return BLOCK_MEMORY if size is None else n_bytes("memory", size)
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """What stands around the attention of one layer of the model.
+    """Inputs and outputs of the attention of one layer of the model, and the residual stream and norm after it.
 
     Attributes:
         attention_input: [batch, n, d_model]: what W_Q, W_K and W_V are applied to.
         weighted: [batch, n, n_heads, d_head]: every head's weighted values, as the model's attention gave them.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
         residual: [batch, n, d_model]: what the output is added to.
-        summed: [batch, n, d_model]: the norm after the attention was given this, their sum.
-        normed: [batch, n, d_model]: what this norm gave.
+        summed: [batch, n, d_model]: residual + output, the input of the norm after the attention.
+        normed: [batch, n, d_model]: the output of this norm.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
         source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
             states; None of self-attention.
@@ -94,7 +94,7 @@ class LayerRecord:
 
 
 class Observer(Protocol):
-    """What is told of a pass, in this order for every layer."""
+    """Callbacks of a recorded pass, in this order for every layer."""
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         """A layer is about to attend; its input and source are as in :class:`LayerRecord`, None if unknown."""
@@ -106,12 +106,12 @@ class Observer(Protocol):
         """
 
     def end(self, record: LayerRecord) -> None:
-        """The layer has passed on what it attended to; not called of families that are not declared."""
+        """The norm after the attention has run; not called for families that are not declared."""
 
 
 @dataclass(frozen=True)
 class PatternsAlone:
-    """An observer that hands on the model's own patterns, as they are; none with ``visit`` None."""
+    """An observer that passes the model's own patterns to ``visit``; to nobody with None."""
 
     visit: Callable[[int, Tensor], None] | None = None
 
@@ -119,7 +119,7 @@ class PatternsAlone:
         """Nothing."""
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:  # noqa: ARG002 - one block is all
-        """The block, which is the whole layer where memory for a block is not bounded."""
+        """Pass the block on: the whole layer if memory for a block is unlimited."""
         if self.visit is not None:
             self.visit(layer, own)
 
@@ -128,20 +128,24 @@ class PatternsAlone:
 
 
 @dataclass(frozen=True)
-class _Door:
-    """The function that takes the place of the model's attention, for the time of one pass.
+class _BlockAttention:
+    """Replaces the model's attention during one pass: the module's own eager attention, in blocks of query rows.
 
-    ``layer`` says which layer is attending, None where that is not known yet.
+    Attributes:
+        memory: bytes of a block.
+        inputs: by layer, attention input and source as in :class:`LayerRecord`.
+        current_layer: the layer that is attending.
+        on_weighted: called with a layer and all its weighted values.
     """
 
     observer: Observer
     memory: float
     inputs: dict[int, tuple[Tensor, Tensor | None]]
-    current: Callable[[], int]
-    passed: Callable[[int, Tensor], None]
+    current_layer: Callable[[], int]
+    on_weighted: Callable[[int, Tensor], None]
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
-        """What transformers calls instead of the module's own eager attention."""
+        """Called by transformers instead of the module's own eager attention."""
         scale = more.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         return self._in_blocks(partial(_own_attention(module), module), query, key, value, mask, more, scale)
@@ -149,14 +153,14 @@ class _Door:
     def upcast(
         self, module: Any, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
-        """Instead of GPT-2's ``_upcast_and_reordered_attn``, which does not go through the interface."""
+        """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
         return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, float(module.scaling))
 
     def _in_blocks(
         self, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
         more: dict[str, Any], scale: float,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        layer, bias = self.current(), more.get("position_bias")
+        layer, bias = self.current_layer(), more.get("position_bias")
         self.observer.begin(
             AttentionCall(layer, query, key, value, scale, more.get("softcap")),
             *self.inputs.pop(layer, (None, None)),
@@ -172,12 +176,12 @@ class _Door:
             weighted.append(result)
             self.observer.rows(layer, first, weights)
         together = weighted[0] if len(weighted) == 1 else torch.cat(weighted, 1)
-        self.passed(layer, together)
+        self.on_weighted(layer, together)
         return together, weights if len(weighted) == 1 else None
 
 
 def _own_attention(module: Any) -> Callable[..., Any]:
-    """The eager attention of the module's own file, or of the file of the class that it is made from."""
+    """The eager attention function of the file of the module's class, or of one of its base classes."""
     for kind in type(module).__mro__:
         if (own := getattr(sys.modules[kind.__module__], EAGER, None)) is not None:
             attention: Callable[..., Any] = own
@@ -204,64 +208,65 @@ def _refuse_no_pattern(layer: int, weights: Any, expected: tuple[int, ...]) -> N
 
 
 class _Mask(Tensor):
-    """A mask that takes no memory: ``of`` makes any of its rows, as transformers' own function would.
+    """A lazy mask: ``rows`` makes any of its rows, as transformers' own function would.
 
-    It is full of NaN, so that nothing can take it for the mask itself.
+    Its own values are NaN, so that using it as a plain mask shows.
     """
 
-    of: Callable[[int, int], Tensor]
+    rows: Callable[[int, int], Tensor]
 
-    def to(self, *given: Any, **named: Any) -> Tensor:
-        """Itself, its rows moved to another device when they are made."""
-        moved = super().to(*given, **named)
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The same mask, whose rows are converted when they are made."""
+        moved = super().to(*args, **kwargs)
         if moved is not self:
-            moved.of = lambda first, last: self.of(first, last).to(*given, **named)  # type: ignore[attr-defined]
+            moved.rows = lambda first, last: self.rows(first, last).to(*args, **kwargs)  # type: ignore[attr-defined]
         return moved
 
     def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
-        """Of copies of the texts: its rows are made when they are needed, too."""
+        """The mask of copies of the texts, lazy too."""
         if set(sizes[1:]) != {1}:
             raise ValueError(f"expected copies of texts alone (n, 1, 1, 1). Got {sizes}.")
-        return _lazy(lambda first, last: self.of(first, last).repeat(*sizes), sizes[0] * self.shape[0], *self.shape[2:])
+        return _lazy(
+            lambda first, last: self.rows(first, last).repeat(*sizes), sizes[0] * self.shape[0], *self.shape[2:]
+        )
 
 
-def _lazy(of: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_keys: int) -> _Mask:
-    """A mask whose rows ``of`` makes."""
-    one = of(0, 1)
+def _lazy(rows: Callable[[int, int], Tensor], n_texts: int, n_queries: int, n_keys: int) -> _Mask:
+    """A lazy mask, [n_texts, 1, n_queries, n_keys]."""
+    one = rows(0, 1)
     empty = torch.full((1, 1, 1, 1), torch.nan, dtype=one.dtype, device=one.device)
     mask = empty.expand(n_texts, 1, n_queries, n_keys).as_subclass(_Mask)
-    mask.of = of
+    mask.rows = rows
     return mask
 
 
-def _lazy_mask(*given: Any, **named: Any) -> Tensor | None:
-    """Instead of transformers' ``eager_mask``: the same mask, made when its rows are needed."""
+def _lazy_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Replaces transformers' ``eager_mask``: the same mask, made a block of rows at a time."""
     from transformers.masking_utils import eager_mask
 
-    if given or "q_length" not in named:  # as earlier versions call it
-        whole: Tensor | None = eager_mask(*given, **named)
+    if args or "q_length" not in kwargs:  # as earlier versions call it
+        whole: Tensor | None = eager_mask(*args, **kwargs)
         return whole
-    offset = int(named.get("q_offset", 0))
+    offset = int(kwargs.get("q_offset", 0))
 
-    def of(first: int, last: int) -> Any:
-        return eager_mask(**{**named, "q_offset": offset + first, "q_length": last - first})
+    def rows(first: int, last: int) -> Any:
+        return eager_mask(**{**kwargs, "q_offset": offset + first, "q_length": last - first})
 
-    one = of(0, 1)
+    one = rows(0, 1)
     if one is None:
         return None
-    return _lazy(of, one.shape[0], int(named["q_length"]), one.shape[-1])
+    return _lazy(rows, one.shape[0], int(kwargs["q_length"]), one.shape[-1])
 
 
 def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[Tensor | None, int]:
-    """The rows of a mask, and how many keys to give them: none of those that follow is seen by any.
+    """A block of rows of a mask, and the number of keys to compute: without those that are hidden from all rows.
 
-    The first key that is hidden from all is given, too, so that even in a block of one row a model that attends ahead
-    in spite of its mask is found out.
+    The first hidden key is kept, so that a model that attends ahead in spite of its mask is noticed.
     """
     if mask is None:
         return None, n_keys
     whole = mask if mask.shape[-2] == 1 else mask[..., first:last, :]
-    rows = mask.of(first, last) if isinstance(mask, _Mask) else whole
+    rows = mask.rows(first, last) if isinstance(mask, _Mask) else whole
     if last + 1 < n_keys and rows.shape[-2] == last - first:
         hidden = rows[..., last + 1 :]
         if bool((hidden <= torch.finfo(rows.dtype).min).all()):
@@ -271,7 +276,7 @@ def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[T
 
 @dataclass
 class _State:
-    """Which layers have run, and what is known of the one that runs."""
+    """Layers that have run, encoder outputs, the layer that is attending, and weighted values by layer."""
 
     visited: list[int] = field(default_factory=list)
     encoded: list[Tensor] = field(default_factory=list)
@@ -282,10 +287,10 @@ class _State:
 def record_attention(
     checkpoint: Checkpoint, inputs: dict[str, Tensor], observer: Observer, memory: float = BLOCK_MEMORY
 ) -> Tensor:
-    """Run the model once on what its forward takes, and tell the observer of each layer while it runs.
+    """Run the model once on what its forward takes, calling the observer for each layer.
 
     The model runs in eval mode; one that was loaded with sdpa or flash attention gets its own settings back afterwards,
-    whatever happens. Nothing is kept here.
+    whatever happens.
 
     Returns:
         the final hidden states, [batch, n, d_model].
@@ -295,7 +300,7 @@ def record_attention(
     """
     state, inputs_of = _State(), dict[int, tuple[Tensor, Tensor | None]]()
 
-    def current() -> int:
+    def current_layer() -> int:
         if state.attending is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
@@ -309,13 +314,13 @@ def record_attention(
         observer.end(record)
 
     with ExitStack() as stack:
-        door = _Door(observer, memory, inputs_of, current, state.weighted.__setitem__)
-        stack.enter_context(through(door, checkpoint.model, _upcast(checkpoint)))
+        attention = _BlockAttention(observer, memory, inputs_of, current_layer, state.weighted.__setitem__)
+        stack.enter_context(_registered(attention, checkpoint.model, _upcast(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: state.encoded.append(result[0])))
         for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
-            _read(stack, checkpoint, layer, modules, state, inputs_of, end)
+            _hook(stack, checkpoint, layer, modules, state, inputs_of, end)
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
@@ -333,29 +338,29 @@ def record_attention(
 def record_undeclared(
     checkpoint: Checkpoint, inputs: dict[str, Tensor], observer: Observer, memory: float = BLOCK_MEMORY
 ) -> Tensor:
-    """As :func:`record_attention`, of a family that is not declared: attention alone, in the order in which it runs.
+    """As :func:`record_attention` for a family that is not declared: attention alone; layers count as they run.
 
     Raises:
-        ArchitectureError: not all layers go through the interface once.
+        ArchitectureError: not every layer calls the interface once.
     """
     runs: list[int] = []
 
-    def current() -> int:
+    def current_layer() -> int:
         runs.append(len(runs))
         if len(runs) > checkpoint.n_layers:
-            raise not_through(checkpoint)
+            raise interface_error(checkpoint)
         return runs[-1]
 
-    door = _Door(observer, memory, {}, current, lambda _, __: None)
-    with through(door, checkpoint.model):
+    attention = _BlockAttention(observer, memory, {}, current_layer, lambda _, __: None)
+    with _registered(attention, checkpoint.model):
         states = final_states(checkpoint, inputs)
     if len(runs) != checkpoint.n_layers:
-        raise not_through(checkpoint)
+        raise interface_error(checkpoint)
     return states
 
 
-def not_through(checkpoint: Checkpoint) -> ArchitectureError:
-    """The error for a model that attends elsewhere than in the interface, or with other heads than its config says."""
+def interface_error(checkpoint: Checkpoint) -> ArchitectureError:
+    """The error for attention that bypasses the interface, or has other heads than the config says."""
     return ArchitectureError(
         f"not every layer of this {checkpoint.architecture.name!r} goes once through transformers' attention interface "
         f"with {checkpoint.n_heads} heads; --any-family recomputes nothing else."
@@ -363,58 +368,58 @@ def not_through(checkpoint: Checkpoint) -> ArchitectureError:
 
 
 def final_states(checkpoint: Checkpoint, inputs: dict[str, Any], eager: bool = False) -> Tensor:
-    """Of one run of the model, as it is set or with its eager attention, [batch, n, d_model]."""
+    """The final hidden states of one run, with the attention that is set or ``eager``, [batch, n, d_model]."""
     model: Any = checkpoint.model
-    given = inputs | ({"use_cache": False} if "use_cache" in signature(model.forward).parameters else {})
+    arguments = inputs | ({"use_cache": False} if "use_cache" in signature(model.forward).parameters else {})
     with ExitStack() as stack:
         if eager:
-            stack.enter_context(attending(model))
+            stack.enter_context(using_attention(model))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        states: Tensor = model(**given)[0]
+        states: Tensor = model(**arguments)[0]
     refuse_not_finite(states, "final hidden state")
     return states
 
 
 @contextmanager
-def through(door: _Door, model: Any, upcast: Sequence[Any] = ()) -> Iterator[None]:
-    """The model, in eval mode, with our function as its attention for the time of one pass.
+def _registered(attention: _BlockAttention, model: Any, upcast: Sequence[Any] = ()) -> Iterator[None]:
+    """Register the attention with transformers' interface and set the model, in eval mode, to it for one pass.
 
     ``upcast`` are the modules of a GPT-2 with ``reorder_and_upcast_attn``: they call a method of their own, and only
-    when the model is set to eager attention.
+    if the model is set to eager attention.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    _doors.append(door)
-    AttentionInterface.register(_NAME, door.attend)
+    _active.append(attention)
+    AttentionInterface.register(_NAME, attention.attend)
     AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
     name = "_upcast_and_reordered_attn"
-    with attending(model, "eager" if upcast else _NAME), ExitStack() as stack:
+    with using_attention(model, "eager" if upcast else _NAME), ExitStack() as stack:
         for module in upcast:
-            setattr(module, name, partial(door.upcast, module, getattr(module, name)))
+            setattr(module, name, partial(attention.upcast, module, getattr(module, name)))
             stack.callback(delattr, module, name)
-        stack.callback(_close)
+        stack.callback(_unregister)
         yield
 
 
-_doors: list[_Door] = []
-"""Those of the passes that run, one inside the other."""
+_active: list[_BlockAttention] = []
+"""The attention of each running pass, outermost first."""
 
 
-def _close() -> None:
-    """Open the door of the pass around the one that ends, or none, so that no model stays in memory."""
+def _unregister() -> None:
+    """Register the attention of the enclosing pass again, or none, so that no model stays in memory."""
     from transformers import AttentionInterface
 
-    _doors.pop()
-    AttentionInterface.register(_NAME, _doors[-1].attend if _doors else _closed)
+    _active.pop()
+    AttentionInterface.register(_NAME, _active[-1].attend if _active else _not_running)
 
 
 @contextmanager
 def in_blocks(checkpoint: Checkpoint, memory: float = BLOCK_MEMORY) -> Iterator[None]:
-    """The model attends in blocks of query rows, which nobody looks at, for as long as the block takes."""
-    door = _Door(PatternsAlone(), memory, {}, lambda: -1, lambda _, __: None)
-    with through(door, checkpoint.model, _upcast(checkpoint)):
+    """Run the model's attention in blocks of query rows, to save memory, without recording it."""
+    attention = _BlockAttention(PatternsAlone(), memory, {}, lambda: -1, lambda _, __: None)
+    with _registered(attention, checkpoint.model, _upcast(checkpoint)):
         yield
 
 
@@ -423,13 +428,13 @@ def _upcast(checkpoint: Checkpoint) -> list[Any]:
     return [each.pattern for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False)]
 
 
-def _closed(*_: Any, **__: Any) -> NoReturn:
-    """What stands in the interface between two passes."""
+def _not_running(*_: Any, **__: Any) -> NoReturn:
+    """Registered with the interface outside of passes."""
     raise VerificationError("this model is set to attnviz's attention, but attnviz is not running it.")
 
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
-    """Refuse cross-attention whose keys and values come from anything but the encoder's own output."""
+    """Raise VerificationError unless keys and values of cross-attention come from the encoder's own output."""
     source: Any = record.source
     if len(encoded) == 1 and torch.equal(source, encoded[0].to(source.device)):
         return
@@ -440,7 +445,7 @@ def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
-    """A VerificationError for numbers of the model that are not finite; its weights are, or it would not be loaded."""
+    """Raise VerificationError if values are not finite; weights were checked when the model was loaded."""
     if not all_finite(values):
         raise VerificationError(
             f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "
@@ -449,7 +454,7 @@ def refuse_not_finite(values: Tensor, what: str) -> None:
 
 
 def _in_run_order(layers: Sequence[int]) -> list[int]:
-    """The layers as they run: a decoder's own attention and its cross-attention take turns after the encoder."""
+    """The layers as they run: the encoder's, then a decoder's self-attention and cross-attention by turns."""
 
     def turn(layer: int) -> tuple[bool, int, int]:
         return (layer.stack.first > 0, layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
@@ -457,11 +462,11 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
     return sorted(layers, key=turn)
 
 
-def _read(
+def _hook(
     stack: ExitStack, checkpoint: Checkpoint, layer: int, modules: LayerModules, state: _State,
     inputs_of: dict[int, tuple[Tensor, Tensor | None]], end: Callable[[LayerRecord], None],
 ) -> None:  # fmt: skip
-    """Until the stack ends, read what stands around a layer's attention."""
+    """Hook a layer until the stack ends, and call ``end`` with its record."""
     seen: dict[str, Tensor] = {}
     norm = modules.after_attention(checkpoint.architecture.pre_norm)
 
@@ -489,8 +494,8 @@ def _read(
                 "nothing can be verified against this model."
             )
         own_norm = modules.attention_output_norm
-        of_layer = {name: given.to(result.device) for name, given in {**seen, "summed": args[0]}.items()}
-        end(LayerRecord(layer, normed=result, norm=norm, output_norm=own_norm, **of_layer))
+        tensors = {name: tensor.to(result.device) for name, tensor in {**seen, "summed": args[0]}.items()}
+        end(LayerRecord(layer, normed=result, norm=norm, output_norm=own_norm, **tensors))
         seen.clear()
 
     for hook in (
@@ -504,8 +509,8 @@ def _read(
 
 
 @contextmanager
-def attending(model: Any, implementation: str = "eager") -> Iterator[None]:
-    """Another implementation of attention, and no dropout, for the time of one pass."""
+def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]:
+    """Set the attention implementation and eval mode, and restore both at the end."""
     before = model.config._attn_implementation
     training = [module for module in model.modules() if module.training]
     if before != implementation:

@@ -1,4 +1,4 @@
-"""Which positions of a text a decoder rests its attention on: found, beside those that are so by convention.
+"""Finds the attention sinks of a text in a decoder, beside the first token and special tokens.
 
 Decoders put much of their attention on the first token, whatever it is (Xiao et al. 2023, "Efficient Streaming Language
 Models with Attention Sinks"), and some on others, such as a line break or the second token, which then count as content
@@ -19,44 +19,44 @@ from attnviz.models.tokens import Tokens
 from attnviz.trace.recorder import PatternsAlone, record_attention, record_undeclared
 
 SINK_ATTENTION = 0.3
-"""Of the attention of later queries, in the mean: above this a head rests on a position (Gu et al. 2024)."""
+"""Mean attention from later queries above which a position is a sink of a head (Gu et al. 2024)."""
 
 _MAJORITY = 0.5
-_LOOKED_AT = 64
-"""Tokens of a text that are looked at: what comes later cannot change what a decoder does with them."""
+_SEARCHED = 64
+"""Tokens of a text among which sinks are searched: later ones do not change a decoder's attention to these."""
 
 _LEAST_QUERIES = 4
-"""Queries after a position that it takes for a mean."""
+"""Fewest later queries for a mean."""
 
 
 def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
-    """The tokens of a decoder's text with its sinks; those of any other model as they are.
+    """The tokens of a decoder's text, with the sinks found; unchanged for other models.
 
     The first tokens of the text are run on their own, which in a decoder gives the attention that they have in the
-    whole text. Nothing is measured here: the patterns are verified when they are.
+    whole text. These patterns are not verified, and nothing else is taken from them.
     """
-    n = min(len(tokens), _LOOKED_AT)
+    n = min(len(tokens), _SEARCHED)
     if not checkpoint.architecture.causal or checkpoint.stacks or n <= _LEAST_QUERIES:
         return tokens
     begin = replace(tokens, ids=tokens.ids[:n], type_ids=None)
-    resting: list[Tensor] = []
+    sink_of_head: list[Tensor] = []  # a layer each, [n_heads, n]
 
     def visit(layer: int, pattern: Tensor) -> None:
         received = _received(pattern[0].float(), checkpoint.windows[layer])
-        resting.append((received > SINK_ATTENTION).cpu())  # layers may run on different devices
+        sink_of_head.append((received > SINK_ATTENTION).cpu())  # layers may run on different devices
 
     record = record_undeclared if isinstance(checkpoint.architecture, Undeclared) else record_attention
     record(checkpoint, begin.model_inputs(checkpoint.device), PatternsAlone(visit), torch.inf)
-    heads = torch.stack([layer.float().mean(0) for layer in resting])  # of each layer the share of its heads, [.., n]
-    found = ((heads > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
-    sink = (known or (place < n and found[place]) for place, known in enumerate(tokens.sink))
+    share = torch.stack([layer.float().mean(0) for layer in sink_of_head])  # of the heads, [n_layers, n]
+    is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
+    sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))
     return replace(tokens, sink=tuple(sink))
 
 
 def _received(pattern: Tensor, window: int | None) -> Tensor:
-    """What each key gets of the queries after it that see it, in the mean, of patterns [n_heads, n, n]: [n_heads, n].
+    """Mean attention to each key from the later queries that see it, [n_heads, n], of patterns [n_heads, n, n].
 
-    0 of keys with too few such queries.
+    0 for keys with too few such queries.
     """
     positions = torch.arange(pattern.shape[-1], device=pattern.device)
     behind = positions[:, None] - positions

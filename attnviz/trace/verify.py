@@ -1,4 +1,4 @@
-"""Recompute every head with the reference attention and hold it against the model's own, block by block."""
+"""Recompute every head with the reference attention and compare it with the model's own, block by block."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -25,34 +25,33 @@ from attnviz.trace.recorder import (
     AttentionCall,
     LayerRecord,
     final_states,
-    not_through,
+    interface_error,
     record_attention,
     record_undeclared,
     row_blocks,
 )
 
 _SAME_WEIGHTS = 1e-4
-"""Fingerprints of queries, keys and values that are recomputed from the same weights differ by rounding alone."""
+"""Tolerance of a layer's fingerprint: recomputed from the same weights, it differs by rounding alone."""
 
 _SAMPLED_ROWS = 4
 """Rows of a pattern that are part of a layer's fingerprint."""
 
 Names = Callable[[int], Sequence[str]]
-"""From a text's place in a batch to the names of its tokens."""
+"""From the index of a text in a batch to the labels of its tokens."""
 
 
 @dataclass(frozen=True)
 class VerifiedRows:
-    """A block of query rows of the reference patterns of a layer, each weight held against the model's own.
+    """A block of query rows of a layer's reference patterns, each weight compared with the model's own.
 
-    Construction fails where the ``check`` is not within the tolerance.
+    Construction fails if the ``check`` is not within the tolerance.
 
     Attributes:
         check: of this block; of a layer that is recomputed later, that of the whole layer.
         pattern: [batch, n_heads, rows, n_keys]; keys after the last of them are hidden from all these rows.
         first: the first query.
-        n_queries: of the whole layer.
-        n_keys: likewise.
+        n_queries, n_keys: of the whole layer.
         end: past the last query that is verified; 0 for all.
     """
 
@@ -71,7 +70,7 @@ class VerifiedRows:
 
     @property
     def layer(self) -> int:
-        """The layer that they are of."""
+        """The layer of these rows."""
         return self.check.layer
 
     @property
@@ -80,7 +79,7 @@ class VerifiedRows:
         return self.first + self.pattern.shape[2] == (self.end or self.n_queries)
 
     def __post_init__(self) -> None:
-        """Refuse what did not verify, so that no number can be taken from it."""
+        """Raise VerificationError for rows that did not verify, so that no number can be taken from them."""
         if not within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
@@ -93,7 +92,7 @@ class _Heads:
         query: [batch, n_heads, n_queries, d_head].
         key: [batch, n_heads, n_keys, d_head].
         mask: [batch, n_keys], 1 for a token and 0 for padding.
-        across: whether keys are of another text.
+        across: whether keys are of another text (cross-attention).
     """
 
     query: Tensor
@@ -104,11 +103,11 @@ class _Heads:
 
     @property
     def row_bytes(self) -> int:
-        """Of one row of the patterns of all heads and texts."""
+        """Bytes of one query row of the patterns, over all heads and texts."""
         return self.query.shape[:2].numel() * self.key.shape[-2] * self.query.element_size()
 
     def rows(self, first: int, last: int, n_keys: int | None = None) -> Tensor:
-        """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or more if asked for."""
+        """A block of the pattern, [batch, n_heads, rows, n_keys], over the keys that it sees, or ``n_keys``."""
         scoring, total = self.scoring, self.key.shape[-2]
         if self.across:
             allowed = self.mask.bool()[:, None, None, :]
@@ -126,9 +125,9 @@ class _Heads:
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
-    Only what the layers attended with stays in memory: the inputs and outputs of declared families, queries and keys of
-    others. A recomputed layer must match the fingerprint taken at verification, so a model that was changed in between
-    is noticed. Made by :func:`verify_attention`.
+    Only inputs and outputs of the layers stay in memory; of families that are not declared, queries and keys. A
+    recomputed layer must match the fingerprint taken at verification, so that a changed model is noticed.
+    Made by :func:`verify_attention`.
 
     Attributes:
         memory: bytes that a block of rows may take.
@@ -144,7 +143,7 @@ class VerifiedAttention:
     queries: tuple[int, ...] | None = None
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
-        """The tokens of a layer's queries and of its keys; other than :attr:`tokens` in an encoder-decoder alone."""
+        """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
         return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
 
     def attention_input(self, layer: int) -> Tensor:
@@ -163,24 +162,24 @@ class VerifiedAttention:
         return output
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[VerifiedRows]:
-        """Recompute the patterns of a layer in blocks of query rows, first row first; of some heads, if asked for.
+        """Recompute the patterns of a layer in blocks of query rows, in order; of all or some heads.
 
         Raises:
             VerificationError: the model's weights are no longer those that were verified.
         """
-        of_layer, check = self._heads(layer), self.verification.layers[layer]
+        source, check = self._heads(layer), self.verification.layers[layer]
         if heads is not None:
-            of_layer, check = _of_heads(of_layer, heads), replace(check, heads_compared=len(heads))
-        n_queries, n_keys = of_layer.query.shape[-2], of_layer.key.shape[-2]
+            source, check = _of_heads(source, heads), replace(check, heads_compared=len(heads))
+        n_queries, n_keys = source.query.shape[-2], source.key.shape[-2]
         end = n_queries if self.queries is None else self.queries[-1] + 1
-        for first, last in row_blocks(n_queries, of_layer.row_bytes, self.memory):
-            for run in _runs(self.queries, first, last):
-                with torch.inference_mode(), torch.autocast(of_layer.query.device.type, enabled=False):
-                    pattern = of_layer.rows(*run)
-                yield VerifiedRows(check, self.verification.tolerance, pattern, run[0], n_queries, n_keys, end)
+        for first, last in row_blocks(n_queries, source.row_bytes, self.memory):
+            for start, stop in _stretches(self.queries, first, last):
+                with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
+                    pattern = source.rows(start, stop)
+                yield VerifiedRows(check, self.verification.tolerance, pattern, start, n_queries, n_keys, end)
 
     def _heads(self, layer: int) -> _Heads:
-        """What a layer's patterns are computed from, which must be what was verified."""
+        """What a layer's patterns are computed from, checked against its fingerprint."""
         kept, model = self._kept[layer], self.checkpoint
         if kept.heads is not None:
             return kept.heads
@@ -220,7 +219,7 @@ def verify_attention(
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
 ) -> VerifiedAttention:
-    """Run the model once on a text; recompute, compare and hand over its attention in blocks, layer by layer.
+    """Run the model once on a text; recompute and compare its attention in blocks, layer by layer.
 
     For every layer the reference recomputes, from the layer's input and the checkpoint's parameters, queries, keys and
     values, the pattern of every head, its weighted values and the attention output after W_O, and compares each with
@@ -235,13 +234,13 @@ def verify_attention(
 
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
-            names the place of the worst difference.
+            locates the worst difference.
         ArchitectureError: a family that is not declared does not go through transformers' interface, or has a window on
             both sides.
     """
     inputs = tokens.model_inputs(checkpoint.device)
     if target is not None:
-        inputs |= {f"decoder_{name}": given for name, given in target.model_inputs(checkpoint.device).items()}
+        inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
 
     def names(layer: int) -> tuple[Names, Names]:
         queries, keys = _read_by(layer, tokens, target)
@@ -273,10 +272,10 @@ def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens,
 
 
 class Verifier:
-    """Recomputes what a pass records, compares, and hands over what agrees; see :func:`verify_attention`.
+    """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
-    all are. ``keep``: whether layers can be recomputed later.
+    all are. ``keep`` is whether layers can be recomputed later.
     """
 
     def __init__(
@@ -304,19 +303,19 @@ class Verifier:
         self._fingerprint = torch.empty(0)
 
     def verification(self, level: int = 4) -> Verification:
-        """What was compared, in the order of the layers."""
+        """The checks of all layers, in order."""
         return Verification(
             self._checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)), level
         )
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
-        """Recompute queries, keys and values, and compare them; of a family that is not declared take the model's."""
+        """Recompute and compare queries, keys and values; for a family that is not declared, take the model's."""
         model, layer = self._checkpoint, call.layer
         self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer)), []
         self._groups = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)
         if attention_input is None:
-            self._heads = _given_heads(model, call)
+            self._heads = _heads_of_call(model, call)
             return
         self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask)
         self._parameters = parameters
@@ -326,20 +325,20 @@ class Verifier:
         own = call.query, call.key, call.value
         x = attention_input, attention_input if source is None else source
         for name, ours, theirs in zip(("queries", "keys", "values"), recomputed, own, strict=True):
-            every = attention.repeat_kv(theirs, ours.shape[1])
-            self._compared.add_inputs(name, ours, every, partial(_reason, model, name, x, parameters, every))
+            repeated = attention.repeat_kv(theirs, ours.shape[1])
+            self._compared.add_inputs(name, ours, repeated, partial(_reason, model, name, x, parameters, repeated))
         if abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             self._compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
             )
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:
-        """Recompute a block of the patterns, compare it, and hand it over if all agrees so far."""
-        for start, stop in _runs(self._queries, first, first + own.shape[2]):
+        """Recompute a block of the patterns, compare it, and visit it if all agrees so far."""
+        for start, stop in _stretches(self._queries, first, first + own.shape[2]):
             self._compare(layer, start, own[:, :, start - first : stop - first])
 
     def _compare(self, layer: int, first: int, own: Tensor) -> None:
-        """The same of rows that are all wanted."""
+        """As :meth:`rows`, of consecutive queries that are all verified."""
         heads, compared = self._heads, self._compared
         n_queries, total = heads.query.shape[-2], heads.key.shape[-2]
         end = n_queries if self._queries is None else self._queries[-1] + 1
@@ -347,7 +346,7 @@ class Verifier:
         if own.shape[-1] < pattern.shape[-1]:
             own = torch.nn.functional.pad(own, (0, pattern.shape[-1] - own.shape[-1]))
         agrees = compared.add_rows(first, pattern, own)
-        if not agrees and not compared.causes and self._in_turn(first, own):
+        if not agrees and not compared.causes and self._interleaved(first, own):
             compared.causes.append(
                 "Queries, keys and values agree before that; patterns agree with the groups of heads in another order."
             )
@@ -359,8 +358,8 @@ class Verifier:
         if not self._value.numel() and first + pattern.shape[2] == end:
             self._end_undeclared(layer)
 
-    def _in_turn(self, first: int, own: Tensor) -> bool:
-        """Whether the model's rows are those of heads that share keys in turn, not with their neighbours."""
+    def _interleaved(self, first: int, own: Tensor) -> bool:
+        """Whether the model's rows agree if head h has the keys of key-value head h mod n_kv_heads."""
         heads, groups = self._heads, self._groups
         if groups == 1:
             return False
@@ -369,7 +368,7 @@ class Verifier:
         return rows.shape == own.shape and largest_difference(rows, own) <= self._compared.tolerance.pattern
 
     def end(self, record: LayerRecord) -> None:
-        """Compare what the layer gives and passes on."""
+        """Compare the layer's output, and the residual stream and norm after it."""
         model, layer = self._checkpoint, record.layer
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
         output = attention.joined_output(weighted.transpose(1, 2), self._parameters)
@@ -385,7 +384,7 @@ class Verifier:
             tell(self._progress, "verifying", len(self.checks), model.n_layers)
 
     def _end_undeclared(self, layer: int) -> None:
-        """All that can be said of a layer of which the patterns alone are compared."""
+        """Check a layer of which the patterns alone are compared."""
         model, check = self._checkpoint, self._compared.patterns()
         if not within(check, model.tolerance):
             _, where = self._compared.worst
@@ -398,8 +397,8 @@ class Verifier:
         tell(self._progress, "verifying", len(self.checks), model.n_layers)
 
 
-def _runs(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
-    """The first and past-the-last query of each stretch from ``first`` to before ``last`` that is wanted."""
+def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:
+    """First and past-the-last query of each stretch of ``queries`` between ``first`` and ``last`` (excluded)."""
     if queries is None:
         return [(first, last)]
     runs: list[tuple[int, int]] = []
@@ -414,7 +413,7 @@ def _runs(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[in
 def _reason(
     checkpoint: Checkpoint, name: str, x: tuple[Tensor, Tensor], parameters: HeadParameters, own: Tensor
 ) -> str:
-    """Which step of the reference the model leaves out, where one alone explains the difference."""
+    """The step of the reference whose omission alone explains the difference, or an empty text."""
 
     def variant(**changes: object) -> Tensor:
         changed = replace(parameters, **changes)  # type: ignore[arg-type]
@@ -432,23 +431,23 @@ def _reason(
     ways["with the heads in another order"] = {}
     limit = checkpoint.tolerance.output * float(own.abs().max())
     for way, changes in ways.items():
-        found = variant(**changes)
+        result = variant(**changes)
         if not changes:  # any permutation of the heads
-            found, own = (_sorted_heads(each) for each in (found, own))
-        if found.shape == own.shape and float((found - own).abs().max()) <= limit:
+            result, own = (_sorted_heads(each) for each in (result, own))
+        if result.shape == own.shape and float((result - own).abs().max()) <= limit:
             return f"; they agree {way}"
     return ""
 
 
 def _sorted_heads(x: Tensor) -> Tensor:
-    """The heads [batch, n_heads, n, d_head] in an order that depends on their numbers alone."""
+    """The heads [batch, n_heads, n, d_head] sorted by the sum of their numbers."""
     return x[:, x[0].double().sum((-1, -2)).argsort()]
 
 
 def _run_undeclared(
     checkpoint: Checkpoint, tokens: Tokens, inputs: dict[str, Tensor], verifier: Verifier, memory: float
 ) -> None:
-    """Run a model of a family that is not declared twice, untouched and through the door."""
+    """Run a model of a family that is not declared twice, untouched and recorded, and compare the final states."""
     narrow = [window for window in checkpoint.windows if window is not None and window < len(tokens)]
     if narrow and not checkpoint.architecture.causal:
         raise ArchitectureError(
@@ -471,7 +470,7 @@ def _run_undeclared(
 def _heads_of(
     checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None = None
 ) -> tuple[_Heads, HeadParameters, Tensor]:
-    """What a layer attends with, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
+    """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
     keys = x if source is None else source
     mask = torch.ones(keys.shape[:2], dtype=torch.long, device=x.device) if mask is None else mask
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
@@ -481,13 +480,13 @@ def _heads_of(
     return _Heads(query, key, parameters, mask, source is not None), parameters, value
 
 
-def _given_heads(checkpoint: Checkpoint, call: AttentionCall) -> _Heads:
-    """What a layer of a family that is not declared attends with, under a mask of our own.
+def _heads_of_call(checkpoint: Checkpoint, call: AttentionCall) -> _Heads:
+    """Queries and keys of a layer of a family that is not declared, with a mask made from the config.
 
-    That is never the model's, since a model whose mask is lost would agree with its own lost mask.
+    Not with the model's own mask, since a model that lost it would agree with itself.
     """
     if call.query.shape[1] != checkpoint.n_heads or call.key.shape[-2] != call.n_queries:
-        raise not_through(checkpoint)
+        raise interface_error(checkpoint)
     key = attention.repeat_kv(call.key, checkpoint.n_heads)
     mask = torch.ones(call.query.shape[0], call.n_queries, dtype=torch.long, device=key.device)
     scoring = Scoring(
@@ -504,12 +503,12 @@ def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
     """Some of the heads of a layer."""
     numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
     if bias is not None:
-        scoring = replace(scoring, position_bias=lambda *at: bias(*at)[numbers])
+        scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
 
 
 def _fingerprint(heads: _Heads, value: Tensor) -> Tensor:
-    """A few numbers a head that change when any weight does, or when weights or heads change places.
+    """A few numbers a head that change when any weight does, or when weights or heads are permuted.
 
     Products of queries, keys, values and a few rows of the pattern with fixed random vectors, [batch, n_heads, 8].
     """

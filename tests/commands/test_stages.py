@@ -201,7 +201,7 @@ def test_wrong_embeddings_fail(forgotten: str, monkeypatch: pytest.MonkeyPatch) 
 @BOTH
 @pytest.mark.parametrize(
     ("part", "step"),
-    [("contract", "feed forward output"), ("expand", "expanded"), ("block", "output")],
+    [("down_proj", "feed forward output"), ("up_proj", "expanded"), ("block", "output")],
 )
 def test_a_model_that_computes_something_else_fails(build: Build, part: str, step: str) -> None:
     checkpoint = build()

@@ -122,7 +122,7 @@ def test_a_parser_is_not_blamed():
 
 
 def test_an_unfinished_run_is_not_called_damaged(tmp_path: Path):
-    with pytest.raises(OutOfMemoryError), out_of_memory_named(), Unfinished(tmp_path / "u", {}).believed():
+    with pytest.raises(OutOfMemoryError), out_of_memory_named(), Unfinished(tmp_path / "u", {}).restoring():
         short_of()
 
 

@@ -32,7 +32,7 @@ from attnviz.judge.rules import BROAD_SHARE, MARGIN, Rule
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.bootstrap import REPLICATES, standard_error
 from attnviz.measures.estimates import (
-    Estimate,
+    HeadScores,
     cosine_evidence,
     estimated,
     false_discovery,
@@ -58,14 +58,14 @@ def tensor(value: Any) -> torch.Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
-def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 1000, texts: int = 1000) -> Estimate:
+def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 1000, texts: int = 1000) -> HeadScores:
     """Of scores [n_directions][n_layers][n_heads], or of one head; baselines by name, or one for all."""
     values = tensor(scores) if isinstance(scores, list) else tensor([[[scores]]])
     named = baselines if isinstance(baselines, dict) else {"guess": baselines}
     by_name = {name: tensor(each).expand_as(values) for name, each in named.items()}
     errors = torch.full_like(values, error)
     directions = DIRECTIONS if len(values) == 2 else ("",)
-    return Estimate(
+    return HeadScores(
         values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, n, texts, directions
     )  # fmt: skip
 

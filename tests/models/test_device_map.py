@@ -47,7 +47,7 @@ def document_without_place(result: Any) -> dict[str, Any]:
 def test_heads_of_minilm_on_disk_are_the_same_to_the_bit():
     plain, spread = (attnviz.analyze(SENTENCE, "minilm", syntax=False, device_map=each) for each in (None, MINILM))
     assert on_meta(spread.checkpoint.model) > 0.9
-    assert spread.checkpoint.place == "cpu, disk"
+    assert spread.checkpoint.device_names == "cpu, disk"
     assert spread.checkpoint.weights_sha256 == plain.checkpoint.weights_sha256
     assert document_without_place(spread) == document_without_place(plain)
     assert torch.equal(spread.pattern("L5H11"), plain.pattern("L5H11"))
@@ -144,7 +144,7 @@ def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp
 def test_a_model_with_a_device_map_of_transformers_is_taken_as_it_is(bert_folder):
     model = AutoModel.from_pretrained(bert_folder, device_map={"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"})
     again = attnviz.analyze("the cat ran away", model, tokenizer=bert_tokenizer())
-    assert again.checkpoint.place == "cpu, disk"
+    assert again.checkpoint.device_names == "cpu, disk"
     plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=bert_tokenizer())
     assert document_without_place(again) == document_without_place(plain)
 
@@ -261,8 +261,8 @@ def test_a_mask_that_is_moved_gives_its_rows_there():
     mask = _lazy_mask(**named, mask_function=causal_mask_function, device=torch.device("cpu"))
     moved: Any = mask.to(torch.device("meta"))
     assert mask.to(torch.device("cpu")) is mask
-    assert moved.of(1, 3).shape == mask.of(1, 3).shape == (1, 1, 2, 5)
-    assert moved.of(1, 3).is_meta
+    assert moved.rows(1, 3).shape == mask.rows(1, 3).shape == (1, 1, 2, 5)
+    assert moved.rows(1, 3).is_meta
 
 
 def test_the_command_reads_the_map_from_a_file(bert_folder, tmp_path):

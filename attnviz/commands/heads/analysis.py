@@ -146,7 +146,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """Rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
         if self.context.queries is None and not self.without_sinks:
             return self.context.units
-        sink, wanted = self.context.units.sink, set(self.context.places)
+        sink, wanted = self.context.units.sink, set(self.context.query_positions)
         return _some(
             self.context.units,
             [at in wanted and not (self.without_sinks and sink[at]) for at in range(len(sink))],
@@ -342,7 +342,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         patterns, context = torch.empty(0), self.context_of(layer)
         shape = [
             int(kept.sum()) if self.without_sinks else n
-            for kept, n in ((context.non_sink, len(context.places)), (context.key_non_sink, len(context.keys)))
+            for kept, n in ((context.non_sink, len(context.query_positions)), (context.key_non_sink, len(context.keys)))
         ]
         for first, block in self.blocks(layer, heads):
             if not patterns.numel():

@@ -12,7 +12,7 @@ from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
 from attnviz.texts.parsing import ready
 from attnviz.texts.reading import Text
-from attnviz.texts.runs import LongRun, Part, RunSettings
+from attnviz.texts.runs import Additive, LongRun, RunSettings
 
 _APART = 1 << 40
 """Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
@@ -47,7 +47,7 @@ class CorpusRun:
         Returns whether this process is the first, which merges all tallies. Raises as
         :class:`attnviz.texts.runs.LongRun`.
         """
-        parts: dict[str, Part] = {
+        parts: dict[str, Additive] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
             "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
         }  # fmt: skip

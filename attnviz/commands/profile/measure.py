@@ -202,7 +202,7 @@ def profile_heads(
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = _checkpoint(model, revision, device, device_map, dtype, process).encoder
-    if control and checkpoint.places:
+    if control and checkpoint.weight_devices:
         raise UsageError(
             "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
             "expected --no-control (control=False)."

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.judge.roles import ERROR_RATE, Role
-from attnviz.measures.estimates import Estimate
+from attnviz.measures.estimates import HeadScores
 from attnviz.measures.guesses import BASELINES
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
@@ -99,7 +99,7 @@ def _relation(relation: RelationCount) -> dict[str, Any]:
     }
 
 
-def _by_direction(values: Tensor, estimate: Estimate) -> dict[str, list[list[float | None]]]:
+def _by_direction(values: Tensor, estimate: HeadScores) -> dict[str, list[list[float | None]]]:
     return dict(zip(estimate.directions, map(_numbers, values), strict=True))
 
 

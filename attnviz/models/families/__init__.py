@@ -1,4 +1,4 @@
-"""The architectures that the reference attention reproduces: an entry each, kin in one file."""
+"""The architectures that the reference attention reproduces, one declaration each."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAM
 
 
 def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
-    """The architecture of a transformers config, checked to be one that is reproduced in this dtype.
+    """The architecture of a transformers config, checked to be reproduced in this dtype.
 
-    With ``any_family`` it may also be one of which the patterns alone are recomputed (``undeclared.py``).
+    ``any_family`` also allows families of which the patterns alone are recomputed (``undeclared.py``).
 
     Raises:
         ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
@@ -53,7 +53,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
 
 
 def instead_of(model_type: object) -> str:
-    """Why an architecture is not reproduced, where there is more to say, and those that are."""
+    """The end of a message about an unknown architecture: those that are reproduced."""
     sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
     others = "attnviz heads --any-family, in Python analyze(any_family=True), shows the patterns of some others"
     return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
@@ -64,7 +64,7 @@ COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "expl
 
 
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
-    """By command, which part of the family's models it measures: the ``model``, its ``encoder`` alone, or None."""
+    """What each command measures of the family's models: the ``model``, its ``encoder`` alone, or None."""
     parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     return parts if architecture.explained else parts | {"explain": None}

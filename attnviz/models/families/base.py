@@ -1,4 +1,4 @@
-"""What the rest of attnviz asks of an architecture."""
+"""The interface of an architecture."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,31 +17,30 @@ NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 @dataclass(frozen=True)
 class LayerModules:
-    """The modules of a layer from which its steps are read, and at which they are changed.
+    """The modules of a layer whose inputs and outputs are recorded or changed.
 
     Attributes:
-        block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
-            returns, alone or as the first of a tuple.
-        projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
+        block: the whole layer, from residual stream to residual stream [batch, n, d_model], which it returns alone or
+            first in a tuple.
+        projections: the linear maps to queries, keys and values [batch, n, d_model], three or one for all.
         pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
-            ``key_value_states`` is what keys are made of; it returns a tuple of which the last is the pattern
+            ``key_value_states`` that of keys and values; it returns a tuple of which the last is the pattern
             [batch, n_heads, n_queries, n_keys] (with eager attention).
-        concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
-            the linear map W_O, b_O.
+        o_proj: the linear map W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
         attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
-        expand: the feed-forward network's first linear map, d_model to d_ff.
-        contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
+        up_proj: the feed-forward network's first linear map, d_model to d_ff.
+        down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff].
         feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
             own attention (pre-norm) the one before its cross-attention, which comes next.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
         head_norms: the norms of queries and keys, a head at a time; empty where there are none.
         heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head].
-        gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation the
-            numbers of ``expand`` are multiplied by; ``expand`` itself where one map gives the gate and those numbers
-            side by side; None without a gate.
+        gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation
+            multiplies the output of ``up_proj``; ``up_proj`` itself where one map gives both side by side; None
+            without a gate.
         activation: of a gated network, the activation of the gate.
     """
 
@@ -62,7 +61,7 @@ class LayerModules:
     activation: nn.Module | None = None
 
     def after_attention(self, pre_norm: bool) -> nn.Module:
-        """The norm that is given the sum of the residual stream and the attention's output."""
+        """The norm of the sum of the residual stream and the attention's output."""
         return self.feed_forward_norm if pre_norm else self.attention_norm
 
 
@@ -72,7 +71,7 @@ class Embeddings:
 
     Attributes:
         words: [vocabulary, d_model].
-        positions: [positions, d_model]; None where positions come in elsewhere (rotary).
+        positions: [positions, d_model]; None where positions enter elsewhere (rotary).
         segments: [2, d_model]: token types; None where the model has none.
         norm: the layer norm over their sum; None where there is none before the first layer.
         project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
@@ -88,58 +87,58 @@ class Embeddings:
 
 
 class Architecture(ABC):
-    """One family of transformers models, as the reference attention needs to see it: subclasses state what differs."""
+    """One family of transformers models: where its parts are, and what is special about its attention."""
 
     name: str
     """The ``model_type`` of transformers' config: ``bert``, ``gpt2``."""
 
     class_prefix: str
-    """What the names of its model classes begin with: ``Bert``, ``GPT2``."""
+    """Prefix of the names of its model classes: ``Bert``, ``GPT2``."""
 
     language_task: str = "ForCausalLM"
-    """What the name of its class with a language-modelling head ends in."""
+    """Suffix of the name of its class with a language-modelling head."""
 
     layers_at: str = "layers"
-    """Where the bare model, or each of its stacks, has its layers."""
+    """Path of the layers in the bare model, or in each of its stacks."""
 
     final_norm_at: str = ""
-    """Where the bare model has the norm after its last layer; empty where every layer ends with its own."""
+    """Path of the norm after the last layer in the bare model; empty without one."""
 
     head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
-    """First name of the weights that belong to a task's head, not to the model under it."""
+    """First parts of the names of weights of task heads."""
 
     optional_weights: tuple[str, ...] = ()
-    """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
+    """First parts of the names of weights that no attention depends on, which a checkpoint may lack."""
 
     old_buffers: tuple[str, ...] = ()
-    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
+    """Suffixes of the names of constant buffers that earlier versions of transformers saved."""
 
     segments: bool = False
-    """Whether it tells the two segments of a sentence pair apart by token type."""
+    """Whether the segments of a pair have token types."""
 
     positions_after_padding: bool = False
-    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+    """Whether positions count from ``pad_token_id`` + 1 (RoBERTa)."""
 
     states_d_head: bool = False
-    """Whether its configs may state the width of a head, which need not be d_model / n_heads (Llama, T5)."""
+    """Whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)."""
 
     causal: bool = False
-    """Whether a query sees only itself and what precedes it; position 0 then counts as a sink whatever stands there."""
+    """Whether a query sees only itself and what precedes it; position 0 is then a sink."""
 
     pre_norm: bool = False
     """Whether norms stand before attention and feed-forward network (else after their residuals)."""
 
     norm_kind: NormKind = "layer"
-    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
+    """Layer norms, RMS norms, or RMS norms whose stored weight is less 1."""
 
     float32_steps: bool = False
     """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
 
     epsilon_setting: str | float = "layer_norm_epsilon"
-    """What its config calls the small number that norms add to the variance; or that number, if fixed."""
+    """The config's setting of the norms' epsilon; or epsilon itself, if fixed."""
 
     activation_setting: str = "hidden_act"
-    """What its config calls the name of the feed-forward network's activation."""
+    """The config's setting of the feed-forward network's activation."""
 
     explained: bool = True
     """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
@@ -149,14 +148,14 @@ class Architecture(ABC):
 
     @property
     def language_class(self) -> str:
-        """The class of transformers that is the model with its language-modelling head."""
+        """Name of transformers' class with a language-modelling head."""
         return self.class_prefix + self.language_task
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most refuse something
-        """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
+        """Raise ArchitectureError for settings that the reference does not reproduce."""
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
-        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        """The stacks of an encoder-decoder; empty for other models."""
         return ()
 
     def n_layers(self, config: Any) -> int:
@@ -164,13 +163,13 @@ class Architecture(ABC):
         return sum(stack.n_layers for stack in self.stacks(config)) or int(config.num_hidden_layers)
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
-        """How many heads of queries a layer has, and how many of keys and values."""
+        """Numbers of query heads and of key-value heads of a layer."""
         return config.num_attention_heads, config.num_attention_heads
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare encoder or decoder inside a model with any head, by transformers' own name for it.
 
-        A user's own class may have it under that name without saying so in its ``base_model_prefix``.
+        A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
         import transformers
 
@@ -179,22 +178,22 @@ class Architecture(ABC):
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
+        """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
         head: nn.Module | None = getattr(model, "lm_head", None)
         return head
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
-        """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
+        """The head that makes class logits of a final state, in a model for sequence classification; or None."""
         return chained(model, "score")
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
-        """Where to read each layer's own steps, first layer first."""
+        """The modules of each layer, first layer first."""
         layers: Any = base_model.get_submodule(self.layers_at)
         return [self.layer_modules(layer) for layer in layers]
 
     @abstractmethod
     def layer_modules(self, layer: Any) -> LayerModules:
-        """Where to read one layer's own steps."""
+        """The modules of one layer."""
 
     @abstractmethod
     def embeddings(self, base_model: Any) -> Embeddings:
@@ -209,7 +208,7 @@ class Architecture(ABC):
         return parameter_of(linear, "weight")
 
     def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
-        """How many tokens a query of a layer sees, itself and those before it; None for all."""
+        """Attention window of a layer, in tokens including the query; None for no window."""
         return None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
@@ -257,8 +256,8 @@ def not_reproduced(kind: str, setting: str, value: object, expected: str) -> Arc
 def chained(parent: nn.Module | None, *steps: str | nn.Module | None) -> nn.Module | None:
     """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
 
-    Steps are modules, or the names of modules in ``parent``. The head counts as in eval mode, so that nobody sets the
-    mode of steps that belong to a model; heads drop nothing out.
+    Steps are modules, or the names of modules in ``parent``. The head is in eval mode, so that the mode of the model's
+    own modules is not changed; dropout is left out.
     """
     modules: list[Any] = [getattr(parent, step, None) if isinstance(step, str) else step for step in steps]
     if None in modules:
@@ -278,15 +277,14 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
 
 
 def first_position(architecture: Architecture, config: Any) -> int:
-    """The row of the table of positions that a text's first token gets; those before it are for no text."""
+    """The row of a text's first token in the position table."""
     return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
 
 
 def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:
-    """The rows of the table of positions that the tokens of a text [n] get, [n].
+    """The rows of the tokens of a text [n] in the position table, [n].
 
-    RoBERTa counts them from ``pad_token_id`` + 1; a padding token in the text gets the row ``pad_token_id``, and is not
-    counted.
+    RoBERTa counts from ``pad_token_id`` + 1; a padding token in the text gets row ``pad_token_id`` and is not counted.
     """
     if not architecture.positions_after_padding:
         return torch.arange(len(ids), device=ids.device)

@@ -13,9 +13,9 @@ from attnviz.reference.attention import HeadParameters
 
 
 class Bert(Architecture):
-    """Bidirectional attention; post-norm; W_O lives outside the attention module proper.
+    """Bidirectional attention; post-norm; W_O is outside the self-attention module.
 
-    Relatives are subclasses that state what differs.
+    Relatives are subclasses.
     """
 
     name = "bert"
@@ -63,7 +63,7 @@ class Bert(Architecture):
         )
 
     def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, positions and, where there are any, token types are added, then normalised; ELECTRA then projects."""
+        """Words, positions and token types (if any) are added, then normalised; ELECTRA then projects."""
         tables = base_model.embeddings
         types = getattr(tables, "token_type_embeddings", None)
         return Embeddings(
@@ -88,7 +88,7 @@ class Electra(Bert):
     optional_weights = ()
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """That of the generator; the discriminator has none."""
+        """The generator's head; the discriminator has none."""
         return chained(model, "generator_predictions", "generator_lm_head")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
@@ -112,11 +112,11 @@ class DistilBert(Bert):
     activation_setting = "activation"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
+        """The four modules of ``DistilBertForMaskedLM``'s head."""
         return chained(model, "vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
-        """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
+        """The three modules of ``DistilBertForSequenceClassification``'s head."""
         return chained(model, "pre_classifier", nn.ReLU(), "classifier")
 
     def layer_modules(self, layer: Any) -> LayerModules:
@@ -147,7 +147,7 @@ class Roberta(Bert):
     language_head = Architecture.language_head
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also what leaves no position for a token."""
+        """Refuse also a ``pad_token_id`` that leaves no position for a token."""
         super().refuse(config, dtype)
         padding, positions = config.pad_token_id, config.max_position_embeddings
         if not isinstance(padding, int) or not 0 <= padding < positions - 1:
@@ -220,7 +220,7 @@ class GPT2(Architecture):
         return Embeddings(parameter_of(base_model.wte, "weight"), parameter_of(base_model.wpe, "weight"))
 
     def weight(self, linear: Any) -> Any:
-        """That of a Conv1D is [in, out]."""
+        """The transposed weight of a Conv1D, which is [in, out]."""
         return parameter_of(linear, "weight").T
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:

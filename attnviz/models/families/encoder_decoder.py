@@ -1,6 +1,6 @@
-"""Encoder-decoders under transformers' names: what they share, BART, Marian, T5 and mT5.
+"""Encoder-decoders under transformers' names: BART, Marian, T5 and mT5.
 
-Their attention layers are three stacks, which follow one another in every list: those of the encoder (E), of the
+Their attention layers are three stacks, in this order: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
 3.2.3).
 """
@@ -52,7 +52,7 @@ class EncoderDecoder(Architecture):
     encoder_commands = ("rollout", "profile")
     language_task = "ForConditionalGeneration"
     size_settings: tuple[tuple[str, str], tuple[str, str]]
-    """What its config calls the layers and the heads of the encoder, and those of the decoder."""
+    """The config's settings of layers and heads, of the encoder and of the decoder."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model."""
@@ -67,7 +67,7 @@ class EncoderDecoder(Architecture):
                 )
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:
-        """Its three kinds of attention."""
+        """Encoder, decoder and cross-attention."""
         (encoder, encoder_heads), (decoder, decoder_heads) = (
             [getattr(config, setting) for setting in settings] for settings in self.size_settings
         )
@@ -78,10 +78,10 @@ class EncoderDecoder(Architecture):
         )
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The model with encoder and decoder inside one with any head, or the model itself.
+        """The bare model with encoder and decoder inside a model with any head.
 
         Raises:
-            ArchitectureError: it lacks one of them.
+            ArchitectureError: no encoder or no decoder.
         """
         base: nn.Module = getattr(model, "model", model)
         if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
@@ -92,7 +92,7 @@ class EncoderDecoder(Architecture):
         return base
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:
-        """Those of the layer's stack."""
+        """The heads of the layer's stack."""
         n_heads = self._stack(config, layer).n_heads
         return n_heads, n_heads
 
@@ -104,7 +104,7 @@ class EncoderDecoder(Architecture):
         return None
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
-        """Stack after stack."""
+        """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
         own: Any = (*encoder, *decoder)  # type: ignore[misc]
         across: Any = decoder
@@ -112,10 +112,10 @@ class EncoderDecoder(Architecture):
 
     @abstractmethod
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
-        """Of a layer's own attention, or of its cross-attention."""
+        """The modules of a layer's self-attention, or of its cross-attention (``across``)."""
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """The decoder's own attention is causal."""
+        """As for other architectures; the decoder's self-attention is causal."""
         causal = self._stack(base_model.config, layer).letter == "D"
         return replace(super().parameters(base_model, layer), causal=causal)
 
@@ -156,7 +156,7 @@ class Bart(EncoderDecoder):
 
 
 class Marian(Bart):
-    """Junczys-Dowmunt et al. 2018, as OPUS-MT has it: BART with sinusoidal positions and no norm of the embeddings."""
+    """Junczys-Dowmunt et al. 2018, as in OPUS-MT: BART with sinusoidal positions and no norm of the embeddings."""
 
     name = "marian"
     class_prefix = "Marian"
@@ -180,7 +180,7 @@ class T5(EncoderDecoder):
     activation_setting = "dense_act_fn"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also buckets that are no buckets."""
+        """Refuse also invalid settings of position buckets."""
         super().refuse(config, dtype)
         buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
@@ -191,14 +191,14 @@ class T5(EncoderDecoder):
             )
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``, before which the first T5 scales hidden states (later ones do not)."""
+        """``lm_head``; the first T5 scales hidden states before it, later ones do not."""
         linear: Any = getattr(model, "lm_head", None)
         config: Any = model.config
         scale = config.d_model**-0.5 if getattr(config, "scale_decoder_outputs", False) else 1.0
         return None if linear is None else LogitsHead(linear, scale=scale)
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
-        """``T5Attention`` gives (output after W_O, bias, pattern); the norm of what comes next gets the sum."""
+        """``T5Attention`` gives (output after W_O, bias, pattern); the next sublayer's norm gets the sum."""
         sublayer, following, network = layer.layer[across], layer.layer[across + 1], layer.layer[-1].DenseReluDense
         attention = sublayer.EncDecAttention if across else sublayer.SelfAttention
         return LayerModules(
@@ -214,11 +214,11 @@ class T5(EncoderDecoder):
         )
 
     def embeddings(self, base_model: Any) -> Embeddings:
-        """Words alone; positions come in as biases of scores."""
+        """Words alone; positions enter as biases of scores."""
         return Embeddings(parameter_of(base_model.encoder.embed_tokens, "weight"))
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Not scaled; the table of a stack's first block is that of all its blocks; d_head is ``d_kv``."""
+        """Scale 1; all blocks of a stack use the bias table of the first; d_head is ``d_kv``."""
         parameters, stack = super().parameters(base_model, layer), self._stack(base_model.config, layer)
         if stack.letter == "X":
             return replace(parameters, scale=1.0)

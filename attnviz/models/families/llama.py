@@ -1,6 +1,6 @@
-"""Llama (Touvron et al. 2023) and its kin under transformers' names: decoders with rotary positions and RMS norms.
+"""Llama (Touvron et al. 2023) and its relatives under transformers' names: decoders with rotary positions, RMS norms.
 
-What differs between them is a few lines each: which layers have a window, biases, norms of queries and keys.
+They differ in windows, biases, and norms of queries and keys.
 """
 
 import math
@@ -28,7 +28,7 @@ _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 class Llama(Architecture):
-    """Causal attention with rotary positions; pre-norm with RMS norms; queries in groups share keys and values."""
+    """Causal attention with rotary positions; pre-norm with RMS norms; grouped-query attention."""
 
     name = "llama"
     class_prefix = "Llama"
@@ -42,13 +42,13 @@ class Llama(Architecture):
     epsilon_setting = "rms_norm_eps"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     network_names = ("up_proj", "gate_proj", "act_fn")
-    """What its modules call the first linear map, the gate and the gate's activation."""
+    """Names of the modules of the first linear map, the gate and the gate's activation."""
     partial_rotary = False
     """Whether a part of a head may be without rotary positions."""
     normed_heads = False
     """Whether queries and keys are normed, a head at a time, before they are rotated."""
     heads_first = False
-    """Whether these norms are given [batch, n_heads, n, d_head]."""
+    """Whether the input of these norms is [batch, n_heads, n, d_head]."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
@@ -69,7 +69,7 @@ class Llama(Architecture):
         return "full_attention"
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
-        """Keys and values have a head a group."""
+        """``num_attention_heads`` and ``num_key_value_heads``."""
         return config.num_attention_heads, config.num_key_value_heads
 
     def layer_modules(self, layer: Any) -> LayerModules:
@@ -93,11 +93,11 @@ class Llama(Architecture):
         )
 
     def embeddings(self, base_model: Any) -> Embeddings:
-        """Words alone; positions come in as rotations, the first norm is the first layer's."""
+        """Words alone; positions enter as rotations, the first norm is the first layer's."""
         return Embeddings(parameter_of(base_model.embed_tokens, "weight"))
 
     def window(self, config: Any, layer: int) -> int | None:
-        """That of the config, in the layers whose type has one."""
+        """The config's ``sliding_window`` in layers of that type; else None."""
         return config.sliding_window if self.layer_type(config, layer) == "sliding_attention" else None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
@@ -117,7 +117,7 @@ class Mistral(Llama):
     class_prefix = "Mistral"
 
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
-        """A window wherever the config has one."""
+        """``sliding_attention`` in all layers if the config has a window."""
         return "full_attention" if config.sliding_window is None else "sliding_attention"
 
 
@@ -128,7 +128,7 @@ class Qwen2(Llama):
     class_prefix = "Qwen2"
 
     def layer_type(self, config: Any, layer: int) -> str:
-        """As the config has it."""
+        """The config's ``layer_types``."""
         return str(config.layer_types[layer])
 
 
@@ -147,7 +147,7 @@ class SmolLM3(Qwen2):
     class_prefix = "SmolLM3"
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """Without positions in the layers that ``no_rope_layers`` has a 0 for."""
+        """Without rotary positions in layers where ``no_rope_layers`` is 0."""
         parameters = super().parameters(base_model, layer)
         return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
 
@@ -163,7 +163,7 @@ class Phi3(Mistral):
 
 
 class Gemma2(Qwen2):
-    """Capped scores; windows in every other layer; four norms a layer, whose weights are kept less 1."""
+    """Capped scores; windows in every other layer; four norms a layer, whose stored weights are less 1."""
 
     name = "gemma2"
     class_prefix = "Gemma2"
@@ -171,7 +171,7 @@ class Gemma2(Qwen2):
     norm_kind: NormKind = "rms, 1 + w"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` of ``Gemma2ForCausalLM``, with the bound on its logits that the model adds."""
+        """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
         head, config = super().language_head(model), model.config
         cap = getattr(config, "final_logit_softcapping", None)
         return head if head is None or cap is None else CappedHead(head, cap)
@@ -224,7 +224,7 @@ class CappedHead(nn.Module):
 
 
 def _refuse_rope(config: Any, partial: bool) -> None:
-    """Refuse kinds of rotary positions that are not reproduced; ``partial``: a part of a head may be without."""
+    """Refuse kinds of rotary positions that are not reproduced; ``partial`` allows a part of a head without."""
     for settings in _rope_by_layer_type(config).values():
         kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
         if kind not in _ROPE_TYPES:
@@ -237,15 +237,15 @@ def _refuse_rope(config: Any, partial: bool) -> None:
 
 
 def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
-    """Settings by type of layer; one set for all under the empty name."""
-    given: dict[str, Any] = config.rope_parameters
-    return given if all(isinstance(value, dict) for value in given.values()) else {"": given}
+    """Settings by type of layer; under '' those of all layers."""
+    settings: dict[str, Any] = config.rope_parameters
+    return settings if all(isinstance(value, dict) for value in settings.values()) else {"": settings}
 
 
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
-    """The rotary positions of a layer of heads of width ``d_head``, in a config that was checked.
+    """The rotary positions of a layer of heads of width ``d_head``, from a checked config.
 
-    ``layer_type`` is the layer's, for models where positions differ between types of layers.
+    ``layer_type`` matters for models whose positions differ between types of layers.
     """
     by_type = _rope_by_layer_type(config)
     settings = by_type.get(layer_type) or by_type[""]
@@ -262,10 +262,10 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     original = settings["original_max_position_embeddings"]
     factor = settings.get("factor") or config.max_position_embeddings / original
     if kind == "longrope":
-        given = settings.get("attention_factor")
+        stated = settings.get("attention_factor")
         larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
-        return Rotary(short, larger if given is None else given, original, long)
+        return Rotary(short, larger if stated is None else stated, original, long)
     fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
     whole = config.rope_parameters.get("truncate", True)
     slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, whole)
@@ -273,12 +273,12 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
 
 
 def _yarn_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """What cos and sin are multiplied by: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
+    """Factor of cos and sin: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
 
     def temperature(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
-    given, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    if given is not None:
-        return float(given)
+    stated, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if stated is not None:
+        return float(stated)
     return temperature(own) / temperature(of_all) if own and of_all else temperature(1)

@@ -1,6 +1,6 @@
-"""Families without a declaration: of these only what goes through transformers' attention interface is known.
+"""Families without a declaration, read through transformers' attention interface.
 
-Nearly all models of transformers hand queries, keys and a mask to one function, which users may exchange. So their
+Nearly all models of transformers pass queries, keys and a mask to one function, which users may replace. So their
 patterns can be recomputed, but not the queries and keys themselves.
 """
 
@@ -16,7 +16,7 @@ from attnviz.models.configs import empty_model
 from attnviz.models.families.base import Architecture
 
 EAGER = "eager_attention_forward"
-"""What each of transformers' modules calls its own attention function with eager attention."""
+"""Name of the eager attention function in each of transformers' modeling files."""
 
 _HEADS = ("lm_head", "score", "classifier", "qa_outputs", "cls", "embed_out", "head", "predictions", "decoder")
 _SETTINGS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
@@ -26,7 +26,7 @@ class Undeclared(Architecture):
     """A family of which the patterns alone are recomputed.
 
     Attributes:
-        windows: by layer, how many keys a query sees, itself and those before it; None for all.
+        windows: attention window of each layer, in tokens including the query; None for no window.
     """
 
     optional_weights = ("pooler",)
@@ -36,7 +36,7 @@ class Undeclared(Architecture):
     explained = False
 
     def __init__(self, config: Any, model: nn.Module, causal: bool) -> None:
-        """Called by :func:`undeclared` alone, which checks; the model may be empty."""
+        """Called by :func:`undeclared` alone, after its checks; the model may be empty."""
         children = {child for child, _ in model.named_children()}
         takes: Any = type(model).forward
         self.name = str(config.model_type)
@@ -50,7 +50,7 @@ class Undeclared(Architecture):
         """The bare model, by transformers' own name for it.
 
         Raises:
-            ArchitectureError: it is not of transformers' own code.
+            ArchitectureError: not a class of transformers.
         """
         base = super().base_model(model)
         expected, kind = f"{self.class_prefix}Model", type(base)
@@ -59,11 +59,11 @@ class Undeclared(Architecture):
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - not known
-        """None."""
+        """None: not known."""
         return None
 
     def _unknown(self, *_: Any, **__: Any) -> NoReturn:
-        """Not known."""
+        """Raise ArchitectureError: not known."""
         raise ArchitectureError(
             f"of {self.name!r} attnviz recomputes the patterns alone (heads --any-family), not the other steps."
         )
@@ -73,7 +73,7 @@ class Undeclared(Architecture):
 
 
 def undeclared(config: Any) -> Undeclared:
-    """What can be known of a family from a config and its empty model.
+    """The architecture of an undeclared family, from its config and empty model.
 
     Raises:
         ArchitectureError: an encoder-decoder; no attention interface; learned sinks; attention that is partly causal;
@@ -82,8 +82,8 @@ def undeclared(config: Any) -> Undeclared:
     """
     name = str(config.model_type)
     for setting in _SETTINGS:
-        if not isinstance(found := getattr(config, setting, None), int):
-            raise ArchitectureError(f"{name!r} has {setting}={found!r}; expected a whole number, of a text model.")
+        if not isinstance(value := getattr(config, setting, None), int):
+            raise ArchitectureError(f"{name!r} has {setting}={value!r}; expected a whole number, of a text model.")
     if getattr(config, "is_encoder_decoder", False):
         raise ArchitectureError(
             f"{name!r} is an encoder-decoder that is not declared; --any-family takes no such model."
@@ -107,7 +107,7 @@ def undeclared(config: Any) -> Undeclared:
 
 
 def _windows(config: Any) -> list[int | None]:
-    """By layer, as the config has them; a wrong guess shows when patterns are compared."""
+    """Windows by layer, from the config; a wrong guess shows when patterns are compared."""
     size = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     types = getattr(config, "layer_types", None)
     if types is None:

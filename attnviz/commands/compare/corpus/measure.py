@@ -34,7 +34,7 @@ from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.parsing import find_parser, ready
 from attnviz.texts.reading import Corpus, Text, open_corpus
-from attnviz.texts.runs import LongRun, Part, RunSettings, own_device
+from attnviz.texts.runs import Additive, LongRun, RunSettings, own_device
 from attnviz.trace.checks import Verification
 from attnviz.trace.recorder import PatternsAlone, record_attention
 from attnviz.version import __version__
@@ -227,7 +227,7 @@ class _Run:
         self.roles = role_tallies(a), role_tallies(b)
         self.tally = DifferenceTally(a.n_layers, a.n_heads)
         self._drops = True  # until a pass of A has dropped nothing
-        parts: dict[str, Part] = {"differences": self.tally}
+        parts: dict[str, Additive] = {"differences": self.tally}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
             parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
         self.run = LongRun(settings, parts, self.count, self.prepared)
