@@ -1,7 +1,6 @@
 """Figures of an ablation: that numbers reach the artists, and that nothing covers anything, at every width."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured
 from tests.support.corpora import sentences
-from tests.support.drawn import nothing_over_the_edge
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +49,6 @@ def figure_of() -> Any:
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
     view = DRAWINGS[name]
     return next(view.plans(result, ViewOptions(**choices)))
-
-
-@pytest.mark.parametrize(
-    "style", [Style(), Style("dark", width=3.3), Style(width=2.0)], ids=["default", "column", "least"]
-)
-@pytest.mark.parametrize("name", list(DRAWINGS))
-def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, style: Style) -> None:
-    for result in (signed, positive) if style.width == 3.3 else (signed,):
-        figure = figure_of(result, name, style)
-        assert nothing_over_the_edge(figure)
-        boxes = [ax.get_tightbbox() for ax in figure.axes]
-        assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k] if a and b)
-        for ax in figure.axes:
-            ticks = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
-            drawn = sorted(
-                (box for box in ticks if ax.bbox.x0 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1), key=lambda b: b.x0
-            )
-            assert all(left.x1 < right.x0 for left, right in pairwise(drawn))
 
 
 def test_heads(signed: Ablation, positive: Ablation) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +23,6 @@ from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.models.wording import signed
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import nothing_over_the_edge
 from tests.support.models import bert_tokenizer, sharp_bert
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
@@ -246,15 +244,3 @@ def test_a_tiny_cell_has_an_outline_around_it(long):
     centre = np.array(outline.get_xy()) + np.array([outline.get_width(), outline.get_height()]) / 2
     np.testing.assert_allclose(centre, (head.largest.key, head.largest.query))
     assert outline.get_width() > 2
-
-
-@pytest.mark.parametrize("style", STYLES, ids=["default", "column", "narrow"])
-@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "page"])
-def test_a_long_text_fits_its_page_and_nothing_is_written_over_another_text(long, name, style):
-    figure = long.figure(name, style)
-    assert nothing_over_the_edge(figure)
-    words = [text.get_window_extent() for text in figure.texts]
-    numbers = [label.get_window_extent() for label in figure.axes[-1].get_xticklabels() if label.get_text()]
-    for boxes in (words, numbers):
-        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
-    assert min(box.y0 for box in words) > max(ax.get_tightbbox().y1 for ax in figure.axes)

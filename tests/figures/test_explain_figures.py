@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.text import Text
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import PathPlan
@@ -18,7 +17,7 @@ from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import texts_of
+from tests.support.drawn import legible, texts_of
 from tests.support.explained import of_bert, of_gpt2
 
 CORE = ["split", "scores", "mask", "pattern", "weighted", "concatenated", "attention_output"]
@@ -139,35 +138,6 @@ def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
 # --- drawn ------------------------------------------------------------------------------------------------------
 
 
-def assert_legible(figure: Figure, view: str) -> None:
-    """Nothing is clipped by the page, no word stands on another word, and in the path none on a panel."""
-    figure.draw_without_rendering()
-    words = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
-    places = [(text.get_text(), text.get_window_extent()) for text in words]
-    places += [("panel", ax.get_window_extent()) for ax in figure.axes if ax.images and view == "path"]
-    for name, box in places:
-        assert box.x0 >= -1 <= box.y0, name
-        assert box.x1 <= figure.bbox.width + 1, name
-        assert box.y1 <= figure.bbox.height + 1, name
-    for (name, box), (other, second) in combinations(places, 2):
-        across = min(box.x1, second.x1) - max(box.x0, second.x0)
-        down = min(box.y1, second.y1) - max(box.y0, second.y0)
-        assert across < 2 or down < 2, (name, other)
-
-
-@pytest.mark.parametrize("which", ["bert", "gpt2", "long"])
-@pytest.mark.parametrize("width", [None, 3.3, 7.0])
-def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, path: Callable[..., Figure]) -> None:
-    figure = path(which, width)
-    assert width in (None, figure.get_figwidth())
-    assert_legible(figure, "path")
-
-
-@pytest.mark.parametrize("width", [None, 3.3])
-def test_the_shares_of_every_head_can_be_read(bert: Explanation, width: float | None) -> None:
-    assert_legible(bert.figure("positions", Style(width=width)), "positions")
-
-
 def test_every_panel_and_word_is_drawn(bert: Explanation, path: Callable[..., Figure]) -> None:
     panels, figure = planned(bert).panels, path("bert", None)
     images = [ax.images[0] for ax in figure.axes if ax.images]
@@ -203,7 +173,7 @@ def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(bert: Explana
     with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
         result.figure(view, Style(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
-    assert_legible(result.figure(view, Style(width=least)), view)
+    assert legible(result.figure(view, Style(width=least)))
     with pytest.raises(UsageError, match="does not fit"):
         result.figure(view, Style(width=round(least - 0.1, 1)))
 

@@ -80,19 +80,6 @@ def test_what_is_missing_has_the_colour_of_the_paper():
     assert (image[top + 5, left + 115] == 0x14).all()
 
 
-@pytest.mark.parametrize("marked", [True, False])
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("shape", [(2, 12), (3, 1)])
-def test_texts_neither_overlap_nor_run_over_the_edge(shape: tuple[int, int], width: float | None, marked: bool):
-    style = Style(width=width)
-    figure = head_grid_figure(grid(*shape, style=style, marked=marked), style)
-    assert nothing_over_the_edge(figure)
-    assert overlapping(figure) == []
-    if width is not None:
-        assert figure.get_figwidth() == width
-    assert {text.rstrip("0123456789") for text in texts_of(figure)} & {"L0H", "H"}  # every head, or every column
-
-
 @pytest.mark.parametrize("n", [9, 50, 448])
 @pytest.mark.parametrize("width", [None, 2.0, 3.3])
 def test_every_pooled_cell_has_a_pixel(n: int, width: float | None):

@@ -18,7 +18,7 @@ from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, h
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style, figure_bytes
-from tests.support.drawn import HOSTILE, ODD_SETTINGS, nothing_over_the_edge, overlapping, texts_of
+from tests.support.drawn import HOSTILE, ODD_SETTINGS, texts_of
 
 STYLES = [Style(), Style(width=3.3), Style("dark", "log", 4.5)]
 EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
@@ -123,17 +123,6 @@ def test_closing_early_and_errors_end_the_threads():
         list(heatmap_files(broken(), Style(), "png"))
     assert threading.active_count() == before
     assert files([]) == []
-
-
-@pytest.mark.parametrize(
-    ("n", "width"), [(9, None), (50, None), (9, 7.0), *((n, width) for n in (1, 9, 50) for width in (2.0, 3.3))]
-)
-def test_nothing_overlaps_or_runs_over_the_edge(n: int, width: float | None):
-    style = Style(width=width)
-    figure = heatmap_figure(plan(n, style, bar="attention weight (same scale for every head)"), style)
-    assert nothing_over_the_edge(figure)
-    assert [pair for pair in overlapping(figure) if not re.fullmatch(r"\.?\d+", pair[0])] == []
-    assert style.width is None or figure.get_figwidth() == style.width
 
 
 @pytest.mark.parametrize("width", [2.0, 3.3, None])

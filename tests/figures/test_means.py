@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import nothing_over_the_edge, texts_of
+from tests.support.drawn import texts_of
 from tests.support.hand_made import by_design, hand_made
 
 MEAN = DRAWINGS["mean"]
@@ -129,16 +129,6 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     every = int(labels[1][1:])
     assert f"Every {every}th token is named. Each cell is the largest of 3 × 3 weights" in plan.notes[-1]
     assert not any("named" in note for note in plans_of(long_one(9))[0].notes)
-
-
-@pytest.mark.parametrize(("n", "n_layers", "style"), [(2, 1, STYLES[2]), (9, 12, STYLES[1]), (40, 4, STYLES[0])])
-def test_nothing_runs_over_the_edge_and_a_page_holds_it(n, n_layers, style):
-    for plan in plans_of(long_one(n, n_layers), style):
-        figure = MEAN.figure(plan, style, False)
-        assert nothing_over_the_edge(figure)
-        width, height = figure.get_size_inches()
-        assert height <= 11
-        assert style.width in (None, pytest.approx(width))
 
 
 def test_the_mean_over_all_heads_is_drawn_on_the_callers_axes(analysis):

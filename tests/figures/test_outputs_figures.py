@@ -101,15 +101,6 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so():
     assert "the largest of 8 × 8" in plan_of(long, "overview").caption
 
 
-@pytest.mark.parametrize("width", [None, 2.0])
-@pytest.mark.parametrize("name", ["overview", "shares", "effects", "heads"])
-def test_nothing_overprints_or_runs_over_the_edge(gpt2, name, width):
-    figure = gpt2.figure(name, Style("dark", "per-head", width))
-    assert not overlapping(figure)
-    assert nothing_over_the_edge(figure)
-    assert width is None or figure.get_figwidth() == width
-
-
 @pytest.mark.parametrize("width", [2.0, 5.0])
 def test_long_labels_leave_room_at_any_width(bert, width):
     labels = tuple(f"incomprehensibilities{i}" for i in range(len(bert.tokens)))

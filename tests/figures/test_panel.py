@@ -53,7 +53,7 @@ def test_of_many_heads_the_clearest_are_shown_and_the_title_says_how_many():
 
 
 @pytest.mark.parametrize(("width", "theme"), [(None, "light"), (3.3, "dark"), (6.75, "light")])
-def test_nothing_hangs_over_the_edge_of_a_panel(width: float | None, theme: str):
+def test_a_panel_has_its_letter_and_keeps_its_width(width: float | None, theme: str):
     figure = hand_made().figure("panel", Style(theme, width=width, panel="b"), select=["L0H1", "L1H1"])
     assert nothing_over_the_edge(figure)
     assert words(figure)[0].startswith("b  ")

@@ -101,14 +101,16 @@ def test_patterns_are_pooled_as_the_whole_ones_are(
     make: Any, drop: bool, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis = make()
+    chosen = [head for head in analysis.heads if head.id.head % 2]
+    expected = {layer: whole(analysis, layer, drop) for layer in {head.id.layer for head in chosen}}
     in_blocks_of(size, monkeypatch)
-    shown, chosen = analysis.drawn(drop), [head for head in analysis.heads if head.id.head % 2]
+    shown = analysis.drawn(drop)
     for factor in (1, 3, 10):
         for head, cells in pooled_patterns(shown, chosen, factor):
-            expected = largest_of_each(whole(analysis, head.id.layer, drop)[head.id.head], factor)
-            np.testing.assert_allclose(cells, expected, rtol=1e-4, atol=1e-5)
+            largest = largest_of_each(expected[head.id.layer][head.id.head], factor)
+            np.testing.assert_allclose(cells, largest, rtol=1e-4, atol=1e-5)
     for head, pattern in shown.patterns(chosen):
-        np.testing.assert_allclose(pattern, whole(analysis, head.id.layer, drop)[head.id.head], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pattern, expected[head.id.layer][head.id.head], rtol=1e-4, atol=1e-5)
         assert torch.equal(shown.pattern(head.id), pattern) or size < 10**6
 
 

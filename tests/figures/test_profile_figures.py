@@ -1,10 +1,7 @@
 """The figures of a profile: what is planned, what reaches the axes, and that nothing is cut or covered."""
 
 import builtins
-from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,95 +10,24 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attnviz.commands.profile.likeness import arrange, place_labels
-from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
 from attnviz.figures.style import Style
-from attnviz.judge.roles import Role
-from attnviz.measures.repeats import RepeatScores
-from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import Example, RoleExamples, Unit
-from tests.support.drawn import nothing_over_the_edge, overlapping
+from tests.support.profiles import (
+    HEADS,
+    corpus,
+    distances,
+    model,
+    profile,
+    role,
+    roles_of,
+)
 
-LAYERS, HEADS = 2, 3
 STYLES = {"default": Style(), "column": Style(width=3.3), "page": Style(theme="dark", width=7.0)}
 HOSTILE = [r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300]
 BY_NAME = {name: drawing for name, drawing in DRAWINGS.items() if name != "page"}
-
-
-def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0, baselines=None):
-    passed = score - baseline >= 0.1 if passed is None else passed
-    interval = (max(0.0, score - 0.05), min(1.0, score + 0.05))
-    above = (score - baseline - 0.05, score - baseline + 0.05)
-    baselines = baselines or {"fixed offset": baseline, "other words": 0.0}
-    return Role(
-        HeadId(layer, head), name, score, baseline, n, n, interval, above, "the rule", passed, direction, baselines
-    )
-
-
-def roles_of(name, scores, baseline=0.2, heads=HEADS, **changes):
-    """Of every head, by layers."""
-    return [role(i % heads, name, score, baseline, layer=i // heads, **changes) for i, score in enumerate(scores)]
-
-
-def examples_of(found, text):
-    """A hit, and a miss with the right one elsewhere, of every role that passes."""
-    the, cat, last = Unit("the", 0, 3), Unit("cat", 4, 7), Unit(text.split()[-1], text.rindex(" ") + 1, len(text))
-    hit = Example("a.conllu", 0, text, the, cat, 0.9, True, (the, cat), 0.9)
-    miss = Example("a.conllu", 1, text, the, last, 0.7, False, (the, cat), 0.2)
-    return tuple(
-        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss, hit, hit), (miss,) * 4)
-        for role in found.roles
-        if role.passed
-    )
-
-
-def relation(name, n=100, offset=1):
-    return SimpleNamespace(relation=name, n=n, offset=offset)
-
-
-def corpus(name, kind, texts=1234, tokens=56789):
-    return SimpleNamespace(corpus=SimpleNamespace(path=Path("/folder") / name, kind=kind), texts=texts, tokens=tokens)
-
-
-def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
-    return SimpleNamespace(short_name=name, n_layers=n_layers, n_heads=n_heads, stacks=())
-
-
-def statistics(entropy, uniform=2.5):
-    values = {"entropy": entropy, "distance": 3 * entropy}
-    return SimpleNamespace(results=lambda: values, baselines=lambda: {"entropy": uniform})
-
-
-def distances(n=LAYERS * HEADS, seed=0):
-    points = np.random.default_rng(seed).random((n, 3))
-    return torch.tensor(np.linalg.norm(points[:, None] - points[None], axis=-1)) / 3
-
-
-ROLES = (
-    *roles_of("previous-token", [0.9, 0.1, 0.1, 0.1, 0.1, 0.1]),
-    *roles_of("sink", [0.1, 0.7, 0.1, 0.1, 0.1, 0.95]),
-    *roles_of("syntactic:nsubj", [0.1, 0.1, 0.1, 0.6, 0.1, 0.5], direction="dependent_to_head"),
-    *roles_of("syntactic:acl:relcl", [0.1, 0.1, 0.1, 0.35, 0.1, 0.2], direction="head_to_dependent"),
-    *roles_of("syntactic:obl", [0.1, 0.1, 0.1, 0.25, 0.1, 0.2], direction="head_to_dependent"),
-    *roles_of("coreference", [0.5] * 5 + [0.8], 0.55),
-)
-RELATIONS = (relation("nsubj", 1000, -2), relation("obl", 90, 3), relation("acl:relcl", 40, 1), relation("dep", 3))
-
-
-def profile(roles=ROLES, **changes):
-    """A profile by hand, of everything that the figures look at."""
-    parts = {
-        "checkpoint": model(), "weights_sha256": None, "seed": 0, "verification": None, "texts_verified": 1,
-        "corpora": (corpus("trees.conllu", "conllu"), corpus("names.tsv", "gap", 77, 888)),
-        "statistics": statistics(torch.tensor([[1.0, 2.0, 0.0], [0.5, 1.5, 2.5]])),
-        "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500, "confirmed_on": (),
-        "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
-        "head_distances": distances(), "queries_compared": 4321, "roles": tuple(roles),
-    }  # fmt: skip
-    return Profile(**(parts | changes))
 
 
 def plans(name, of=None):
@@ -330,44 +256,3 @@ def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", blocked)
     with pytest.raises(UsageError, match=r"needs scikit-learn: pip install 'attnviz\[profile\]'"):
         profile().figure("likeness")
-
-
-# --- nothing is cut or covered
-
-
-def check(figure):
-    assert nothing_over_the_edge(figure)
-    assert overlapping(figure) == []
-
-
-@pytest.mark.parametrize("style", ["default", "column"])
-@pytest.mark.parametrize("name", BY_NAME)
-def test_no_text_is_cut_or_covers_another(name, style):
-    names = ["sink", "previous-token", "broad", "long-range", "coreference", "semantic", "syntactic:nsubj:pass", "new"]
-    heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
-    roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
-    roles += [replace(other, role="sink", score=0.5, passed=True) for other in roles[::3]]
-    found = profile(
-        roles,
-        checkpoint=model("m", 3, 12),
-        statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),
-        relations=(relation("nsubj:pass", 123_456, -12),),
-        head_distances=distances(36),
-    )
-    found = replace(
-        found, examples=examples_of(found, "the cat ran away and then it saw " + 9 * "the old house of " + "a")
-    )
-    check(found.figure(name, STYLES[style]))
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_names_of_models_files_and_relations_are_drawn(hostile):
-    found = profile(
-        roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9]),
-        relations=(relation(hostile),),
-        checkpoint=model(hostile),
-        corpora=(corpus(hostile.replace("/", "|"), "conllu"),),
-    )
-    found = replace(found, examples=examples_of(found, f"the cat {hostile} ran away and saw the house"))
-    for name in BY_NAME:
-        check(found.figure(name))

@@ -105,22 +105,22 @@ def noted(*given):
     return need
 attnviz.analyze("the cat", sys.argv[1], syntax=False)  # so that all libraries are there
 estimate.need_of = noted
-attnviz.analyze("the cat ran away " * int(sys.argv[2]), sys.argv[1], syntax=False, dtype=sys.argv[3])
-print(resident("VmHWM"))
+for times, dtype in ((1, "bfloat16"), (200, "float64")):
+    attnviz.analyze("the cat ran away " * times, sys.argv[1], syntax=False, dtype=dtype)
+    print(resident("VmHWM"))
 """
 
 
 @pytest.mark.skipif(not LINUX, reason="needs Linux's own account of memory")
-@pytest.mark.parametrize(("times", "dtype"), [(1, "bfloat16"), (200, "float64")])
-def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path, times, dtype):
+def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path):
     """16 layers, 135 MB in float32, and 6 or 800 tokens; of the larger run the estimate is half or more."""
     shape = {"hidden_size": 512, "num_hidden_layers": 16, "intermediate_size": 1024, "max_position_embeddings": 2048}
     folder = save_checkpoint(sharp_bert(**shape), bert_tokenizer(), tmp_path / "model")
-    command = [sys.executable, "-c", MEASURED, str(folder), str(times), dtype]
+    command = [sys.executable, "-c", MEASURED, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    needed, before, peak = map(int, done.stdout.split())
-    assert needed < peak - before
-    assert dtype != "float64" or needed > 0.5 * (peak - before)
+    small, before, peak, large, after, highest = map(int, done.stdout.split())
+    assert small < peak - before
+    assert 0.5 * (highest - after) < large < highest - after
 
 
 # --- what a block may take

@@ -1,11 +1,14 @@
 """What tests of figures share: pixels, texts, settings that must not matter, labels that must not break anything."""
 
+from collections.abc import Iterable
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -67,20 +70,52 @@ def nothing_over_the_edge(figure: Figure) -> bool:
     return all((edge == paper).all() for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]))
 
 
+def _outside(figure: Figure) -> set[Text]:
+    """Labels of ticks that the limits of their axis leave out: matplotlib keeps them, and draws them not."""
+    left_out: set[Text] = set()
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if not low - 1e-9 <= tick.get_loc() <= high + 1e-9:
+                    left_out |= {tick.label1, tick.label2}
+    return left_out
+
+
+def _boxes(texts: Iterable[Text], height: float) -> list[tuple[str, Bbox]]:
+    """Texts that stand upright or lie flat, each with the box of its letters; lines left empty above are none."""
+    found = []
+    for text in texts:
+        content = text.get_text()
+        if text.get_visible() and content.strip() and text.get_rotation() % 90 == 0:
+            box = text.get_window_extent()
+            lines, empty = content.split("\n"), len(content) - len(content.lstrip(" \n"))
+            box.y1 -= box.height * content[:empty].count("\n") / len(lines)
+            found.append((content, box.shrunk(0.98, height)))
+    return found
+
+
 def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
     """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out.
 
     Of the height of a text's box so much, ``height``, is of its letters.
     """
     figure.draw_without_rendering()
-    shown = [
-        (text.get_text(), text.get_window_extent().shrunk(0.98, height))
-        for text in figure.findobj(Text)
-        if text.get_visible() and text.get_text().strip() and text.get_rotation() % 90 == 0
-    ]
-    return [
-        (one, other)
-        for place, (one, box) in enumerate(shown)
-        for other, beside in shown[place + 1 :]
-        if box.overlaps(beside)
-    ]
+    shown = _boxes(set(figure.findobj(Text)) - _outside(figure), height)
+    return [(one, other) for (one, box), (other, beside) in combinations(shown, 2) if box.overlaps(beside)]
+
+
+def legible(figure: Figure) -> bool:
+    """Nothing is cut by the edge, and nothing stands on something else."""
+    return nothing_over_the_edge(figure) and not covered(figure)
+
+
+def covered(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
+    """What stands on something else: a text on a text, a heading on a panel, a panel on a panel."""
+    found = overlapping(figure, height)
+    framed = [ax for ax in figure.axes if ax.axison or ax.images]  # prose needs its letters alone
+    panels = [(ax.get_title("left") or "panel", ax.get_window_extent().padded(-2)) for ax in framed]
+    for (one, box), (other, beside) in [*product(_boxes(figure.texts, height), panels), *combinations(panels, 2)]:
+        if box.overlaps(beside):
+            found.append((one, other))
+    return found
