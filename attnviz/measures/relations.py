@@ -69,9 +69,9 @@ class RelatedWords:
         items = ((item, [position for position, sink in enumerate(item.sink) if sink]) for item in batch.items)
         return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
 
-    def instances(self, text: int = 0) -> dict[str, list[tuple[int, int]]]:
-        """Dependents and heads of one text, by relation."""
-        pairs = [(int(dependent), int(head)) for _, dependent, head in self.pairs[self.pairs[:, 0] == text]]
+    def instances(self) -> dict[str, list[tuple[int, int]]]:
+        """Dependents and heads by relation, of a single text."""
+        pairs = [(int(dependent), int(head)) for _, dependent, head in self.pairs]
         return {name: [pairs[number] for number in numbers] for name, numbers in self.numbers.items()}
 
 
@@ -108,7 +108,7 @@ def between_spans(pattern: Tensor, members: Spans) -> Tensor:
 
 @dataclass(frozen=True)
 class RelationCount:
-    """One relation over a corpus.
+    """One relation of a text, or over a corpus.
 
     Attributes:
         relation: its name.

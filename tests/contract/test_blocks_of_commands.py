@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
+from transformers.models.gpt2 import modeling_gpt2
 
 import attnviz
 from attnviz.commands.explain import position_share, reference
@@ -122,6 +123,22 @@ def test_no_number_of_a_command_depends_on_the_blocks(
         assert again == pytest.approx(whole, rel=relative, abs=absolute)
         for one, other in zip(arrays, others, strict=True):
             np.testing.assert_allclose(one, other, rtol=relative, atol=absolute * max(1.0, np.abs(one).max()))
+
+
+def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the unchanged pass, in resumed ones, in gradients and in what verifies them."""
+    eager, rows = modeling_gpt2.eager_attention_forward, list[int]()
+
+    def counted(module: Any, query: torch.Tensor, *given: Any, **named: Any) -> Any:
+        rows.append(query.shape[-2])
+        return eager(module, query, *given, **named)
+
+    monkeypatch.setattr(modeling_gpt2, "eager_attention_forward", counted)
+    in_blocks(monkeypatch, 7)
+    model, text = models()["gpt2"]()
+    COMMANDS["ablate"](model, text)
+    assert max(rows) == 7
+    assert len(rows) > 20
 
 
 class Largest(torch.overrides.TorchFunctionMode):
