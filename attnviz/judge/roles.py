@@ -183,7 +183,7 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:
-            rule = rules.of_position(NAMES[name])
+            rule = rules.of_position(name)
             yield Candidate(NAMES[name], rule, estimates[name], measurable=on_content)
     yield Candidate("sink", rules.SINK, estimates["sink"])
     yield Candidate("broad", rules.BROAD, estimates["broad"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
+from attnviz.measures.patterns import CHOSEN, GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, TextContext, ratio
 from attnviz.models.head_ids import HeadId
@@ -35,6 +35,8 @@ TOO_SHORT = "too short"
 
 DIAGONAL = "diagonal"
 """The label of a cross-attention head that follows the diagonal from target to source."""
+
+_OF_CHOSEN_KEYS = [NAMES[statistic] for statistic in CHOSEN]
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
@@ -176,8 +178,8 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     baseline (our own choice), whichever has the largest error reduction, (score - baseline) / (1 - baseline); local or
     long-range, likewise; broad; else heterogeneous. A positional pattern gives no label, nor do the broader ones that
     include it, where sinks take more of all attention, or where fewer than half of its queries have their largest
-    weight there, sinks included; a relation gives none where its words attend more to sinks than to its other end (our
-    own choice). ``n`` is the number of content positions of the text.
+    weight there, sinks included; long-range does, since its keys are chosen. A relation gives none where its words
+    attend more to sinks than to its other end (our own choice). ``n`` is the number of content positions of the text.
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
@@ -193,7 +195,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
 
 def _tells(verdict: Verdict, sink: float) -> bool:
     """Whether a pattern that passes may be the label of a head with attention ``sink`` on sinks."""
-    if verdict.kind == "positional":
+    if verdict.kind == "positional" and verdict.name not in _OF_CHOSEN_KEYS:
         most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
         return most and (verdict.score or 0.0) * (1 - sink) >= sink
     return verdict.kind != "syntactic" or verdict.tells
@@ -216,7 +218,7 @@ def _words(rule: Rule, statistic: str = "") -> str:
 
 def _positional(name: str, statistics: dict[str, float | None], context: TextContext, elsewhere: float) -> Verdict:
     score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
-    rule = rules.of_position(NAMES[name])
+    rule = rules.of_position(name)
     passed = _holds(rule, score, baseline, n, elsewhere)
     return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule), on_top=statistics[TOP[name]])
 

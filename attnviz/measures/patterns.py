@@ -48,6 +48,26 @@ def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = Non
     return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
 
 
+CHOSEN_OF_UNIFORM = 5
+"""A head chooses a key that gets at least so many times what uniform attention would give it (our own choice)."""
+
+CHOSEN_OF_ROW = 0.1
+"""... and at least this share of the query's attention (our own choice), so that in long texts, too, it stands out."""
+
+
+def chosen(pattern: Tensor, n_visible: Tensor) -> Tensor:
+    """The weights of the keys that a head chooses; those of other keys are 0.
+
+    Uniform attention chooses none, in texts of any length.
+
+    Args:
+        pattern: [.., n_queries, n_keys].
+        n_visible: [.., n_queries], the keys that each query may attend to, sinks included.
+    """
+    least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(pattern)
+    return torch.where(pattern >= least[..., None], pattern, 0.0)
+
+
 @dataclass(frozen=True)
 class MaskInput:
     """The input of a pattern's mask.
@@ -108,6 +128,7 @@ class PatternSpec:
         source: paper that defined or named it.
         specific: whether it ranks before broader patterns, which may include it.
         reads_text: whether its mask depends on labels or tokens, not only on positions.
+        chosen: whether only keys count that the head chooses (:func:`chosen`).
         on_repeats: whether it is judged only at tokens that have a copy before them (prefix matching, Olsson et
             al. 2022).
     """
@@ -121,6 +142,7 @@ class PatternSpec:
     source: str = ""
     specific: bool = False
     reads_text: bool = False
+    chosen: bool = False
     on_repeats: bool = False
 
 
@@ -143,7 +165,7 @@ PATTERNS = (
     ),
     PatternSpec(
         "long_range", "long-range", lambda text: text.distances.abs() >= text.long_range_from,
-        "{unit}s at least {far} away", "long-range", column="Long", source="attnviz",
+        "{unit}s at least {far} away that it chooses", "long-range", column="Long", source="attnviz", chosen=True,
     ),
     PatternSpec(
         "induction", "induction", lambda text: text.after_earlier_copies,
@@ -165,6 +187,9 @@ GENERAL = (*(spec.name for spec in PATTERNS if not spec.specific), "broad")
 
 SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
 """Statistics of patterns that need no repeated tokens, in the order of the documents."""
+
+CHOSEN = tuple(spec.statistic for spec in PATTERNS if spec.chosen)
+"""Statistics of patterns of which only chosen keys count."""
 
 REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
 """Statistics of patterns that need repeated tokens."""

@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from attnviz.measures.guesses import first_largest
-from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
+from attnviz.measures.patterns import (
+    CHOSEN,
+    NAMES,
+    ON_REPEATS,
+    REPEATS,
+    SHARES,
+    TOP,
+    TYPES,
+    MaskInput,
+    chosen,
+    masks_of,
+)
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
@@ -50,6 +61,8 @@ class RowPlan:
         indices: index in the block.
         onto: row, plus rows times the number of the mask.
         non_sink: boolean [rows, n_keys], pairs of content.
+        n_visible: [rows], keys that each query may attend to.
+        to_choose: by statistic, the pairs of :data:`CHOSEN` patterns, boolean [rows, n_keys].
     """
 
     inverted: Tensor
@@ -57,6 +70,8 @@ class RowPlan:
     indices: Tensor
     onto: Tensor
     non_sink: Tensor
+    n_visible: Tensor
+    to_choose: dict[str, Tensor]
 
 
 _BLOCK_BYTES = 8 * 2**20
@@ -165,17 +180,20 @@ class TextContext:
         pairs, masks = self.mask_rows(first, first + rows)
         pairs = pairs[:, :n_keys]
         n_pairs = int(pairs.sum())
-        inverted, listed = list[bool](), list[Tensor]()
+        inverted, listed, to_choose = list[bool](), list[Tensor](), dict[str, Tensor]()
         for number, name in enumerate(self.masks):
             mask = masks[name][:, :n_keys]
             inverted.append(2 * int(mask.sum()) > n_pairs)
-            chosen = pairs & ~mask if inverted[-1] else mask
-            listed.append(chosen.flatten().nonzero()[:, 0] + number * chosen.numel())
+            some = pairs & ~mask if inverted[-1] else mask
+            listed.append(some.flatten().nonzero()[:, 0] + number * some.numel())
+            if name in CHOSEN:
+                to_choose[name] = mask
         all_listed = torch.cat(listed) if listed else torch.empty(0, dtype=torch.long)
         size = rows * n_keys
         within = all_listed % size
         onto = all_listed // size * rows + within // n_keys
-        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), all_listed, within, onto, pairs)
+        n_visible = self.allowed_rows(first, first + rows).sum(-1)
+        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), all_listed, within, onto, pairs, n_visible, to_choose)
         self._plans[first, rows, n_keys] = plan
         return plan
 
@@ -265,6 +283,7 @@ class HeadStatistics:
     confidence_non_sink  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
+    long_range          likewise, but of M only the keys that the head chooses      attnviz
     diagonality         see below; of cross-attention alone                         after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
     top of a share      of the q with a key under M, those whose largest A is there attnviz
@@ -397,13 +416,18 @@ class HeadStatistics:
         sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
         flat = (torch.arange(n_rows)[:, None] * n_keys).T + top
         for number, name in enumerate(names):
-            self._count(name, sums[:, number])
+            self._count(name, sums[:, number] if name not in CHOSEN else self._chosen(pattern, plan, name))
             if name in self.seen:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
             if name in TOP:
                 there = _contains(plan.pairs, flat + number * n_rows * n_keys)
                 there = plan.non_sink.flatten()[flat] & ~there if plan.inverted[number] else there
                 self._count(TOP[name], there)
+
+    def _chosen(self, pattern: Tensor, plan: RowPlan, name: str) -> Tensor:
+        """Attention under a mask on the keys that each head chooses, [n_heads, rows]."""
+        chosen_weights = chosen(pattern, plan.n_visible.to(pattern.device))
+        return torch.where(plan.to_choose[name].to(pattern.device), chosen_weights, 0.0).sum(-1)
 
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None where not measurable."""

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
+from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, chosen, distances, masks_of
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -108,16 +108,18 @@ class StatisticsTally(_TextTally):
             positions=(replicates + 1, 2),  # all, content
             uniform=(replicates + 1, len(self._windows), 2, len(_MEANS) + 1 + n_shares),  # see :meth:`_uniform`
         )
-        self._masks = torch.empty(0)
+        self._masks, self._n_visible = torch.empty(0), list[Tensor]()
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
         super().begin(batch, weights)
         positions = torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
-        self._masks = self.masks_of(batch)
+        self._masks, self._n_visible = self.masks_of(batch), []
         for i, window in enumerate(self._windows):
-            self._add_to("uniform", i, self._sums(self._uniform(batch, window), batch))
+            allowed = allowed_units(batch.valid.shape[1], self.causal, window).to(batch.valid.device)
+            self._n_visible.append((batch.valid[:, None] & allowed).sum(-1))
+            self._add_to("uniform", i, self._sums(self._uniform(batch, window), batch, i))
 
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
@@ -126,10 +128,10 @@ class StatisticsTally(_TextTally):
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        self._add_to("sums", layer, self._sums(pattern, batch))
+        self._add_to("sums", layer, self._sums(pattern, batch, self._of_layer[layer]))
 
-    def _sums(self, pattern: Tensor, batch: Batch) -> Tensor:
-        """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n]."""
+    def _sums(self, pattern: Tensor, batch: Batch, window: int) -> Tensor:
+        """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n] of a layer's window."""
         n = pattern.shape[-1]
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
@@ -138,6 +140,12 @@ class StatisticsTally(_TextTally):
         means = (means * queries[..., None]).sum(2)
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
+        for i, spec in enumerate(self._patterns):
+            if spec.chosen:
+                weights = chosen(pattern, self._n_visible[window][:, None]) * pairs
+                shares[..., i + 1] = torch.einsum(
+                    "bhqk,bqk->bh", weights, self._masks[:, i].to(weights).expand(len(weights), -1, -1)
+                )
         return torch.cat([means, shares], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:

@@ -51,8 +51,7 @@ def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
     for name in ("sink", "broad"):
         torch.testing.assert_close(found[name].scores, found[name].baseline, atol=1e-6, rtol=0)
     assert abs(float(found["sink"].baseline[0, 0, 0] - found["sink"].baseline[0, 1, 0])) > 0.02
-    assert float(found["long_range"].baseline[0, 0, 0]) == 0  # distance 4 and more is beyond a window of 4
-    assert float(found["long_range"].baseline[0, 1, 0]) > 0.3
+    assert not found["long_range"].scores.any()  # uniform attention chooses no key
     assert float(found["previous"].baseline[0, 0, 0]) == pytest.approx(previous_share(uniform, WINDOW))
     assert float(found["previous"].baseline[0, 1, 0]) == pytest.approx(previous_share(uniform, 1000))
     table = tally.baselines()

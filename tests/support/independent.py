@@ -111,9 +111,12 @@ def statistics(
         if not pairs:
             found[name] = found["baseline"][name] = None
             continue
-        found[name] = sum(A[q, k] for q, k in pairs) / content_mass if content_mass else None
-        meant = [query for query, _ in pairs]
-        found["baseline"][name] = np.mean([meant.count(q) / len(content.intersection(allowed[q])) for q in C])
+        uniform = {q: 1 / max(1, len(content.intersection(allowed[q]))) for q in C}
+        least = {q: max(0.1, 5 / len(allowed[q])) if name == "long_range" else 0.0 for q in C}
+        chosen = [(q, k) for q, k in pairs if A[q, k] >= least[q]]
+        found[name] = sum(A[q, k] for q, k in chosen) / content_mass if content_mass else None
+        meant = [q for q, _ in pairs if uniform[q] >= least[q]]
+        found["baseline"][name] = np.mean([meant.count(q) * uniform[q] for q in C])
     return found
 
 
