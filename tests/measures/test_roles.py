@@ -267,7 +267,10 @@ def test_gain_is_the_share_of_the_baselines_errors_that_is_gone(score: float, ba
 def statistics(error: float = 0.0, texts: int = 1000, causal: bool = False, **changes: Any) -> Any:
     """A tally of one head: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, half of the uniform entropy."""
     given = changes.pop("baselines", {})
-    scores = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "broad": 0.5} | changes
+    scores = (
+        dict.fromkeys(SHARES, 0.2) | {"long_range": 0.1} | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "broad": 0.5}
+    )
+    scores |= changes
     baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0} | given
     names = [name for name in scores if not (causal and "+" in name)]
     found = {name: estimate(scores[name], baselines[name], error, texts=texts) for name in names}
@@ -294,17 +297,21 @@ def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(na
     assert not verdict(0.6, 0.5, error=0.055)
 
 
-@pytest.mark.parametrize("name", [name for name in SHARES if NAMES[name] in GENERAL])
 @pytest.mark.parametrize("uniform", [0.05, 0.5, 0.9])
-def test_near_and_far_take_half_of_what_uniform_attention_leaves(name: str, uniform: float):
-    """Whatever the lengths of the texts, each can be passed and failed."""
+def test_local_takes_half_of_what_uniform_attention_leaves(uniform: float):
+    """Whatever the lengths of the texts, it can be passed and failed."""
 
     def passes(score: float) -> bool:
-        return of_statistics(NAMES[name], **{name: score}, baselines={name: uniform}).passed
+        return of_statistics("local", local=score, baselines={"local": uniform}).passed
 
     assert passes(uniform + 0.51 * (1 - uniform)) is True
     assert passes(1.0) is True
     assert not passes(uniform + 0.49 * (1 - uniform))
+
+
+@pytest.mark.parametrize(("score", "holds"), [(0.15, False), (0.1501, True)])
+def test_long_range_takes_a_share_of_chosen_keys(score: float, holds: bool):
+    assert of_statistics("long-range", long_range=score, baselines={"long_range": 0.0}).passed is holds
 
 
 def test_a_head_that_rests_on_sinks_has_no_position():
