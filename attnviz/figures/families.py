@@ -26,7 +26,7 @@ FAMILIES = (
     Family("sink", "#EE8866", "X"),
     Family("broad", "#EEDD88", "p"),
     Family("other", "#DDDDDD", "d"),
-    Family("no role", "#FFFFFF", "."),
+    Family("unnamed", "#FFFFFF", "."),
 )
 """Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
 
@@ -34,7 +34,7 @@ The colours are Paul Tol's light scheme, made for cells that hold dark text and 
 a lilac.
 """
 
-OTHER, NO_ROLE = FAMILIES[-2:]
+OTHER, UNNAMED = FAMILIES[-2:]
 
 _NAMED = {family.name: family for family in FAMILIES}
 
@@ -53,14 +53,14 @@ _FAMILY_OF = (
     _NAMED
     | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
-    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
+    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"], "too short": _NAMED["unnamed"]}
 )
 
 
 def family_of_label(label: str) -> Family:
-    """The family of a label or a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
-    without = label in ("heterogeneous", "too short")
-    return NO_ROLE if without else _FAMILY_OF.get(label.partition(":")[0], OTHER)
+    """The family of a label or a role: ``local``, ``syntactic:nsubj``, ``offset:-3``; of two parts that of the last."""
+    name = label.rpartition("; ")[2]
+    return _FAMILY_OF.get(name.partition(":")[0], OTHER)
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:

@@ -18,7 +18,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from attnviz.errors import UsageError
-from attnviz.figures.families import FAMILIES, NO_ROLE, Family
+from attnviz.figures.families import FAMILIES, UNNAMED, Family
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.matrix import Array, Labels, label_pixels, label_size, name_axis, named_every
 from attnviz.figures.page import (
@@ -207,7 +207,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
     for (family, filled), positions in markers.items():
-        face = family.colour if filled and family is not NO_ROLE else style.greys.paper
+        face = family.colour if filled and family is not UNNAMED else style.greys.paper
         name = families[family] if filled else ""
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
@@ -347,8 +347,8 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
     """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
     right = _room_right(cells, grid)
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
-    without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
-    return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}
+    without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
+    return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
 
 
 def grid_pooling(

@@ -265,7 +265,7 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
 def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
     """The roles that each of these heads passes, the largest error reduction first.
 
-    Local, long-range and broad come last: many heads with a specific role show them, too.
+    Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last.
     """
     passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
     for role in sorted(roles, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0), role.role)):

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import CHOSEN, GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
+from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, TextContext, ratio
 from attnviz.models.head_ids import HeadId
-
-_HALF_OF_THE_TOKENS = 0.5
-"""Least share of queries whose largest weight is under a positional label's mask (our own choice)."""
 
 ENOUGH = 10
 """Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
@@ -27,16 +24,17 @@ LEAST_TYPES = 2
 """Fewest different tokens from which a head must attend to a copy, or to what followed it, since "the" alone is
 no evidence (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
 
-HETEROGENEOUS = "heterogeneous"
-"""The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
+UNNAMED = "unnamed"
+"""The label of a head that shows none of the patterns, "heterogeneous" in Kovaleva et al. 2019."""
+
+BOTH = "; "
+"""Between the two parts of a label."""
 
 TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
 DIAGONAL = "diagonal"
 """The label of a cross-attention head that follows the diagonal from target to source."""
-
-_OF_CHOSEN_KEYS = [NAMES[statistic] for statistic in CHOSEN]
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
@@ -68,7 +66,6 @@ class Verdict:
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
         types: number of different tokens where this mean is above a half; None where no token repeats.
-        on_top: of a positional pattern, share of the ``n`` queries whose largest weight, sinks included, is there.
         on_content: of broad, the score over content queries and keys alone; None otherwise.
     """
 
@@ -87,7 +84,6 @@ class Verdict:
     baselines: dict[str, float] | None = None
     on_sinks: bool = False
     on_content: float | None = None
-    on_top: float | None = None
 
     @property
     def largest_baseline(self) -> str:
@@ -125,11 +121,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Label:
-    """The label of a head on one text.
+    """The label of a head on one text: whether its attention rests on sinks, and what it does among other tokens.
 
     Attributes:
-        name: ``sink``, ``previous-token``, ``syntactic:det``, …, ``heterogeneous`` or ``too short``.
-        verdict: behind the label; None for the last two.
+        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed`` or ``too
+            short``.
+        verdict: behind the last of its names; None for the last two.
         n: the verdict's n, at most the content positions of the text; without a verdict these.
     """
 
@@ -173,39 +170,31 @@ def judge(
 def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     """The label of a head on a text, from its verdicts.
 
-    The first of: too short, where ``n`` is below :data:`LEAST_N`; sink; previous, current and next token, induction,
-    duplicate token and relations with 10 instances or more of which the head has at least three more right than the
-    baseline (our own choice), whichever has the largest error reduction, (score - baseline) / (1 - baseline); local or
-    long-range, likewise; broad; else heterogeneous. A positional pattern gives no label, nor do the broader ones that
-    include it, where sinks take more of all attention, or where fewer than half of its queries have their largest
-    weight there, sinks included; long-range does, since its keys are chosen. A relation gives none where its words
-    attend more to sinks than to its other end (our own choice). ``n`` is the number of content positions of the text.
+    ``too short`` where ``n``, the number of content positions of the text, is below :data:`LEAST_N`. Else it has two
+    parts, since where attention rests says nothing of the attention that is left. The first is sink, if that passes.
+    The second is the first of these: previous, current and next token, induction, duplicate token and relations with
+    10 instances or more of which the head has at least three more right than the baseline (our own choice), whichever
+    has the largest error reduction, (score - baseline) / (1 - baseline); local or long-range, likewise; broad. A
+    relation is left out where its words attend more to sinks than to its other end (our own choice). Without either
+    part the label is ``unnamed``.
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
-    sink = next((each.score for each in verdicts if each.kind == "sink"), None) or 0.0
-    passed = [each for each in verdicts if each.passed and _tells(each, sink)]
-    if any(each.passed and each.kind == "positional" and _rank(each) == 1 and each not in passed for each in verdicts):
-        passed = [each for each in passed if _rank(each) != 2]  # where sinks outweigh a single position
-    if not passed:
-        return Label(HETEROGENEOUS, None, n)
-    first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
-    return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
-
-
-def _tells(verdict: Verdict, sink: float) -> bool:
-    """Whether a pattern that passes may be the label of a head with attention ``sink`` on sinks."""
-    if verdict.kind == "positional" and verdict.name not in _OF_CHOSEN_KEYS:
-        most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
-        return most and (verdict.score or 0.0) * (1 - sink) >= sink
-    return verdict.kind != "syntactic" or verdict.tells
+    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
+    ranked = sorted(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
+    rests, content = ([each for each in ranked if (each.kind == SINK) is kind][:1] for kind in (True, False))
+    if not ranked:
+        return Label(UNNAMED, None, n)
+    named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in (*rests, *content)]
+    last = [*rests, *content][-1]
+    return Label(BOTH.join(named), last, min(n, last.n))
 
 
 def _rank(verdict: Verdict) -> int:
-    """Rank of a verdict as label: sink, specific patterns, local and long-range, broad."""
-    if verdict.kind in ("sink", "broad"):
-        return 0 if verdict.kind == "sink" else 3
-    return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
+    """Rank of a verdict as label: specific patterns, local and long-range, broad."""
+    if verdict.kind == "broad":
+        return 2
+    return int(verdict.kind == "positional" and verdict.name in GENERAL)
 
 
 def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0) -> bool:
@@ -220,7 +209,7 @@ def _positional(name: str, statistics: dict[str, float | None], context: TextCon
     score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
     rule = rules.of_position(name)
     passed = _holds(rule, score, baseline, n, elsewhere)
-    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule), on_top=statistics[TOP[name]])
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule))
 
 
 def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:

@@ -206,16 +206,16 @@ ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 """From such a statistic to the number of different tokens from which a head shows the pattern."""
 
-TOP = {statistic: f"{statistic}_top" for statistic in SHARES}
-"""From a statistic to the share of queries whose largest weight, sinks included, is under the mask."""
+SINK = "sink"
+"""The role of heads whose attention rests on sinks; what they do among other tokens is another."""
 
 
 def rank_of_role(role: str) -> int:
-    """Rank of a role among a head's, before error reduction: 0 if specific, 1 for retrieval, 2 if :data:`GENERAL`.
+    """Rank of a role among a head's, before error reduction: specific ones, retrieval, :data:`GENERAL`, sink.
 
     Retrieval ranks after induction, since on random tokens every induction head retrieves.
     """
-    return 2 if role in GENERAL else int(role == RETRIEVAL)
+    return 3 if role == SINK else 2 if role in GENERAL else int(role == RETRIEVAL)
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

@@ -20,7 +20,6 @@ from attnviz.measures.patterns import (
     ON_REPEATS,
     REPEATS,
     SHARES,
-    TOP,
     TYPES,
     MaskInput,
     chosen,
@@ -35,9 +34,9 @@ SCALARS = (
     "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 )  # fmt: skip
-"""All statistics of every head but :data:`TYPES` and :data:`TOP`, which only labels need."""
+"""All statistics of every head but :data:`TYPES`, which only labels need."""
 
-_MEASURED = *SCALARS, *TYPES.values(), *TOP.values()
+_MEASURED = *SCALARS, *TYPES.values()
 
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
@@ -57,19 +56,15 @@ class RowPlan:
 
     Attributes:
         inverted: boolean [n_masks], whether the pairs outside are listed.
-        pairs: sorted; index in the block, plus rows * n_keys times the number of the mask.
         indices: index in the block.
         onto: row, plus rows times the number of the mask.
-        non_sink: boolean [rows, n_keys], pairs of content.
         n_visible: [rows], keys that each query may attend to.
         to_choose: by statistic, the pairs of :data:`CHOSEN` patterns, boolean [rows, n_keys].
     """
 
     inverted: Tensor
-    pairs: Tensor
     indices: Tensor
     onto: Tensor
-    non_sink: Tensor
     n_visible: Tensor
     to_choose: dict[str, Tensor]
 
@@ -193,7 +188,7 @@ class TextContext:
         within = all_listed % size
         onto = all_listed // size * rows + within // n_keys
         n_visible = self.allowed_rows(first, first + rows).sum(-1)
-        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), all_listed, within, onto, pairs, n_visible, to_choose)
+        plan = RowPlan(torch.tensor(inverted, dtype=torch.bool), within, onto, n_visible, to_choose)
         self._plans[first, rows, n_keys] = plan
         return plan
 
@@ -286,7 +281,6 @@ class HeadStatistics:
     long_range          likewise, but of M only the keys that the head chooses      attnviz
     diagonality         see below; of cross-attention alone                         after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
-    top of a share      of the q with a key under M, those whose largest A is there attnviz
     types               tokens of :meth:`TextContext.types` with over half there    attnviz
     ==================  ==========================================================  =======================
 
@@ -308,7 +302,8 @@ class HeadStatistics:
         kept: masks whose attention is kept by query, in :attr:`seen`; default those of repeated tokens.
 
     Attributes:
-        largest: each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles 2017, section 3.6).
+        largest: of cross-attention, each query's key of largest weight, [n_heads, n]: word alignment (Koehn & Knowles
+            2017, section 3.6).
         seen: by mask, each query's attention under it, [n_heads, n]; 0 for sinks.
     """
 
@@ -344,21 +339,20 @@ class HeadStatistics:
         columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._distance_weights(rows, keys.to(pattern))])
         totals, on_sinks, *weighted = (pattern @ columns.T).unbind(-1)
         logs = weighted_logs(pattern)
-        largest, top = pattern.amax(-1), first_largest(pattern)
-        self.largest[:, rows] = top
         kept = non_sink & (totals > 0)
 
         def count_content(name: str, values: Tensor) -> None:
             self._count(name, torch.where(kept, values / totals, 0.0))
 
         self._count("entropy", -logs.sum(-1))
-        self._count("confidence", largest)
+        self._count("confidence", pattern.amax(-1))
         self._count("sink", on_sinks * non_sink)
         self._count("rows", kept.to(totals))
         spread = (torch.xlogy(totals, totals) - logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
         count_content("entropy_non_sink", spread)
         count_content("confidence_non_sink", _largest_of(pattern, keys))
         if context.source is not None:
+            self.largest[:, rows] = first_largest(pattern)
             expected = (context.non_sink.cumsum(0) - 1)[rows].to(totals) / max(context.n_non_sink - 1, 1)
             self._count("apart", torch.where(kept, (weighted[0] / totals - expected).abs(), 0.0))
             return
@@ -367,7 +361,7 @@ class HeadStatistics:
         count_content("distance_non_sink", self._far(rows, weighted[2:]) + inside[1])
         self._count("total", totals * non_sink)
         if context.masks:
-            self._add_masks(rows, pattern, totals * non_sink, top)
+            self._add_masks(rows, pattern, totals * non_sink)
 
     def _count(self, name: str, values: Tensor) -> None:
         """Collect values of the block's rows, [n_heads, rows], which :meth:`add` sums."""
@@ -405,8 +399,8 @@ class HeadStatistics:
         distances = block * apart
         return distances.sum(-1), distances @ keys[rows]
 
-    def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor, top: Tensor) -> None:
-        """Attention under each mask; ``totals`` are sums over pairs of content, ``top`` each row's largest key."""
+    def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor) -> None:
+        """Attention under each mask; ``totals`` are sums over pairs of content."""
         context, (n_heads, n_rows, n_keys) = self._context, pattern.shape
         plan, names = context.plan(rows.start, n_rows, n_keys), context.masks
         indices, onto, inverted = (each.to(pattern.device) for each in (plan.indices, plan.onto, plan.inverted))
@@ -414,15 +408,10 @@ class HeadStatistics:
         sums.index_add_(1, onto, pattern.flatten(1).index_select(1, indices))
         sums = sums.reshape(n_heads, len(names), n_rows)
         sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
-        flat = (torch.arange(n_rows)[:, None] * n_keys).T + top
         for number, name in enumerate(names):
             self._count(name, sums[:, number] if name not in CHOSEN else self._chosen(pattern, plan, name))
             if name in self.seen:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
-            if name in TOP:
-                there = _contains(plan.pairs, flat + number * n_rows * n_keys)
-                there = plan.non_sink.flatten()[flat] & ~there if plan.inverted[number] else there
-                self._count(TOP[name], there)
 
     def _chosen(self, pattern: Tensor, plan: RowPlan, name: str) -> Tensor:
         """Attention under a mask on the keys that each head chooses, [n_heads, rows]."""
@@ -430,7 +419,7 @@ class HeadStatistics:
         return torch.where(plan.to_choose[name].to(pattern.device), chosen_weights, 0.0).sum(-1)
 
     def result(self) -> dict[str, list[float | None]]:
-        """One number a head by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`); None where not measurable."""
+        """One number a head by name (:data:`SCALARS`, :data:`TYPES`); None where not measurable."""
         context, sums, n = self._context, self._sums, len(self._context.query_positions)
         result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
 
@@ -457,8 +446,6 @@ class HeadStatistics:
             give(name, sums[name] / sums["rows"])
         for name in context.selected:
             give(name, sums[name] / sums["total"])
-            if name in TOP:
-                give(TOP[name], sums[TOP[name]] / context.counts[name])
             if name in REPEATS:
                 give(ON_REPEATS[name], sums[name] / context.counts[name])
                 give(TYPES[name], self._types(name))
@@ -473,14 +460,6 @@ class HeadStatistics:
         counts = torch.bincount(numbers[counted])
         sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[counted], self.seen[name][:, counted])
         return (sums / counts > _HALF).sum(-1)
-
-
-def _contains(ascending: Tensor, values: Tensor) -> Tensor:
-    """Whether each value is in the sorted tensor."""
-    if not len(ascending):
-        return torch.zeros_like(values, dtype=torch.bool)
-    nearest = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
-    return ascending[nearest] == values
 
 
 def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:

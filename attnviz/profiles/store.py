@@ -16,7 +16,7 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import rank_of_role
+from attnviz.measures.patterns import SINK, rank_of_role
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
@@ -76,14 +76,21 @@ class StoredRole:
 class HeadProfile:
     """The roles that one head passes in a stored profile, the largest error reduction first.
 
-    Local, long-range and broad come last, since many heads with a specific role show them, too.
+    Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last, since
+    it says where attention rests, not what the rest of it does.
     """
 
     roles: tuple[StoredRole, ...]
 
     @property
+    def primary(self) -> list[StoredRole]:
+        """Sink, if the head passes it, and the first of its other roles."""
+        sinks, others = ([role for role in self.roles if (role.role == SINK) is kind] for kind in (True, False))
+        return [*sinks, *others[:1]]
+
+    @property
     def role(self) -> StoredRole | None:
-        """The first role; None where none passes."""
+        """The first role: what the head does, or sink where that is all; None where none passes."""
         return self.roles[0] if self.roles else None
 
 

@@ -133,7 +133,7 @@ def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
 
 def test_the_window_decides_what_is_local():
     two_back = [[lambda query: [query - 2], LOOKS_AT["broad"]]]
-    assert of_bert(two_back).head("L0H0").label == "heterogeneous"
+    assert of_bert(two_back).head("L0H0").label == "unnamed"
     assert of_bert(two_back, local_window=2).head("L0H0").label == "local"
     assert of_bert(two_back, long_range_from=2).head("L0H0").label == "long-range"
 
@@ -168,7 +168,7 @@ def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
     model = hand_built_bert([[follower, resting]], d_head=64)
     found = analyze(model_text, model=model, tokenizer=tokenizer)
     assert found.head("L0H0").label == "syntactic:det"
-    assert found.head("L0H1").label == "sink"  # most of its attention, whatever the rest does
+    assert found.head("L0H1").label == "sink; syntactic:det"  # most of its attention, and what the rest does
     assert named(found, "L0H1")["det"].passed
     det = named(found, "L0H0")["det"]
     assert (det.score, det.n, det.direction, det.offset) == (1.0, 12, direction, 1)
@@ -185,7 +185,7 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     torch.manual_seed(seed)
     found = analyze(TEXT, model=model_class(config()), tokenizer=tokenizer())
     assert len(found.heads) == 12
-    assert {head.label for head in found.heads} <= {"broad", "heterogeneous"}
+    assert {head.label for head in found.heads} <= {"broad", "unnamed"}
     assert not any(
         verdict.passed
         for head in found.heads

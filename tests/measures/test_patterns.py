@@ -11,9 +11,9 @@ from attnviz.figures.families import family_of_pattern
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import (
     ENOUGH,
-    HETEROGENEOUS,
     LEAST_N,
     TOO_SHORT,
+    UNNAMED,
     Label,
     Verdict,
     judge,
@@ -21,7 +21,7 @@ from attnviz.judge.verdicts import (
 )
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.estimates import estimated
-from attnviz.measures.patterns import NAMES, PATTERNS, TOP
+from attnviz.measures.patterns import NAMES, PATTERNS
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import SCALARS, TextContext, measure
 from attnviz.models.head_ids import HeadId
@@ -34,7 +34,7 @@ CONTEXT = context_of([True] + [False] * 10 + [True])
 def judged(
     context: TextContext = CONTEXT, relations: list[RelationCount] | None = None, **found: float
 ) -> dict[str, Verdict]:
-    statistics = {**dict.fromkeys((*SCALARS, *TOP.values())), **found}
+    statistics = {**dict.fromkeys(SCALARS), **found}
     return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], HeadId(0, 0))}
 
 
@@ -181,7 +181,7 @@ def test_the_largest_baseline_of_a_relation_decides():
 
 
 def of_head(relation: RelationCount, head: int) -> Verdict:
-    return judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, [relation], HeadId(0, head))[-1]
+    return judge(dict.fromkeys(SCALARS), CONTEXT, [relation], HeadId(0, head))[-1]
 
 
 def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
@@ -226,14 +226,22 @@ def test_few_instances_are_weak_evidence(n: int, enough: bool):
 
 # --- labels -------------------------------------------------------------------------------------
 
-IN_ORDER = ["sink", "previous-token", "local", "broad"]
+IN_ORDER = ["previous-token", "local", "broad"]
 
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
 def test_the_more_telling_pattern_gives_the_label(first: int):
-    verdicts = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
+    verdicts = [with_score(name, kind="broad" if name == "broad" else "positional") for name in IN_ORDER[first:]]
     verdicts[-1] = replace(verdicts[-1], score=0.99)  # the largest error reduction, of the least telling
     assert label_of(verdicts, 20).name == label_of(verdicts[::-1], 20).name == IN_ORDER[first]
+
+
+def test_a_label_says_where_attention_rests_and_what_the_rest_of_it_does():
+    sink, previous = with_score("sink", kind="sink"), with_score("previous-token")
+    both = label_of([sink, with_score("broad", kind="broad"), previous], 20)
+    assert (both.name, both.verdict) == ("sink; previous-token", previous)
+    assert (label_of([sink], 20).name, label_of([sink], 20).verdict) == ("sink", sink)
+    assert label_of([replace(sink, passed=False), previous], 20).name == "previous-token"
 
 
 def test_of_specific_patterns_the_largest_error_reduction_gives_the_label():
@@ -293,15 +301,13 @@ SHOWS_NOTHING = {
 
 
 @pytest.mark.parametrize("found", [SHOWS_NOTHING, {"sink": 0.1}, {"current": 0.1}])
-def test_a_head_that_shows_nothing_is_heterogeneous(found: dict[str, float]):
-    assert label_of(list(judged(**found).values()), 10) == Label(HETEROGENEOUS, None, 10)
+def test_a_head_that_shows_nothing_is_unnamed(found: dict[str, float]):
+    assert label_of(list(judged(**found).values()), 10) == Label(UNNAMED, None, 10)
 
 
 def findings(**found: float) -> HeadFindings:
     verdicts = tuple(judged(**found).values())
-    return HeadFindings(
-        HeadId(0, 0), {**dict.fromkeys((*SCALARS, *TOP.values())), **found}, verdicts, label_of(verdicts, 10)
-    )
+    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, verdicts, label_of(verdicts, 10))
 
 
 def test_the_strongest_verdict_is_that_of_the_label():
@@ -311,7 +317,7 @@ def test_the_strongest_verdict_is_that_of_the_label():
     assert (head.strongest.name, head.strongest.score, head.label) == ("previous-token", 0.8, "previous-token")
 
 
-def test_the_strongest_verdict_of_a_heterogeneous_head_has_the_largest_error_reduction():
+def test_the_strongest_verdict_of_a_unnamed_head_has_the_largest_error_reduction():
     head = findings(previous=0.3, long_range=0.12, local=0.4, sink=0.5, entropy=1.0)
     assert head.labelled.verdict is None
     assert head.strongest is not None
@@ -319,35 +325,7 @@ def test_the_strongest_verdict_of_a_heterogeneous_head_has_the_largest_error_red
     assert findings(entropy=1.0).strongest is None
 
 
-@pytest.mark.parametrize(
-    ("sink", "label"), [(0.49, "previous-token"), (0.5, "heterogeneous"), (0.59, "heterogeneous"), (0.61, "sink")]
-)
-def test_a_position_is_no_label_where_sinks_take_more_of_all_attention(sink: float, label: str):
-    """0.98 of what is left of a half is less than the half."""
-    verdicts = [
-        Verdict("previous-token", "positional", 0.98, 0.1, 20, True, ""),
-        Verdict("sink", "sink", sink, 0.1, 20, sink > 0.6, ""),
-    ]
-    assert label_of(verdicts, 20).name == label
-
-
-@pytest.mark.parametrize(("on_top", "label"), [(0.49, HETEROGENEOUS), (0.5, "next-token")])
-def test_a_position_is_no_label_where_fewer_than_half_of_the_tokens_attend_there_most(on_top: float, label: str):
-    found = judged(next=0.54, next_top=on_top, local=0.9, local_top=0.9, sink=0.3)
-    assert found["next-token"].passed
-    assert found["next-token"].on_top == on_top
-    assert label_of(list(found.values()), 20).name == label
-
-
-def test_a_single_position_that_sinks_outweigh_is_no_local_head_either():
-    """The previous token has 0.48 of all attention, the sinks 0.5; with the token itself the two have 0.5."""
-    previous = Verdict("previous-token", "positional", 0.96, 0.1, 20, True, "")
-    others = [Verdict("local", "positional", 1.0, 0.2, 20, True, ""), Verdict("sink", "sink", 0.5, 0.1, 20, False, "")]
-    assert label_of([previous, *others], 20).name == HETEROGENEOUS
-    assert label_of(others, 20).name == "local"
-
-
-@pytest.mark.parametrize(("on_sinks", "label"), [(True, HETEROGENEOUS), (False, "syntactic:nsubj")])
+@pytest.mark.parametrize(("on_sinks", "label"), [(True, UNNAMED), (False, "syntactic:nsubj")])
 def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: bool, label: str):
     both = counted([[1.0], [0.0]], {"fixed offset": [[0.5]] * 2}, 12, [on_sinks, not on_sinks])
     found = judged(relations=[both])["nsubj"]

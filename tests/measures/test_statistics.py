@@ -15,7 +15,6 @@ from attnviz.measures.patterns import (
     ON_REPEATS,
     REPEATS,
     SHARES,
-    TOP,
     TYPES,
     MaskInput,
     allowed_units,
@@ -70,7 +69,6 @@ def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
         next=0.5 / 1.5,
         local=1.0,
         long_range=0.0,  # of four keys none gets five times uniform attention
-        previous_top=1.0, current_top=0.0, next_top=1.0, local_top=1.0, long_range_top=1.0,
         **NO_REPEATS,
     )  # fmt: skip
     assert context.baselines == approx(
@@ -104,8 +102,6 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
         next=None,
         local=(0.5 + 0.5 + 0.75) / 2,
         long_range=0.0,
-        # the first row attends as much to the sink, which comes first, as to itself
-        previous_top=1 / 2, current_top=0.0, next_top=None, local_top=1 / 3, long_range_top=0.0,
         **NO_REPEATS,
     )  # fmt: skip
     assert context.baselines == approx(
@@ -204,7 +200,6 @@ def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_n
         "sink",
         *ON_CONTENT,
         *SHARES,
-        *TOP.values(),
         *NO_REPEATS,
     }
     assert found["confidence"] == pytest.approx(0.625)
@@ -255,7 +250,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "entropy": 0.0,
         "distance": 0.0,
         "confidence": 1.0,
-        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *TOP.values(), *NO_REPEATS)),
+        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *NO_REPEATS)),
     }
     assert (context.uniform["entropy"], context.uniform["entropy_non_sink"]) == (0.0, None)
 
@@ -283,7 +278,7 @@ def heads_and_context(draw: st.DrawFn) -> tuple[Tensor, TextContext]:
 def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext]):
     pattern, context = drawn
     found = measure(verified(pattern), context)
-    assert set(found) == {*SCALARS, *TYPES.values(), *TOP.values()}
+    assert set(found) == {*SCALARS, *TYPES.values()}
     assert all(0 <= value <= context.uniform["entropy"] + 1e-6 for value in found["entropy"])
     assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
     assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])

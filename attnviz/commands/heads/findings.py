@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnviz.errors import UsageError
-from attnviz.judge.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT, Label, Verdict
+from attnviz.judge.rules import BROAD_SHARE
+from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId, selection_texts
@@ -14,13 +15,13 @@ from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import HeadProfile, StoredRole
 
-_SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
+_SHORTER = {"coreference": "coref.", "parataxis": "parat."}
 
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """Selections by id, or by kind of attention; no label or role has a digit."""
 
 _KINDS = {spec.name: "local" if spec.family == "positional" else spec.family for spec in PATTERNS}
-_KINDS |= {HETEROGENEOUS: "none", TOO_SHORT: "none"}
+_KINDS |= {TOO_SHORT: UNNAMED}
 """Kind of each label, as selections name it; positional ones are local."""
 
 _OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
@@ -48,8 +49,13 @@ class HeadFindings:
 
     @property
     def label(self) -> str:
-        """The label in one word: ``previous-token``, ``syntactic:det``, ``heterogeneous``, ``too short``."""
+        """The label: ``previous-token``, ``syntactic:det``, ``sink; local``, ``unnamed``, ``too short``."""
         return self.labelled.name
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both."""
+        return [_kind(name) for name in self.label.split(BOTH)]
 
     @property
     def role(self) -> StoredRole | None:
@@ -66,9 +72,12 @@ class HeadFindings:
 
     @property
     def rank_key(self) -> tuple[bool, float]:
-        """Sort key: heads with a verdict behind their label first, by error reduction."""
-        error_reduction = None if self.strongest is None else self.strongest.error_reduction
-        return self.labelled.verdict is not None, float("-inf") if error_reduction is None else error_reduction
+        """Sort key: heads with a label of a pattern first, by error reduction; broad ones by what exceeds its rule."""
+        verdict = self.strongest
+        clarity = None if verdict is None else verdict.error_reduction
+        if verdict is not None and verdict.kind == "broad":  # whose baseline is the largest score there is
+            clarity = ((verdict.score or 0.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
+        return self.labelled.verdict is not None, float("-inf") if clarity is None else clarity
 
     @property
     def shown(self) -> str:
@@ -87,8 +96,8 @@ def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
 
 
 def shorter(name: str) -> str:
-    """Short form of a label or a role: ``det``, ``previous``, ``heterog.``."""
-    name = name.removeprefix(SYNTACTIC).removesuffix("-token")
+    """Short form of a label or a role, of two parts that of the last: ``det``, ``previous``."""
+    name = name.rpartition(BOTH)[2].removeprefix(SYNTACTIC).removesuffix("-token")
     return _SHORTER.get(name, name)
 
 
@@ -139,21 +148,27 @@ def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[li
 
 def _names(head: HeadFindings) -> set[str]:
     """Names that select this head: ``syntactic:obj``, ``obj``, ``syntactic``."""
-    called = [head.label] if head.role is None else [head.label, head.role.role]
-    return {name.casefold() for label in called for name in _names_of(label)}
+    roles = [] if head.profile is None else [role.role for role in head.profile.primary]
+    return {name.casefold() for label in (*head.label.split(BOTH), *roles) for name in _names_of(label)}
 
 
 def _names_of(label: str) -> Iterator[str]:
     """Forms of a name: whole, short, relation, base relation, kind."""
     relation = label.removeprefix(SYNTACTIC)
-    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0])
-    yield _KINDS.get(label, "syntactic" if relation != label else label)
+    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0], _kind(label))
+
+
+def _kind(label: str) -> str:
+    """Kind of one part of a label, or of a role: positional ones are local."""
+    return _KINDS.get(label, "syntactic" if label.startswith(SYNTACTIC) else label)
 
 
 def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     """Message on an unknown name, with the known ones and their counts."""
-    labels = Counter(head.label.removeprefix(SYNTACTIC) for head in heads)
-    roles = Counter(head.role.role.removeprefix(SYNTACTIC) for head in heads if head.role is not None)
+    labels = Counter(label.removeprefix(SYNTACTIC) for head in heads for label in head.label.split(BOTH))
+    roles = Counter(
+        role.role.removeprefix(SYNTACTIC) for head in heads if head.profile for role in head.profile.primary
+    )
     of_corpus = f"roles {_counts(roles)}" if roles else "no roles"
     if all(head.profile is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.figures.families import NO_ROLE, Family, counted_families, family_of_label
+from attnviz.figures.families import UNNAMED, Family, counted_families, family_of_label
 from attnviz.figures.fonts import text_width
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
@@ -49,7 +49,7 @@ class _LikenessPlan(PagePlan):
 
 def family_of(roles: Sequence[Role]) -> Family:
     """The family of a head's clearest role, the first."""
-    return family_of_label(roles[0].role) if roles else NO_ROLE
+    return family_of_label(roles[0].role) if roles else UNNAMED
 
 
 def scikit_learn_missing() -> str:
@@ -166,8 +166,8 @@ def likeness_figure(plan: _LikenessPlan, style: Style, vector: bool = False) -> 
 
 def _dot(family: Family, style: Style) -> tuple[float, str, str]:
     """Size in points (smaller for a diamond, which stands on its corner), colour and edge."""
-    size = 5.0 if family.marker == "D" else 3.5 if family is NO_ROLE else 6.0
-    fill, edge = (style.greys.paper, style.greys.muted) if family is NO_ROLE else (family.colour, style.greys.ink)
+    size = 5.0 if family.marker == "D" else 3.5 if family is UNNAMED else 6.0
+    fill, edge = (style.greys.paper, style.greys.muted) if family is UNNAMED else (family.colour, style.greys.ink)
     return 0.75 * size if _is_narrow(style) else size, fill, edge
 
 

@@ -58,7 +58,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
     family = family_of(roles)
-    name = role_name(roles[0].role, None) if roles else "no role"
+    name = role_name(roles[0].role, None) if roles else "unnamed"
     return {
         "id": str(head),
         "row": head.layer,

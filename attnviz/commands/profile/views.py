@@ -15,7 +15,7 @@ from attnviz.commands.profile.examples_view import examples_figure, no_examples,
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
-from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
+from attnviz.figures.families import FAMILIES, UNNAMED, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, ReferenceValue
@@ -55,13 +55,13 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     """Plan the map of every head's clearest role, that of the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
-    drawn = [family for family in FAMILIES if family is not NO_ROLE]
+    drawn = [family for family in FAMILIES if family is not UNNAMED]
     shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
-    values = np.array([math.nan if family is NO_ROLE else drawn.index(family) for family in families]).reshape(shape)
+    values = np.array([math.nan if family is UNNAMED else drawn.index(family) for family in families]).reshape(shape)
     texts = [_names(of_head) for of_head in passed]
     frame = choices.style.greys.frame
     handles = [
-        Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
+        Patch(facecolor="none" if family is UNNAMED else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
         for family, label in counted_families(families)
     ]
     source = profile.source()
