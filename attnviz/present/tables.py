@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 Column = Field
-"""A field of tables alone."""
+number = rounded
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def cell(value: object) -> Text:
     """
     if isinstance(value, Text):
         return value
-    text = number(value) if value is None or isinstance(value, float) else str(value)
+    text = rounded(value) if value is None or isinstance(value, float) else str(value)
     return Text(text if text.replace("\n", "").isprintable() else visible(text))
 
 
@@ -252,8 +252,3 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
 def error(value: float) -> str:
     """A rounding error with two digits."""
     return f"{value:.1e}" if value else "0 (bit for bit)"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number of decimals; a dash for None."""
-    return "–" if value is None else rounded(value, digits)

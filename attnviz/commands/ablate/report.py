@@ -23,12 +23,12 @@ from attnviz.commands.ablate.wording import (
     what_is_measured,
 )
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, unisolated, visible
+from attnviz.models.wording import counted, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, error, left_out, listed_of, notes, number, verification_line
+from attnviz.present.tables import column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _WIDE, _ROOM = 100, 80
@@ -222,7 +222,7 @@ def _notes(result: Ablation) -> Iterator[str]:
         loss = loss_words(result, "a random projection of the final states")
         known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
         zero = first_order(result) and f"; {first_order(result)}"
-        correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)
+        correlations = ", ".join(f"{metric.title} {rounded(known[metric.name])}" for metric in result.metrics)
         yield (
             "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
             f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."

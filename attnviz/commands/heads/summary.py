@@ -13,10 +13,10 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import ENOUGH, LEAST_N
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, visible
 from attnviz.present.documents import stack_entry
 from attnviz.present.fields import Field, entry, named
-from attnviz.present.published import role_name
+from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import column_table
 from attnviz.profiles.parts import SYNTACTIC
 
@@ -51,13 +51,14 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
     return next((form for form in forms if len(form) <= room), forms[-1])
 
 
+def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
+    """The role over the corpus with its numbers, or ''."""
+    return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
+
+
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
-    """The label, and the role over the corpus with its numbers if there is one, for captions."""
-    label, role = head.shown, head.role
-    if role is None:
-        return label
-    numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
-    return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
+    """The label, and the role over the corpus if there is one, for captions."""
+    return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:

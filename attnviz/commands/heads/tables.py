@@ -16,14 +16,13 @@ from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, role_text, summ
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES
 from attnviz.measures.statistics import DIAGONALITY
-from attnviz.models.wording import counted, quoted, shortened, visible
+from attnviz.models.wording import counted, quoted, rounded, shortened, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, published_table, role_name
+from attnviz.present.published import ARROWS, beside, published_table, role_name
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, number, titled, verification_line
+from attnviz.present.tables import column_table, left_out, listed_of, notes, titled, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS = 5, 8
 
@@ -99,7 +98,7 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     if analysis.profile is not None:
         role = partial(role_text, analysis)
         columns.append(Field("Role over corpus", role, left=True, least=20, fit=role))
-        columns.append(Field("its score (baseline)", lambda head: _score(head.role), optional=1))
+        columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
@@ -130,14 +129,10 @@ def _roles(head: HeadFindings, room: int = 999) -> str:
     """The roles that fit, at least one, and the number of others."""
     if head.profile is None or not head.profile.roles:
         return "none"
-    names = [f"{role_name(role.role, role.direction)} {_score(role)}" for role in head.profile.roles]
+    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.profile.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
-
-
-def _score(role: StoredRole | None) -> str:
-    return "–" if role is None else f"{number(role.score)} ({number(role.baseline)})"
 
 
 def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
@@ -223,7 +218,7 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+    return rounded(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:

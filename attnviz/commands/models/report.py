@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.configurations import PAPERS, Configuration
-from attnviz.models.wording import visible
+from attnviz.models.wording import percent, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.report import FileLayout
@@ -82,7 +82,7 @@ def _parameters(model: Configuration, wide: bool) -> str:
 
 def _share(model: Configuration) -> str:
     counted, in_attention = model.parameters, model.attention_parameters
-    return f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
+    return percent(in_attention / counted if counted and in_attention is not None else None)
 
 
 def _abbreviated(count: int | None) -> str:

@@ -21,10 +21,10 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, named, plain
-from attnviz.present.published import ARROWS, published_table
+from attnviz.present.published import ARROWS, beside, published_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
@@ -198,7 +198,7 @@ class _RelationRow(NamedTuple):
         """Name and accuracy of the largest baseline; an offset with its number."""
         name = max(BASELINES, key=self.baseline)
         shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
-        return f"{shown}: {number(self.baseline(name))}"
+        return f"{shown}: {rounded(self.baseline(name))}"
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
@@ -249,7 +249,7 @@ def _of_role(field: Field[Role]) -> Field[_RoleRow]:
 def _confirmed(role: Role) -> str:
     """Score and baseline on the other corpus, marked if the role does not pass there."""
     again = role.confirmed
-    return "" if again is None else f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
+    return "" if again is None else f"{beside(again)}{'' if again.passed else ' no'}"
 
 
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:

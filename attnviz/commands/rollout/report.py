@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import shortened
+from attnviz.models.wording import percent, shortened
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
@@ -68,12 +68,12 @@ def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
 def sink_sentence(result: Rollout) -> str:
     """Sentence on the share of sinks in the rollout; '' if not measurable."""
     last, unit = result.layers[-1].sink, result.units.name
-    rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
-    if rollout is None or norms is None or uniform is None:
+    if last["rollout"] is None:
         return ""
+    rollout, norms, uniform = (percent(last[name]) for name in ("rollout", "norm_rollout", "uniform_rollout"))
     return (
-        f"Sinks ({result.sinks}) hold {rollout:.0%} of the rollout of all other {unit}s, {norms:.0%} by norms; "
-        f"{uniform:.0%} if attention were uniform."
+        f"Sinks ({result.sinks}) hold {rollout} of the rollout of all other {unit}s, {norms} by norms; "
+        f"{uniform} if attention were uniform."
     )
 
 

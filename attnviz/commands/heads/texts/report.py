@@ -14,7 +14,7 @@ from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
@@ -81,7 +81,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
         Field("Head", lambda head: head.id, left=True),
         Field("Label", lambda head: visible(head.label), left=True, least=9),
         Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
-        Field("Score", lambda head: number(head.score.mean)),
+        Field("Score", lambda head: rounded(head.score.mean)),
         Field("Range", lambda head: _range(head.score), optional=1),
     ]
     for name in _LISTED:
@@ -99,7 +99,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
 
 def _mean_and_sd(head: HeadSpread, name: str) -> str:
     spread = head.statistics[name]
-    return number(spread.mean) if spread.sd is None else f"{number(spread.mean)} ± {number(spread.sd)}"
+    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
 
 
 def _range(spread: Spread) -> str:
