@@ -43,8 +43,10 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
 
 
-def rounded(value: float, digits: int = 2) -> str:
-    """A number with ``digits`` decimals and a true minus sign, none before 0: ``0.31``, ``−0.08``, ``0.00``."""
+def rounded(value: float | None, digits: int = 2) -> str:
+    """A number with ``digits`` decimals and a true minus sign, none before 0: ``0.31``, ``−0.08``; a dash for None."""
+    if value is None:
+        return "–"
     text = f"{value:.{digits}f}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 

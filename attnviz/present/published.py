@@ -12,7 +12,7 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
 if TYPE_CHECKING:
-    from attnviz.judge.roles import Role
+    from attnviz.judge.roles import Confirmation, Role
     from attnviz.profiles.store import StoredRole
 
 ARROWS = {
@@ -31,6 +31,11 @@ def role_name(role: str, direction: str | None) -> str:
 def role_numbers(role: "Role | StoredRole") -> str:
     """``score 0.52, baseline 0.31, n = 1,234`` of a role over a corpus."""
     return f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+
+
+def beside(judged: "Role | StoredRole | Confirmation | None") -> str:
+    """``0.52 (0.31)``, score and baseline; a dash for None."""
+    return "–" if judged is None else f"{rounded(judged.score)} ({rounded(judged.baseline)})"
 
 
 def published_table(published: Sequence[PublishedHead]) -> Group:

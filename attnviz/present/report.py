@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.errors import UsageError
 from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
+from attnviz.present.fields import Field, csv_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def _none(*_: Any) -> tuple[str, ...]:
-    """No further columns, no messages."""
+def _none(*_: Any) -> tuple[Any, ...]:
+    """No rows, no further columns, no messages."""
     return ()
 
 
@@ -34,10 +35,10 @@ class CommandSpec(Generic[R]):
 
     Attributes:
         content: the JSON document but for its version and its list of figures; what was not measured is None.
-        columns: of the CSV file.
-        more_columns: of the CSV file for some documents only, after the others.
-        rows: of the CSV file, from the document; values of other names are left out.
         tables: what the terminal shows, for a width in columns.
+        fields: of the entries that the CSV file has rows of.
+        entries: the key of the document with these entries, or from the document to them.
+        columns, rows, more_columns: of the CSV file, where there are no fields; more columns of some documents only.
         views: its figures, in the order of its documentation.
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table.
@@ -49,9 +50,11 @@ class CommandSpec(Generic[R]):
     """
 
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
-    columns: tuple[str, ...]
-    rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
     tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
+    fields: tuple[Field[Any], ...] = ()
+    entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
+    columns: tuple[str, ...] = ()
+    rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = _none
     views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
@@ -67,6 +70,13 @@ class CommandSpec(Generic[R]):
         if choices.top is not None:
             return choices
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
+
+    def csv(self, content: dict[str, Any]) -> str:
+        """The CSV file of a document."""
+        if not self.fields:
+            return csv_text((*self.columns, *self.more_columns(content)), self.rows(content))
+        entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
+        return csv_of(self.fields, entries, "target" in content)
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ def layout_of(command: str) -> FileLayout:
     return FileLayout(
         manifest=f"{name}.json",
         table=f"{name}.csv",
-        table_text=lambda content: csv_text((*spec.columns, *spec.more_columns(content)), spec.rows(content)),
+        table_text=spec.csv,
         others=re.compile("|".join([*pictures, *others])),
         same=spec.same,
         folders=tuple(view.stems.partition("/")[0] for view in views if "/" in view.stems),

@@ -1,11 +1,11 @@
-"""Tables for the terminal, made of columns as data."""
+"""Tables for the terminal, made of fields."""
 
 import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -16,43 +16,15 @@ from rich.text import Text
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted, rounded, visible
+from attnviz.present.fields import Field, Row
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.trace.checks import Verification
 
 
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True)
-class Column(Generic[Row]):
-    """A column of a table, as data.
-
-    Attributes:
-        title: what it holds; on a narrow terminal it wraps between words.
-        value: from a row to a text, or to a number or None, which :func:`cell` writes.
-        unit: of the values, below the title in brackets.
-        left: whether it is left-aligned, as texts are.
-        least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
-        fit: writes a row within a number of columns of the terminal; by default the text is cut at its end.
-        fold: whether a long text wraps instead of being cut.
-        optional: on a narrow terminal, columns of the largest number are left out first; None for one that stays.
-    """
-
-    title: str
-    value: Callable[[Row], object]
-    unit: str = ""
-    left: bool = False
-    least: int | None = None
-    fit: Callable[[Row, int], object] | None = None
-    fold: bool = False
-    optional: int | None = None
-
-    @property
-    def header(self) -> str:
-        """Title and unit, a line each."""
-        return f"{self.title}\n({self.unit})" if self.unit else self.title
+Column = Field
+number = rounded
 
 
 @dataclass(frozen=True)
@@ -108,7 +80,7 @@ def column_table(
     baselines; where ``sections`` of a row changes, an empty line stands between two rows.
     """
     listed = list(rows)
-    laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
+    laid = [_Laid(column, [cell(column.write(column.of(row))) for row in listed]) for column in columns]
     if last:
         laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
     laid, widths, wide = _fitted(laid, width)
@@ -168,7 +140,7 @@ def cell(value: object) -> Text:
     """
     if isinstance(value, Text):
         return value
-    text = number(value) if value is None or isinstance(value, float) else str(value)
+    text = rounded(value) if value is None or isinstance(value, float) else str(value)
     return Text(text if text.replace("\n", "").isprintable() else visible(text))
 
 
@@ -280,8 +252,3 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
 def error(value: float) -> str:
     """A rounding error with two digits."""
     return f"{value:.1e}" if value else "0 (bit for bit)"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number of decimals; a dash for None."""
-    return "–" if value is None else rounded(value, digits)

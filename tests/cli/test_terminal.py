@@ -73,7 +73,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
     head: Any = SimpleNamespace(shown="local", role=role)
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
-    assert told.endswith(" 0.00, baseline 0.00")
+    assert told.endswith(" score 0.00, baseline 0.00, n = 9")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
 
 

@@ -1,5 +1,7 @@
 """What an ablation says, from its numbers: verdicts by stated thresholds, sentences, tables and documents."""
 
+import csv
+import io
 import json
 import re
 from dataclasses import replace
@@ -243,15 +245,11 @@ def test_the_document(made_up: Ablation) -> None:
     assert content["curve"]["points"][1]["loss"]["random_order"]["value"] == 2.0
     assert content["compensation"] == {"text": compensation_text(made_up), "removable": 3}
     assert (content["gradient"]["of"], set(content["gradient"]["spearman"])) == ("next-token loss", {"loss", "kl"})
-    rows: list[dict[str, Any]] = list(SPEC.rows(content))
+    rows = list(csv.DictReader(io.StringIO(SPEC.csv(content))))
     assert len(rows) == 12
     assert [rows[0][name] for name in ("loss", "loss_low", "loss_high", "cosine", "l2_low")] == [
-        0.5,
-        0.4,
-        0.6,
-        None,
-        None,
-    ]
+        "0.5", "0.4", "0.6", "", "",
+    ]  # fmt: skip
 
 
 def test_what_was_not_measured_is_null() -> None:

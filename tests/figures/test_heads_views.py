@@ -105,7 +105,7 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
     assert plan.title == alone.title == "L0H1  broad?"
-    role = "over the corpus: nsubj dep→head 0.70 (baseline 0.40, n = 200)"
+    role = "over the corpus nsubj dep→head, score 0.70, baseline 0.40, n = 200"
     assert plan.evidence == f"{alone.evidence} · {role}"
     assert plan.caption.endswith(f"; {role}, measured on a.conllu, 1,234 texts; b.tsv, 7 texts.")
     assert "; label on this text: broad? (" in plan.caption

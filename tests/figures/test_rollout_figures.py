@@ -11,6 +11,7 @@ from attnviz.commands.rollout.report import chosen, sink_sentence, spread_senten
 from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
+from attnviz.models.wording import percent
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import HOSTILE, pixels_of, texts_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -140,7 +141,9 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
     assert "rows have much in common" in spread(0.3)
     assert spread(0.6).startswith("After layer 2 rows still differ (mean distance between two rows, 0 to 1: 0.6")
     assert spread(None) == ""
-    assert sink_sentence(result).startswith(f"Sinks (special tokens) hold {last.sink['rollout']:.0%} of the rollout")
+    assert sink_sentence(result).startswith(
+        f"Sinks (special tokens) hold {percent(last.sink['rollout'])} of the rollout"
+    )
     assert sink_sentence(every_flow).startswith("Sinks (the first token) hold")
 
 

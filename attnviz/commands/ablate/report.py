@@ -23,11 +23,12 @@ from attnviz.commands.ablate.wording import (
     what_is_measured,
 )
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, unisolated, visible
+from attnviz.models.wording import counted, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
+from attnviz.present.tables import column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _WIDE, _ROOM = 100, 80
@@ -59,10 +60,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [
-            {"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank}
-            | stack_entry(head.id.layer)
-            | {name: head.damage.get(name) for name in METRICS}
-            | {"gradient": head.gradient, "gradient_normalised": head.gradient_normalised}
+            entry(_FIELDS, head)
             | {"methods": dict(zip(result.methods, filter(None, (head.damage, head.second)), strict=False))}
             for head in result.heads
         ],
@@ -118,15 +116,20 @@ def _curve_entry(result: Ablation) -> dict[str, Any] | None:
     return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
 
 
-def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row per head; None where nothing was measured."""
-    for head in content["heads"]:
-        row = dict(head)
-        for name in METRICS:
-            estimate = head[name] or {"value": None, "interval": None}
-            low, high = estimate["interval"] or (None, None)
-            row |= {name: estimate["value"], f"{name}_low": low, f"{name}_high": high}
-        yield row
+_FIELDS: tuple[Field[HeadEffect], ...] = (
+    *HEAD,
+    Field("Rank", name="rank"),
+    *(
+        Field[HeadEffect](
+            value=lambda head, name=name: head.damage.get(name),  # type: ignore[misc]
+            name=name,
+            csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
+        )
+        for name in METRICS
+    ),
+    Field("Gradient", name="gradient", write=lambda gradient: amount(gradient or 0.0)),
+    Field("in its\nlayer", name="gradient_normalised"),
+)
 
 
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -149,19 +152,18 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
 
 def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: bool) -> list[Any]:
     """A column of estimates and, if there are any, one of their intervals."""
-    values = Column[Any](title, lambda row: amount(of(row).value), unit)
-    return [values, Column[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
+    values = Field[Any](title, lambda row: amount(of(row).value), unit)
+    return [values, Field[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
 
 
 def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
     heads, n = result.heads[:top], len(result.heads)
-    columns = [Column[HeadEffect]("Rank", lambda head: head.rank), Column("Head", lambda head: head.id, left=True)]
+    columns = named(_FIELDS, "rank", "id")
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options.gradient:
-        columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
-        columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
+        columns += named(_FIELDS, "gradient", "gradient_normalised")
     title = f"Heads removed one at a time ({listed_of(len(heads), n)}, the one that matters most first)"
     return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
@@ -169,12 +171,12 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
     """Table of sets: a line per method, and the verdict of both."""
     metric = result.metrics[0]
-    columns: list[Column[_SetLine]] = [
-        Column("Set", lambda line: line.name, left=True),
-        Column("Method", lambda line: line.method, left=True),
-        Column("Together", lambda line: amount(line.effect.damage[metric.name].value)),
-        Column("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
-        Column("Ratio", lambda line: line.effect.ratio(metric.name)),
+    columns: list[Field[_SetLine]] = [
+        Field("Set", lambda line: line.name, left=True),
+        Field("Method", lambda line: line.method, left=True),
+        Field("Together", lambda line: amount(line.effect.damage[metric.name].value)),
+        Field("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
+        Field("Ratio", lambda line: line.effect.ratio(metric.name)),
         *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", intervals),
     ]
     if width < _WIDE:
@@ -182,7 +184,7 @@ def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
     if result.together is not None:
         del columns[0]
     if result.has_intervals:
-        columns.append(Column("Verdict", lambda line: line.verdict, left=True))
+        columns.append(Field("Verdict", lambda line: line.verdict, left=True))
     which = "Heads" if result.together is None else "Selected heads"
     title = f"{which} removed together ({metric.title}, {metric.unit})"
     return column_table(title, columns, _set_lines(result), width=width)
@@ -206,11 +208,11 @@ def _set_lines(result: Ablation) -> Iterator[_SetLine]:
 
 def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int, intervals: bool) -> Table:
     metric = result.metrics[0]
-    columns: list[Column[CurvePoint]] = [
-        Column("Heads", lambda point: point.removed),
+    columns: list[Field[CurvePoint]] = [
+        Field("Heads", lambda point: point.removed),
         *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", intervals),
-        Column("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
-        Column("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
+        Field("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
+        Field("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
     ]
     return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points, width=width)
 
@@ -220,7 +222,7 @@ def _notes(result: Ablation) -> Iterator[str]:
         loss = loss_words(result, "a random projection of the final states")
         known, projected = result.rank_correlations, f"; L is {loss}" if result.kind in (STATES, CLASS) else ""
         zero = first_order(result) and f"; {first_order(result)}"
-        correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)
+        correlations = ", ".join(f"{metric.title} {rounded(known[metric.name])}" for metric in result.metrics)
         yield (
             "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
             f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."
@@ -243,12 +245,8 @@ def _notes(result: Ablation) -> Iterator[str]:
 
 SPEC = CommandSpec[Ablation](
     content=lambda result, choices: _plain(_content(result, choices)),
-    columns=(
-        "id", "layer", "head", "rank", *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),
-        "gradient", "gradient_normalised",
-    ),
-    rows=_rows,
     tables=_tables,
+    fields=_FIELDS,
     views=(
         View("heads", "the most important heads, with intervals", stems="ablate-heads"),
         View("map", "every head's effect", stems="ablate-map"),

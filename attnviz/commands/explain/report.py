@@ -2,8 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,23 +16,30 @@ from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, unisolated, visible
 from attnviz.present.documents import model_entry, tokens_entry
+from attnviz.present.fields import Field, entry, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, error, notes
+from attnviz.present.tables import column_table, error, notes
 from attnviz.present.view import View, ViewOptions
 from attnviz.trace.checks import Verification
 
-_COLUMNS = (
+_FIELDS = plain(
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
     "tolerance",
 )  # fmt: skip
-_LAYER_KEYS = ("layer", "stages_compared", "worst_stage", "worst_error", "output_error")
-_LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
-    Column("Layer", lambda end: end.layer),
-    Column("Steps\ncompared", lambda end: end.compared),
-    Column("Least close step", lambda end: end.worst.replace("_", " "), left=True, least=8),
-    Column("its error", lambda end: error(end.worst_error), "of largest"),
-    Column("Output error", lambda end: error(end.output_error), "of largest"),
-)
+_LAYER_FIELDS: tuple[Field[LayerEnd], ...] = (
+    Field("Layer", name="layer"),
+    Field("Steps\ncompared", lambda end: end.compared, name="stages_compared"),
+    Field(
+        "Least close step",
+        lambda end: end.worst,
+        name="worst_stage",
+        write=lambda name: name.replace("_", " "),
+        left=True,
+        least=8,
+    ),
+    Field("its error", name="worst_error", unit="of largest", write=error),
+    Field("Output error", name="output_error", unit="of largest", write=error),
+)  # fmt: skip
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "stages_compared": len(checks),
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
-            "layers": result.layers and [dict(zip(_LAYER_KEYS, astuple(end), strict=True)) for end in result.layers],
+            "layers": result.layers and [entry(_LAYER_FIELDS, end) for end in result.layers],
         },
         "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": result.positions and _positions(result.positions),
@@ -72,18 +78,14 @@ def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
 
 
 def _positions(shares: PositionShares) -> dict[str, Any]:
-    def entry(share: ScoreShares) -> dict[str, Any]:
+    def parts(share: ScoreShares) -> dict[str, Any]:
         return {**share.groups, "terms": share.terms, "spread": share.spread}
 
     return {
         **{key: getattr(shares, key) for key in ("error", "scale", "tolerance")},
-        "layer": entry(shares.layer),
-        "heads": [{"id": f"L0H{head}", **entry(share)} for head, share in enumerate(shares.heads)],
+        "layer": parts(shares.layer),
+        "heads": [{"id": f"L0H{head}", **parts(share)} for head, share in enumerate(shares.heads)],
     }
-
-
-def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    return ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"])
 
 
 def _tensors(result: Explanation, _: ViewOptions) -> bytes:
@@ -98,7 +100,7 @@ def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[Rendera
     yield _walk_through(result, width)
     if result.layers is not None:
         title = "Every layer, each from what the model's layer before it gave"
-        yield column_table(title, _LAYER_COLUMNS, result.layers, width=width)
+        yield column_table(title, _LAYER_FIELDS, result.layers, width=width)
     if result.positions is None:
         why = "for the first layer only (--layer 0), because the embeddings enter there"
         if not embeds_positions(result.checkpoint):
@@ -159,13 +161,13 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
 
 def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     """Table of content and position in the scores of the first layer, a row per head, with a note."""
-    columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
+    columns = [Field[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):
         of = lambda row, name=name: row[1].groups[name]  # noqa: E731
-        columns.append(Column("Common" if name == "constant" else name.capitalize(), of))
-    columns.append(Column("Spread", lambda row: row[1].spread, "scores"))
+        columns.append(Field("Common" if name == "constant" else name.capitalize(), of))
+    columns.append(Field("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
-    last = [column.value(("all heads", shares.layer)) for column in columns]
+    last = [column.of(("all heads", shares.layer)) for column in columns]
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
     segment = " Segment: through the token types." if shares.segments else ""
     yield notes(
@@ -185,9 +187,9 @@ _POSITIONS = (
 
 SPEC: CommandSpec[Explanation] = CommandSpec(
     content=_content,
-    columns=_COLUMNS,
-    rows=_rows,
     tables=_tables,
+    fields=_FIELDS,
+    entries=lambda content: ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"]),
     views=(View("path", _PATH, stems="explain"), View("positions", _POSITIONS)),
     tensors=("stages.safetensors", _tensors),
 )

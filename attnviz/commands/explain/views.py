@@ -233,7 +233,7 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, style: Style, vector: bool = 
         text, colour = f"{value:.2f}", ink
         if column < columns - 1:
             known = bool(np.isfinite(value))
-            text = rounded(value) if known else "–"
+            text = rounded(value if known else None)
             colour = contrasting_ink(colours(_NORM(value))) if known else style.greys.muted
         ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
                 ha="center", va="center_baseline", parse_math=False)  # fmt: skip

@@ -12,34 +12,14 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
+from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.figure_context import capital, sentence
+from attnviz.present.statistics import STATISTICS
 from attnviz.present.view import Drawing, ViewOptions
 
 _DECADES = 2
-_SHARE = "share of the attention on content that lands on"
-_CONTENT = "without sinks, rows renormalised"
-_AFTER = "mean attention of the {unit}s with a copy before them to"
-
-_MEANINGS = {
-    "entropy": ("entropy", "mean entropy of the rows", "nats"),
-    "entropy_non_sink": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
-    "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
-    "distance_non_sink": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
-    "confidence": ("confidence", "mean of each row’s largest weight", ""),
-    "confidence_non_sink": ("confidence on content", f"mean of each row’s largest weight, {_CONTENT}", ""),
-    DIAGONALITY: (DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", ""),
-    "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
-    **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
-    **{
-        ON_REPEATS[spec.statistic]: (f"{spec.name} where a token repeats", f"{_AFTER} {spec.target}", "")
-        for spec in PATTERNS
-        if spec.on_repeats
-    },
-}
-"""Title, meaning and unit of statistics; shares, 0-1, have no unit."""
 
 
 def statistic_named(name: str) -> str:
@@ -122,7 +102,7 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
         "window": window,
         "far": far,
     }
-    name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
+    name, reading, of = (part.format(**words) for part in STATISTICS[statistic][:3])
     return name, reading, of
 
 

@@ -20,6 +20,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, short_float
 from attnviz.present.figure_context import capital, sentence
+from attnviz.present.published import role_numbers
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
@@ -125,9 +126,6 @@ def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, A
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     family, role = family_of_label(head.label), head.role
-    over_corpus = ""
-    if role is not None:
-        over_corpus = f"{role_text(analysis, head)} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
     return {
         "id": str(head.id),
         "row": int(head.id.layer),
@@ -136,7 +134,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
         "short": visible(shorter(head.label)) + head.mark,
         "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
         "evidence": evidence(head),
-        "role": over_corpus,
+        "role": f"{role_text(analysis, head)}, {role_numbers(role)}" if role else "",
     }
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.summary import label_entry, summary_entry
-from attnviz.commands.heads.tables import head_tables
+from attnviz.commands.heads.summary import summary_entry
+from attnviz.commands.heads.tables import FIELDS, head_tables
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import SHARES
@@ -20,15 +20,10 @@ from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import quoted
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.fields import entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.published import published_entries
-
-_MEASURED = ("entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink", *SHARES)
-_SCALARS = (
-    "id", "layer", "head", "entropy", "entropy_uniform", *_MEASURED, "label", "label_score", "label_baseline",
-    "label_error_reduction", "label_n", "label_certain", "role", "role_score", "role_baseline",
-)  # fmt: skip
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -70,21 +65,15 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     context = analysis.context_of(head.id.layer)
-    return {
-        "id": str(head.id),
-        "layer": head.id.layer,
-        **stack_entry(head.id.layer),
-        "head": head.id.head,
-        "entropy": head.statistics["entropy"],
-        "entropy_uniform": context.uniform["entropy"],
-        **{name: head.statistics[name] for name in _MEASURED},
-        **_between_entry(head, analysis),
-        "baseline": {name: context.baselines[name] for name in SHARES},
-        "patterns": [_verdict(verdict) for verdict in head.patterns],
-        **label_entry(head),
-        "role": _role_entry(head, analysis),
-        "profile": None if head.profile is None else [asdict(role) for role in head.profile.roles],
-    }
+    return entry(
+        FIELDS,
+        head,
+        entropy_uniform=context.uniform["entropy"],
+        diagonality_baseline=analysis.context.uniform[DIAGONALITY],
+        baseline={name: context.baselines[name] for name in SHARES},
+        patterns=[_verdict(verdict) for verdict in head.patterns],
+        role=_role_entry(head, analysis),
+    )
 
 
 def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None:
@@ -93,12 +82,6 @@ def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None
         return None
     numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
     return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
-
-
-def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for head in document["heads"]:
-        role = head["role"] or dict.fromkeys(("name", "score", "baseline"))
-        yield {**head, "role": role["name"], "role_score": role["score"], "role_baseline": role["baseline"]}
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
@@ -162,17 +145,6 @@ def _text_tokens(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**entry, "generated": position >= written.first} for position, entry in enumerate(entries)]
 
 
-def _between_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    """Fields of cross-attention, of an encoder-decoder; else empty."""
-    if analysis.target is None:
-        return {}
-    return {
-        "diagonality": head.statistics.get(DIAGONALITY),
-        "diagonality_baseline": analysis.context.uniform[DIAGONALITY],
-        "alignment": list(head.alignment) or None,
-    }
-
-
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
     """Entry of a head's relation, pair by pair, by positions (tokens, or words)."""
     ends = ((pair.query, pair.key, pair.guess) for pair in relation.pairs)
@@ -217,9 +189,8 @@ _HEAD = r"[LEDX]\d+H\d+"  # the name of a head's file
 
 SPEC = CommandSpec(
     content=_content,
-    columns=_SCALARS,
-    rows=_rows,
     tables=head_tables,
+    fields=FIELDS,
     views=(
         View("overview", "every head of every layer in one picture"),
         View("heads", "one heatmap per head: row = query (attends from), column = key (attended to)", f"heads/{_HEAD}"),
@@ -245,7 +216,6 @@ SPEC = CommandSpec(
         page_view("heads", "every head to hover over, click and compare, in one HTML file"),
     ),
     same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
-    more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
 )  # fmt: skip

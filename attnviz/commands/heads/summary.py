@@ -13,10 +13,11 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import ENOUGH, LEAST_N
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, visible
 from attnviz.present.documents import stack_entry
-from attnviz.present.published import role_name
-from attnviz.present.tables import Column, column_table
+from attnviz.present.fields import Field, entry, named
+from attnviz.present.published import role_name, role_numbers
+from attnviz.present.tables import column_table
 from attnviz.profiles.parts import SYNTACTIC
 
 KINDS = {
@@ -50,13 +51,14 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
     return next((form for form in forms if len(form) <= room), forms[-1])
 
 
+def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
+    """The role over the corpus with its numbers, or ''."""
+    return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
+
+
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
-    """The label, and the role over the corpus with its numbers if there is one, for captions."""
-    label, role = head.shown, head.role
-    if role is None:
-        return label
-    numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
-    return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
+    """The label, and the role over the corpus if there is one, for captions."""
+    return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
@@ -77,22 +79,8 @@ def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
     return {
         "heads": len(heads),
         "labels": dict(Counter(head.label for head in heads).most_common()),
-        "best": best and {"id": str(best.id), "see": f"--select {best.id}", **label_entry(best)},
+        "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
     }
-
-
-def label_entry(head: HeadFindings) -> dict[str, Any]:
-    """The label of a head and its verdict, for JSON and CSV; None for what is unknown."""
-    label = head.labelled
-    score, baseline = (None, None) if label.verdict is None else label.verdict.judged
-    numbers = {
-        "score": score,
-        "baseline": baseline,
-        "error_reduction": label.error_reduction,
-        "n": label.n,
-        "certain": label.certain,
-    }
-    return {"label": head.label, **{f"label_{name}": value for name, value in numbers.items()}}
 
 
 def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int) -> Iterator[RenderableType]:
@@ -105,9 +93,9 @@ def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int
     few = f"\nThe text has {counted(n, f'content {analysis.units.name}')}; below {ENOUGH} labels are indications (?)."
     yield Text(_sentence(heads) + few * (n < ENOUGH))
     present = [kind for kind in KINDS if any(kind_of(head) == kind for head in heads)]
-    columns: list[Column[_OfLayer]] = [Column("Layer", lambda row: row[0])]
-    columns += [Column("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
-    columns += [Column(kind, partial(_count, kind=kind), unit=KINDS[kind]) for kind in present]
+    columns: list[Field[_OfLayer]] = [Field("Layer", lambda row: row[0])]
+    columns += [Field("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
+    columns += [Field(kind, partial(_count, kind=kind), unit=KINDS[kind]) for kind in present]
     yield column_table("Labels by layer (one letter per head)", columns, _layers(heads), width=width)
     best = [each for kind in present if (each := _best([head for head in heads if kind_of(head) == kind]))]
     if best:
@@ -148,17 +136,28 @@ def _best(heads: Sequence[HeadFindings]) -> HeadFindings | None:
     return ranked[0][0] if ranked else None
 
 
-LABEL_NUMBERS: list[Column[HeadFindings]] = [
-    Column("Score", lambda head: label_entry(head)["label_score"]),
-    Column("Baseline", lambda head: label_entry(head)["label_baseline"]),
-    Column("n", lambda head: head.labelled.n),
-]
-"""Fields of the verdict behind a label."""
+def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
+    """Score and baseline of the verdict behind the label."""
+    verdict = head.labelled.verdict
+    return (None, None) if verdict is None else verdict.judged
 
-_BEST: list[Column[HeadFindings]] = [
-    Column("Kind", kind_of, left=True),
-    Column("Head", lambda head: head.id, left=True),
-    Column("Label", lambda head: head.shown, left=True, least=8),
+
+LABEL: tuple[Field[HeadFindings], ...] = (
+    Field(name="label"),
+    Field("Score", lambda head: _judged(head)[0], name="label_score"),
+    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline"),
+    Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
+    Field("n", lambda head: head.labelled.n, name="label_n"),
+    Field(value=lambda head: head.labelled.certain, name="label_certain"),
+)
+"""The label of a head and the verdict behind it; None for what is unknown."""
+
+LABEL_NUMBERS = named(LABEL, "label_score", "label_baseline", "label_n")
+
+_BEST: list[Field[HeadFindings]] = [
+    Field("Kind", kind_of, left=True),
+    Field("Head", lambda head: head.id, left=True),
+    Field("Label", lambda head: head.shown, left=True, least=8),
     *LABEL_NUMBERS,
-    Column("To see it, add", lambda head: f"--select {head.id}", left=True),
+    Field("To see it, add", lambda head: f"--select {head.id}", left=True),
 ]

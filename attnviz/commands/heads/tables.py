@@ -1,6 +1,7 @@
 """The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 
@@ -11,16 +12,17 @@ from rich.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, shorter
 from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import LABEL_NUMBERS, role_text, summary_tables
+from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, role_text, summary_tables
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS
+from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES
 from attnviz.measures.statistics import DIAGONALITY
-from attnviz.models.wording import counted, quoted, shortened, visible
+from attnviz.models.wording import counted, quoted, rounded, shortened, visible
+from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, published_table, role_name
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, titled, verification_line
+from attnviz.present.published import ARROWS, beside, published_table, role_name
+from attnviz.present.statistics import statistic_field
+from attnviz.present.tables import column_table, left_out, listed_of, notes, titled, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.store import StoredRole
 
 _STRONGEST, _RELATIONS = 5, 8
 
@@ -28,21 +30,31 @@ _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
 
-_OF_ALL_HEADS = [
-    ("Sink", "sink", "", 2),
-    ("Entropy", "entropy", "nats", 3),
-    ("Conf", "confidence", "", 6),
-    ("Conf, content", "confidence_non_sink", "", 4),
-]
-"""Title, statistic, unit, and order of leaving out on a narrow terminal, the largest first."""
+_MEASURED = ("entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink", *SHARES)
 
-_BETWEEN_TEXTS = [("Diagonal", DIAGONALITY, "", 1), *_OF_ALL_HEADS]
-_OF_ONE_TEXT = [
-    *_OF_ALL_HEADS,
-    ("Distance", "distance", "{}s", 7),
-    ("Distance, content", "distance_non_sink", "{}s", 5),
-    *((spec.column, spec.statistic, "", 8 + at) for at, spec in enumerate(spec for spec in PATTERNS if spec.column)),
-]
+
+def _statistic(name: str) -> Field[HeadFindings]:
+    return statistic_field(name, lambda head: head.statistics.get(name))
+
+
+FIELDS: tuple[Field[HeadFindings], ...] = (
+    *HEAD,
+    _statistic("entropy"),
+    Field(name="entropy_uniform"),
+    *map(_statistic, _MEASURED),
+    replace(_statistic(DIAGONALITY), of_stacks=True),
+    Field(name="diagonality_baseline", of_stacks=True, csv={}),
+    Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
+    Field(name="baseline", csv={}),
+    Field(name="patterns", csv={}),
+    *LABEL,
+    Field(name="role", csv={"role": ("name",), "role_score": ("score",), "role_baseline": ("baseline",)}),
+    Field(value=lambda head: head.profile and [asdict(role) for role in head.profile.roles], name="profile", csv={}),
+)
+"""The fields of a head."""
+
+_OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
+_OF_ONE_TEXT = (*_OF_ALL_HEADS, "distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column))
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -78,27 +90,22 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     """Table of labels, roles and statistics, the clearest heads first; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
-    columns: list[Column[HeadFindings]] = [
-        Column("Head", lambda head: head.id, left=True),
-        Column("Label", _label, left=True, least=9, fit=_label),
+    columns: list[Field[HeadFindings]] = [
+        Field("Head", lambda head: head.id, left=True),
+        Field("Label", _label, left=True, least=9, fit=_label),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
         role = partial(role_text, analysis)
-        columns.append(Column("Role over corpus", role, left=True, least=20, fit=role))
-        columns.append(Column("its score (baseline)", lambda head: _score(head.role), optional=1))
+        columns.append(Field("Role over corpus", role, left=True, least=20, fit=role))
+        columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    for title, name, unit, optional in _OF_ONE_TEXT if context.source is None else _BETWEEN_TEXTS:
-        of = unit.format(analysis.units.name)
-        columns.append(Column(title, partial(_statistic, name=name), of, optional=optional))
-        last.append(uniform.get(name, ""))
+    for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
+        columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
+        last.append(uniform.get(field.name, ""))
     title = f"Heads ({listed_of(len(listed), total)}, clearest pattern first)"
     caption = left_out(len(listed), total, "head", "heads.csv")
     return column_table(title, columns, listed, width=width, last=last, caption=caption)
-
-
-def _statistic(head: HeadFindings, name: str) -> float | None:
-    return head.statistics[name]
 
 
 def _label(head: HeadFindings, room: int = 99) -> Text:
@@ -111,9 +118,9 @@ def _label(head: HeadFindings, room: int = 99) -> Text:
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
     """Table of a stored profile: the roles that each head passes, score beside baseline."""
-    columns: list[Column[HeadFindings]] = [
-        Column("Head", lambda head: head.id, left=True),
-        Column("Roles", _roles, left=True, least=9, fit=_roles),
+    columns: list[Field[HeadFindings]] = [
+        Field("Head", lambda head: head.id, left=True),
+        Field("Roles", _roles, left=True, least=9, fit=_roles),
     ]
     return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
 
@@ -122,14 +129,10 @@ def _roles(head: HeadFindings, room: int = 999) -> str:
     """The roles that fit, at least one, and the number of others."""
     if head.profile is None or not head.profile.roles:
         return "none"
-    names = [f"{role_name(role.role, role.direction)} {_score(role)}" for role in head.profile.roles]
+    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.profile.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
-
-
-def _score(role: StoredRole | None) -> str:
-    return "–" if role is None else f"{number(role.score)} ({number(role.baseline)})"
 
 
 def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
@@ -201,21 +204,21 @@ def _passing(row: _Pattern) -> str:
     return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= LEAST_N else "–"
 
 
-_PATTERN_COLUMNS: list[Column[_Pattern]] = [
-    Column("Pattern", _pattern, left=True, least=12),
-    Column("Strongest heads", _strongest, left=True, least=16, fit=_strongest),
-    Column("Baseline", lambda row: row[0].baseline),
-    Column(
+_PATTERN_COLUMNS: list[Field[_Pattern]] = [
+    Field("Pattern", _pattern, left=True, least=12),
+    Field("Strongest heads", _strongest, left=True, least=16, fit=_strongest),
+    Field("Baseline", lambda row: row[0].baseline),
+    Field(
         "which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), left=True, optional=1
     ),
-    Column("n", lambda row: row[0].n),
-    Column("Pass", _passing),
+    Field("n", lambda row: row[0].n),
+    Field("Pass", _passing),
 ]
 
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+    return rounded(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -228,11 +231,11 @@ def _relation_table(analysis: Analysis, choices: ViewOptions, width: int) -> Ite
         )
 
 
-_RELATION_COLUMNS: list[Column[HeadRelation]] = [
-    Column("Head", lambda each: each.head.id, left=True),
-    Column("Relation", lambda each: each.arrow, left=True),
-    Column("Found", lambda each: each.found),
-    Column("n", lambda each: len(each.pairs)),
+_RELATION_COLUMNS: list[Field[HeadRelation]] = [
+    Field("Head", lambda each: each.head.id, left=True),
+    Field("Relation", lambda each: each.arrow, left=True),
+    Field("Found", lambda each: each.found),
+    Field("n", lambda each: len(each.pairs)),
 ]
 
 

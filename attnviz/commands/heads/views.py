@@ -15,6 +15,7 @@ from attnviz.commands.heads.pair_view import PAIR, labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
+from attnviz.commands.heads.summary import over_corpus
 from attnviz.commands.heads.text_view import TEXT, scale_end
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -25,12 +26,11 @@ from attnviz.figures.style import FAINTEST, Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, visible
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.store import StoredRole
 
 MOST_HEADS = 12
 """Most heads side by side in a panel; of more, those furthest above their baselines."""
@@ -149,8 +149,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     )
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = largest(values), head.shown
-        on_text, over = evidence(head), "" if head.role is None else _over_corpus(head.role)
-        findings = " · ".join(part for part in (on_text, over) if part)
+        on_text, over = evidence(head), over_corpus(analysis, head)
+        findings = " · ".join(filter(None, (on_text, over)))
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
@@ -197,12 +197,6 @@ def _scale(style: Style, own: str) -> str:
         "log": f"logarithmic from {FAINTEST:g} or less to 1, the same for every head",
     }
     return f"colour = attention weight, {colours[style.scale]}"
-
-
-def _over_corpus(role: StoredRole) -> str:
-    """The role over the corpus with score and baseline."""
-    name = role_name(role.role, role.direction)
-    return f"over the corpus: {name} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:

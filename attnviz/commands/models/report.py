@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.configurations import PAPERS, Configuration
-from attnviz.models.wording import visible
+from attnviz.models.wording import percent, visible
 from attnviz.present.documents import csv_text
+from attnviz.present.fields import Field
 from attnviz.present.report import FileLayout
-from attnviz.present.tables import Column, column_table, notes, spaced
+from attnviz.present.tables import column_table, notes, spaced
 
 _SIZES = {
     "Layers": "n_layers",
@@ -47,16 +48,16 @@ LAYOUT = FileLayout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
     """Table with a row per model; if wide also the paper's count, the share in attention and the size in float32."""
     wide = width >= _WIDE
-    columns: list[Column[Configuration]] = [
-        Column("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
-        *(Column(title, partial(_size, name=name), optional=_GOES.get(name)) for title, name in _SIZES.items()),
-        Column("Para-\nmeters", partial(_parameters, wide=wide)),
+    columns: list[Field[Configuration]] = [
+        Field("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
+        *(Field(title, partial(_size, name=name), optional=_GOES.get(name)) for title, name in _SIZES.items()),
+        Field("Para-\nmeters", partial(_parameters, wide=wide)),
     ]
     if wide:
-        columns.append(Column("In the\npaper", lambda model: _abbreviated(model.stated_parameters)))
-        columns += [Column("In atten-\ntion", _share), Column("float32", lambda model: model.float32_gib, "GiB")]
-    columns.append(Column("Source", _source, left=True, optional=3))
-    columns.append(Column("Level", lambda model: model.level))
+        columns.append(Field("In the\npaper", lambda model: _abbreviated(model.stated_parameters)))
+        columns += [Field("In atten-\ntion", _share), Field("float32", lambda model: model.float32_gib, "GiB")]
+    columns.append(Field("Source", _source, left=True, optional=3))
+    columns.append(Field("Level", lambda model: model.level))
     title = "Models (from configs and papers; no weights were loaded)"
     return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models, wide)])
 
@@ -81,7 +82,7 @@ def _parameters(model: Configuration, wide: bool) -> str:
 
 def _share(model: Configuration) -> str:
     counted, in_attention = model.parameters, model.attention_parameters
-    return f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
+    return percent(in_attention / counted if counted and in_attention is not None else None)
 
 
 def _abbreviated(count: int | None) -> str:
@@ -154,14 +155,14 @@ def families_document(version: str) -> dict[str, Any]:
 def families_report(document: dict[str, Any], width: int) -> RenderableType:
     """Table with a row per family and a column per command."""
     families = document["families"]
-    columns: list[Column[dict[str, Any]]] = [
-        Column("model_type", lambda family: family["architecture"], left=True),
-        Column("Level", lambda family: family["level"]),
+    columns: list[Field[dict[str, Any]]] = [
+        Field("model_type", lambda family: family["architecture"], left=True),
+        Field("Level", lambda family: family["level"]),
     ]
     if width < _EVERY_COMMAND:
-        columns.append(Column("Commands", _commands, left=True, fold=True))
+        columns.append(Field("Commands", _commands, left=True, fold=True))
     else:
-        columns += [Column(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
+        columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     return spaced([column_table(title, columns, families, width=width), notes(*_FAMILY_NOTES)])
 

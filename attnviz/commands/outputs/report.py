@@ -20,16 +20,14 @@ from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, Row, entry, named
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 MOST_BYTES = 4 * 2**30
 """Most bytes of outputs.safetensors, which is made in memory."""
 
-_NUMBERS = (
-    "norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm", "value_norm_of_sinks", "largest",
-)  # fmt: skip
 _PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
 """Tokens listed as promoted and suppressed, and characters of each; least width in columns of the terminal."""
 
@@ -55,8 +53,7 @@ def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
 
 def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
     attribution, verification = result.attribution, result.attention.verification
-    decision = result.decision
-    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    decision, ranks = result.decision, {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(
         verification, lambda check: {"sum_error": result.layers[check.layer].sum_error, **stack_entry(check.layer)}
@@ -74,12 +71,11 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
             {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
         ],
         "heads": [
-            {
-                "id": str(head.id), **head.id._asdict(), **stack_entry(head.id.layer), "rank": ranks[head.id],
-                **{name: getattr(head, name) for name in _NUMBERS},
-                "promotion": attribution and _promotion(attribution.find(head.id)),
-                "decision": decision and decision.heads[head.id],
-            }
+            entry(
+                _FIELDS, head, rank=ranks[head.id],
+                promotion=attribution and _promotion(attribution.find(head.id)),
+                decision=decision and decision.heads[head.id],
+            )
             for head in result.select(choices.select)
         ],
         "attribution": attribution and {
@@ -107,8 +103,25 @@ def _target_entry(result: HeadOutputs) -> dict[str, Any]:
 def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
     if promotion is None:
         return None
-    named = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
-    return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
+    moved = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
+    return {"predicted": promotion.predicted, "actual": promotion.actual, **moved}
+
+
+_FIELDS: tuple[Field[HeadContribution], ...] = (
+    *HEAD,
+    Field(name="rank"),
+    Field("‖o_h‖", name="norm"),
+    Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
+    Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
+    Field("Sink", name="sink", unit="weight", optional=1),
+    Field("Sink", name="sink_by_norm", unit="norm", optional=2),
+    Field("‖f(x)‖", name="value_norm", optional=3),
+    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", optional=4),
+    Field(name="largest"),
+    Field(name="promotion", csv={"predicted": ("predicted",), "actual": ("actual",)}),
+    Field(name="decision"),
+)
+_LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
 
 
 def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
@@ -150,7 +163,8 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
-    yield _first_heads("Heads ({}, the largest share of their layer’s output first)", _COLUMNS, heads, count, width)
+    title = "Heads ({}, the largest share of their layer’s output first)"
+    yield _first_heads(title, named(_FIELDS, *_LISTED), heads, count, width)
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
@@ -186,37 +200,25 @@ def _target_note(result: HeadOutputs) -> str:
     )
 
 
-_COLUMNS: tuple[Column[HeadContribution], ...] = (
-    Column("Head", lambda head: head.id, left=True),
-    Column("Share", lambda head: percent(head.projection_share), "of ‖o‖"),
-    Column("Share", lambda head: percent(head.norm_share), "of Σ‖o_h‖"),
-    Column("‖o_h‖", lambda head: head.norm),
-    Column("Sink", lambda head: head.sink, "weight", optional=1),
-    Column("Sink", lambda head: head.sink_by_norm, "norm", optional=2),
-    Column("‖f(x)‖", lambda head: head.value_norm, optional=3),
-    Column("‖f(x)‖", lambda head: head.value_norm_of_sinks, "of sinks", optional=4),
-)
-
-
 def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """Table of direct effects: on the predicted and the next token, and the tokens moved most."""
     known = [promotion for head in heads if (promotion := attribution.find(head.id)) is not None]
     ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
     suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
-    following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
+    following: list[Field[HeadPromotion]] = [Field("Next", lambda head: signed(head.actual or 0.0))]
     columns = [
-        Column("Head", lambda head: head.id, left=True),
-        Column("Predicted", lambda head: signed(head.predicted)),
+        Field("Head", lambda head: head.id, left=True),
+        Field("Predicted", lambda head: signed(head.predicted)),
         *(following if attribution.actual is not None else []),
-        Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
-        Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
+        Field("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
+        Field("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
     ]
     title = f"Tokens promoted ({{}} head{'s' * (len(known) != 1)}, the largest direct effect first)"
     return _first_heads(title, columns, ranked, len(known), width)
 
 
-def _first_heads(title: str, columns: Sequence[Column[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
+def _first_heads(title: str, columns: Sequence[Field[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
     """Table of the first heads; the braces of its title are filled with their number."""
     caption = left_out(len(heads), total, "head", "outputs.csv")
     return column_table(title.format(listed_of(len(heads), total)), columns, heads, width=width, caption=caption)
@@ -270,10 +272,10 @@ def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: 
         name = (decision.label if value > 0 else decision.against).name
         return "–" if signed(value) == rounded(0.0) else unisolated(quoted(name))
 
-    columns: list[Column[HeadId]] = [
-        Column("Head", lambda head: head, left=True),
-        Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
-        Column("Speaks for", side, left=True),
+    columns: list[Field[HeadId]] = [
+        Field("Head", lambda head: head, left=True),
+        Field("Adds", lambda head: signed(decision.heads[head]), "logits"),
+        Field("Speaks for", side, left=True),
     ]
     title = "Parts of the decision ({} heads, the largest direct effect first)"
     return _first_heads(title, columns, ranked, len(heads), width)
@@ -314,9 +316,8 @@ def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
 
 SPEC = CommandSpec(
     content=_content,
-    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
-    rows=lambda document: ({**head, **(head["promotion"] or {})} for head in document["heads"]),
     tables=_tables,
+    fields=_FIELDS,
     views=(
         View("overview", "norm-weighted attention of all heads", stems="outputs"),
         View("shares", "each head's share of its layer's attention output", stems="outputs-shares"),
@@ -327,7 +328,6 @@ SPEC = CommandSpec(
         ),
         View("heads", "one head by weight and by norm", stems=r"outputs/[LEDX]\d+H\d+"),
     ),
-    more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
     style=Style(scale="per-head"),
     tensors=("outputs.safetensors", _tensors),

@@ -66,10 +66,7 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
         "label": name,
         "short": name,
         "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
-        "evidence": " · ".join(
-            f"{role_name(role.role, role.direction)} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n:,})"
-            for role in roles
-        ),
+        "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
         "role": "",
         "patterns": [],
     }

@@ -1,7 +1,7 @@
 """JSON, CSV (a row per head and role) and tables of a profile."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,9 +20,11 @@ from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.published import ARROWS, published_table
+from attnviz.present.fields import Field, named, plain
+from attnviz.present.published import ARROWS, beside, published_table
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.statistics import statistic_field
+from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
@@ -31,9 +33,17 @@ from attnviz.texts.reading import LONGEST, SHORTEST
 _ROLES = 4
 """Roles listed per head."""
 
-_COLUMNS = tuple(
-    "id role direction score baseline n low high passed threshold error_reduction texts q untrained".split()
-)
+_FIELDS: tuple[Field[Role], ...] = (
+    *plain("id", "role"),
+    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
+    Field("Score", name="score"),
+    Field("Baseline", name="baseline"),
+    Field("n", name="n"),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, optional=2,
+          write=lambda ends: "–".join(map(rounded, ends))),
+    *plain("passed", "threshold", "error_reduction", "texts", "q"),
+    Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
+)  # fmt: skip
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
@@ -150,21 +160,21 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     for role in profile.roles:
         judged.setdefault(role.role, []).append(role)
     rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations[:top]]
-    columns: list[Column[_RelationRow]] = [
-        Column("Relation", lambda row: row.relation.relation, left=True, least=8),
-        Column("Best head", lambda row: row.relation.best[0], left=True),
-        Column("Direction", lambda row: ARROWS[row.relation.best[1]], left=True, optional=1),
-        Column("Accuracy", lambda row: row.relation.best[2]),
-        Column("Baseline", lambda row: row.largest_baseline),
-        *(Column(name.capitalize(), partial(_RelationRow.baseline, name=name), optional=2) for name in BASELINES),
+    columns: list[Field[_RelationRow]] = [
+        Field("Relation", lambda row: row.relation.relation, left=True, least=8),
+        Field("Best head", lambda row: row.relation.best[0], left=True),
+        Field("Direction", lambda row: ARROWS[row.relation.best[1]], left=True, optional=1),
+        Field("Accuracy", lambda row: row.relation.best[2]),
+        Field("Baseline", lambda row: row.largest_baseline),
+        *(Field(name.capitalize(), partial(_RelationRow.baseline, name=name), optional=2) for name in BASELINES),
     ]
     if profile.control_texts is not None:
-        columns.append(Column("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
-    columns.append(Column("n", lambda row: row.relation.n))
-    columns.append(Column("Pass", lambda row: _passing([role.passed for role in row.roles])))
+        columns.append(Field("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
+    columns.append(Field("n", lambda row: row.relation.n))
+    columns.append(Field("Pass", lambda row: _passing([role.passed for role in row.roles])))
     if profile.confirmed_on:
         columns.append(
-            Column("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
+            Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
     title = f"Relations ({listed_of(len(rows), len(relations))}, the most frequent first)"
     caption = left_out(len(rows), len(relations), "relation", "profile.json")
@@ -188,7 +198,7 @@ class _RelationRow(NamedTuple):
         """Name and accuracy of the largest baseline; an offset with its number."""
         name = max(BASELINES, key=self.baseline)
         shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
-        return f"{shown}: {number(self.baseline(name))}"
+        return f"{shown}: {rounded(self.baseline(name))}"
 
 
 def _passing(verdicts: Sequence[bool]) -> str:
@@ -199,19 +209,14 @@ def _passing(verdicts: Sequence[bool]) -> str:
 def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
     roles.sort(key=lambda of_head: -(of_head[0].error_reduction or 0.0))
-    columns: list[Column[_RoleRow]] = [
-        Column("Head", lambda row: row.head, left=True),
-        Column("Role", lambda row: row.name, left=True, least=10),
-        Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True, optional=1),
-        Column("Score", _of_role(lambda role: role.score)),
-        Column("Baseline", _of_role(lambda role: role.baseline)),
-        Column("Interval", _of_role(lambda role: "–".join(map(rounded, role.interval))), optional=2),
+    shown = ["direction", "score", "baseline", "interval", *["untrained"] * (profile.control_texts is not None), "n"]
+    columns: list[Field[_RoleRow]] = [
+        Field("Head", lambda row: row.head, left=True),
+        Field("Role", lambda row: row.name, left=True, least=10),
+        *map(_of_role, named(_FIELDS, *shown)),
     ]
-    if profile.control_texts is not None:
-        columns.append(Column("Untrained", _of_role(lambda role: "" if role.untrained is None else role.untrained)))
-    columns.append(Column("n", _of_role(lambda role: role.n)))
     if profile.confirmed_on:
-        columns.append(Column("Confirmed", _of_role(_confirmed)))
+        columns.append(_of_role(Field("Confirmed", _confirmed)))
     rows: list[_RoleRow] = []
     for of_head in roles[:top]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
@@ -232,32 +237,32 @@ class _RoleRow(NamedTuple):
     role: Role | None
 
 
-def _of_role(read: Callable[[Role], object]) -> Callable[[_RoleRow], object]:
-    """Make a column's value from a role; '' without a role."""
-    return lambda row: "" if row.role is None else read(row.role)
+def _of_role(field: Field[Role]) -> Field[_RoleRow]:
+    """The field of the row's role; '' without a role."""
+
+    def written(row: _RoleRow) -> object:
+        return "" if row.role is None else field.write(field.of(row.role))
+
+    return Field(field.title, written, left=field.left, optional=field.optional)
 
 
 def _confirmed(role: Role) -> str:
     """Score and baseline on the other corpus, marked if the role does not pass there."""
     again = role.confirmed
-    return "" if again is None else f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
+    return "" if again is None else f"{beside(again)}{'' if again.passed else ' no'}"
 
 
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
     values, baselines = tally.results(), tally.baselines()
-    names = {"entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
-             "sink": ("Sink", "")}  # fmt: skip
-    names |= {spec.statistic: (spec.column, "") for spec in PATTERNS if spec.column and not spec.on_repeats}
+    names = ["entropy", "distance", "confidence", "sink"]
+    names += [spec.statistic for spec in PATTERNS if spec.column and not spec.on_repeats]
 
     def mean(name: str, layer: int) -> float | None:
         value = float(values[name][layer].mean())
         return value if math.isfinite(value) else None
 
-    columns = [Column[int]("Layer", lambda layer: layer, left=True)]
-    columns += [
-        Column(title, partial(mean, name), unit, optional=order or None)
-        for order, (name, (title, unit)) in enumerate(names.items())
-    ]
+    columns = [Field[int]("Layer", lambda layer: layer, left=True)]
+    columns += [statistic_field(name, partial(mean, name), "token") for name in names]
     last = ["uniform", *map(baselines.get, names)]
     return column_table("Layers (means over their heads)", columns, range(n_layers), width=width, last=last)
 
@@ -301,11 +306,9 @@ def _why(count: CorpusCount) -> str:
 
 SPEC = CommandSpec[Profile](
     content=_content,
-    columns=_COLUMNS,
-    rows=lambda document: (
-        {**role, "low": role["interval"][0], "high": role["interval"][1]} for role in document["roles"]
-    ),
     tables=_tables,
+    fields=_FIELDS,
+    entries="roles",
     views=(
         View("roles", "the clearest role of every head"),
         View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),

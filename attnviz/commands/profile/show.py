@@ -9,8 +9,9 @@ from rich.text import Text
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
+from attnviz.present.fields import Field
 from attnviz.present.published import ARROWS, role_numbers
-from attnviz.present.tables import Column, column_table, notes
+from attnviz.present.tables import column_table, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredProfile, StoredRole
@@ -112,11 +113,11 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
 
 def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
     """A table per role and head, then notes and licences."""
-    columns: list[Column[NamedExample]] = [
-        Column("Example", lambda row: row.name, left=True),
-        Column("Weight", lambda row: row.example.weight),
-        Column("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
-        Column("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
+    columns: list[Field[NamedExample]] = [
+        Field("Example", lambda row: row.name, left=True),
+        Field("Weight", lambda row: row.example.weight),
+        Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
+        Field("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
     ]
     for each in chosen:
         title = _title(each, _role(profile, each))

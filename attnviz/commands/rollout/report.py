@@ -11,10 +11,11 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import shortened
+from attnviz.models.wording import percent, shortened
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, error, left_out, notes, titled, verification_line
+from attnviz.present.tables import column_table, error, left_out, notes, titled, verification_line
 from attnviz.present.view import View, ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
@@ -67,12 +68,12 @@ def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
 def sink_sentence(result: Rollout) -> str:
     """Sentence on the share of sinks in the rollout; '' if not measurable."""
     last, unit = result.layers[-1].sink, result.units.name
-    rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
-    if rollout is None or norms is None or uniform is None:
+    if last["rollout"] is None:
         return ""
+    rollout, norms, uniform = (percent(last[name]) for name in ("rollout", "norm_rollout", "uniform_rollout"))
     return (
-        f"Sinks ({result.sinks}) hold {rollout:.0%} of the rollout of all other {unit}s, {norms:.0%} by norms; "
-        f"{uniform:.0%} if attention were uniform."
+        f"Sinks ({result.sinks}) hold {rollout} of the rollout of all other {unit}s, {norms} by norms; "
+        f"{uniform} if attention were uniform."
     )
 
 
@@ -160,43 +161,43 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
     )
 
 
-def _ranked_inputs(result: Rollout) -> list[Column[int]]:
+def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     """Table of the chosen token's inputs by rank, a column per method, each ranked by itself."""
     labels = result.units.labels
     rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
 
-    def column(name: str, row: Tensor) -> Column[int]:
+    def column(name: str, row: Tensor) -> Field[int]:
         order = row.argsort(descending=True, stable=True).tolist()
 
         def written(rank: int, room: int = 99) -> str:
             number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
             return f"{number} {shortened(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
 
-        return Column(METHOD_NAMES[name].capitalize(), written, left=True, least=_NUMBER + digits, fit=written)
+        return Field(METHOD_NAMES[name].capitalize(), written, left=True, least=_NUMBER + digits, fit=written)
 
-    return [Column("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
+    return [Field("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
 
 
-_LAYER_COLUMNS: list[Column[LayerShares]] = [
-    Column("Layer", lambda of: of.layer),
-    Column("Sinks:\nattention", lambda of: of.sink["attention"]),
-    Column("\nrollout", lambda of: of.sink["rollout"]),
-    Column("\nnorms", lambda of: of.sink["norm_rollout"]),
-    Column("\nuniform", lambda of: of.sink["uniform_rollout"]),
-    Column("Rows:\nrollout", lambda of: of.rows_apart["rollout"]),
-    Column("\nnorms", lambda of: of.rows_apart["norm_rollout"]),
-    Column("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
+_LAYER_COLUMNS: list[Field[LayerShares]] = [
+    Field("Layer", lambda of: of.layer),
+    Field("Sinks:\nattention", lambda of: of.sink["attention"]),
+    Field("\nrollout", lambda of: of.sink["rollout"]),
+    Field("\nnorms", lambda of: of.sink["norm_rollout"]),
+    Field("\nuniform", lambda of: of.sink["uniform_rollout"]),
+    Field("Rows:\nrollout", lambda of: of.rows_apart["rollout"]),
+    Field("\nnorms", lambda of: of.rows_apart["norm_rollout"]),
+    Field("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
 ]
 
 SPEC = CommandSpec[Rollout](
     content=_content,
-    columns=(
+    tables=_tables,
+    fields=plain(
         "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",
         "uniform_rollout",
     ),
-    rows=lambda document: document["inputs"],
-    tables=_tables,
+    entries="inputs",
     views=(
         View("rollout", "the last matrix by each method"),
         View("layers", "the rollouts up to every layer", stems="rollout-layers"),

@@ -1,7 +1,7 @@
 """JSON, CSV (a row per head and statistic) and tables of several texts."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -10,16 +10,14 @@ from rich.text import Text
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.models.wording import counted, quoted, rounded, unisolated, visible
-from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.statistics import statistic_field
+from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
-_COLUMNS = (
-    ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
-    ("Conf", "confidence", 5), ("Distance", "distance", 6),
-)  # fmt: skip
-"""Title, statistic, and order of leaving out on a narrow terminal, the largest first."""
+_LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
@@ -30,34 +28,39 @@ def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
         "texts": [] if file else [text.text for text in result.texts],
         "options": asdict(result.first[0].options),
         "verification": verification_entry(result.verification),
-        "lines": [_line(text) for text in result.texts],
+        "lines": [entry(_LINES, text) for text in result.texts],
         "heads": [_head(head) for head in result.select(choices.select)],
     }
 
 
-def _line(text: OneText) -> dict[str, Any]:
-    return {
-        "line": text.place.line if text.place else None, "text": text.text, "folder": text.folder,
-        "tokens": text.n_tokens, "tokens_cut_off": text.cut, "pattern_error": text.pattern_error,
-        "output_error": text.output_error,
-    }  # fmt: skip
-
-
 def _head(head: HeadSpread) -> dict[str, Any]:
     return {
-        "id": str(head.id), "layer": head.id.layer, **stack_entry(head.id.layer), "head": head.id.head,
-        "label": head.label, "labels": head.labels, "label_score": _entry(head.score),
+        **entry(HEAD, head),
+        "label": head.label, "labels": head.labels, "label_score": entry(_SPREAD, head.score),
         "statistics": {
-            name: {**_entry(spread), "uniform": head.uniform.get(name)} for name, spread in head.statistics.items()
+            name: {**entry(_SPREAD, spread), "uniform": head.uniform.get(name)}
+            for name, spread in head.statistics.items()
         },
     }  # fmt: skip
 
 
-def _entry(spread: Spread) -> dict[str, Any]:
-    return {"n": spread.n, "mean": spread.mean, "sd": spread.sd, "min": spread.least, "max": spread.largest}
+_LINES: tuple[Field[OneText], ...] = (
+    Field("Line", lambda text: text.place and text.place.line, name="line"),
+    Field("Text", name="text", write=lambda text: unisolated(quoted(text)), left=True, least=20),
+    Field("Folder", name="folder", left=True, optional=1),
+    Field("Tokens", lambda text: text.n_tokens, name="tokens"),
+    Field(value=lambda text: text.cut, name="tokens_cut_off"),
+    *plain("pattern_error", "output_error"),
+)
+_SPREAD: tuple[Field[Spread], ...] = (
+    *plain("n", "mean", "sd"),
+    Field(value=lambda spread: spread.least, name="min"),
+    Field(value=lambda spread: spread.largest, name="max"),
+)
+_FIELDS = (*HEAD, *plain("label", "label_texts", "statistic"), *_SPREAD, *plain("uniform"))
 
 
-def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _entries(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A row per head and statistic."""
     for head in document["heads"]:
         of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
@@ -74,34 +77,29 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
     listed = heads[: choices.top or None]
     uniform = heads[0].uniform
     last: list[object] = ["uniform", "", "", "", ""]
-    columns: list[Column[HeadSpread]] = [
-        Column("Head", lambda head: head.id, left=True),
-        Column("Label", lambda head: visible(head.label), left=True, least=9),
-        Column("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
-        Column("Score", lambda head: number(head.score.mean)),
-        Column("Range", lambda head: _range(head.score), optional=1),
+    columns: list[Field[HeadSpread]] = [
+        Field("Head", lambda head: head.id, left=True),
+        Field("Label", lambda head: visible(head.label), left=True, least=9),
+        Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
+        Field("Score", lambda head: rounded(head.score.mean)),
+        Field("Range", lambda head: _range(head.score), optional=1),
     ]
-    for title, name, optional in _COLUMNS:
-        columns.append(Column(title, partial(_mean_and_sd, name=name), "mean ± sd", optional=optional))
+    for name in _LISTED:
+        columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
         last.append(uniform.get(name, ""))
     caption = left_out(len(listed), len(heads), "head", "heads-texts.csv")
     title = f"Heads ({listed_of(len(listed), len(heads))}, those of the same label in most texts first)"
     yield column_table(title, columns, listed, width=width, last=last, caption=caption)
-    lines: list[Column[OneText]] = [
-        Column("Line", lambda text: text.place.line if text.place else "–"),
-        Column("Text", lambda text: unisolated(quoted(text.text)), left=True, least=20),
-        Column("Tokens", lambda text: text.n_tokens),
-        Column("Folder", lambda text: text.folder, left=True, optional=1),
-    ]
     shown = result.texts[: choices.top or None]
-    yield column_table("Texts", lines, shown, width=width,
-                       caption=left_out(len(shown), n, "text", "heads-texts.json"))  # fmt: skip
+    lines = named(_LINES, "line", "text", "tokens", "folder")
+    caption = left_out(len(shown), n, "text", "heads-texts.json")
+    yield column_table("Texts", lines, shown, width=width, caption=caption)
     yield _notes(result)
 
 
 def _mean_and_sd(head: HeadSpread, name: str) -> str:
     spread = head.statistics[name]
-    return number(spread.mean) if spread.sd is None else f"{number(spread.mean)} ± {number(spread.sd)}"
+    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
 
 
 def _range(spread: Spread) -> str:
@@ -123,11 +121,9 @@ def _notes(result: TextsAnalysis) -> Text:
 
 SPEC = CommandSpec(
     content=_content,
-    columns=(
-        "id", "layer", "head", "label", "label_texts", "statistic", "n", "mean", "sd", "min", "max", "uniform",
-    ),
-    rows=_rows,
     tables=_tables,
+    fields=_FIELDS,
+    entries=_entries,
     views=(View("texts", "up to 6 heads on the first 6 texts, a text a row"),),
     same=("attnviz", "model", "corpora", "texts", "options", "lines"),
     extra=("heads.jsonl",),

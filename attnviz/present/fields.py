@@ -1,0 +1,97 @@
+"""Fields: the facts of a row, each stated once. Tables, JSON and CSV are renderings of the same list of fields."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from attnviz.models.head_ids import LayerId
+from attnviz.present.documents import csv_text
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Field(Generic[Row]):
+    """A fact of a row.
+
+    Attributes:
+        title: what it is, above its column in a table; on a narrow terminal it wraps between words.
+        value: from a row to the plain value that JSON has; default its attribute ``name``.
+        unit: of the values, below the title in brackets.
+        name: its key in the entry of a row in JSON; '' for what tables alone have.
+        csv: its columns in the CSV file, each with its keys in the JSON value; default that value itself, by ``name``.
+        of_stacks: whether it is of encoder-decoders alone; such columns stand last in the CSV file.
+        write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
+        left: whether a table aligns it left, as texts are.
+        least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
+        fit: writes a row within a number of columns of the terminal; by default the text is cut at its end.
+        fold: whether a long text wraps instead of being cut.
+        optional: on a narrow terminal, columns of the largest number are left out first; None for one that stays.
+    """
+
+    title: str = ""
+    value: Callable[[Row], object] | None = None
+    unit: str = ""
+    name: str = ""
+    csv: Mapping[str, Sequence[str | int]] | None = None
+    of_stacks: bool = False
+    write: Callable[[Any], object] = lambda value: value
+    left: bool = False
+    least: int | None = None
+    fit: Callable[[Row, int], object] | None = None
+    fold: bool = False
+    optional: int | None = None
+
+    @property
+    def header(self) -> str:
+        """Title and unit, a line each."""
+        return f"{self.title}\n({self.unit})" if self.unit else self.title
+
+    def of(self, row: Row) -> Any:
+        """The value of a row."""
+        return getattr(row, self.name) if self.value is None else self.value(row)
+
+
+def plain(*names: str) -> tuple[Field[Any], ...]:
+    """Fields without a title, which no table lists by itself."""
+    return tuple(Field(name=name) for name in names)
+
+
+HEAD: tuple[Field[Any], ...] = (
+    Field("Head", lambda row: str(row.id), name="id", left=True),
+    Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
+    Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
+    Field(value=lambda row: row.id.head, name="head"),
+)
+"""Which head a row is of; within an encoder-decoder its layer is counted within the kind of attention."""
+
+
+def entry(fields: Iterable[Field[Any]], row: Any, **given: Any) -> dict[str, Any]:
+    """The row as an entry of the document; ``given`` are values by name that the row does not know."""
+    known = [field for field in fields if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId))]
+    return {field.name: given[field.name] if field.name in given else field.of(row) for field in known}
+
+
+def named(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
+    """The fields of these names, in this order."""
+    of_name = {field.name: field for field in fields}
+    return [of_name[name] for name in names]
+
+
+def csv_of(fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool) -> str:
+    """The CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
+    shown = [field for field in fields if field.name and (stacks or not field.of_stacks)]
+    ordered = sorted(shown, key=lambda field: field.of_stacks)
+    columns = {
+        column: (field.name, *keys)
+        for field in ordered
+        for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
+    }
+    return csv_text(list(columns), ({name: _at(each, keys) for name, keys in columns.items()} for each in entries))
+
+
+def _at(value: Any, keys: Sequence[str | int]) -> Any:
+    """What lies at these keys; None where one of the values on the way is None."""
+    for key in keys:
+        value = None if value is None else value[key]
+    return value

@@ -1,0 +1,66 @@
+"""The statistics of a head as tables, maps and pages name them: one entry a statistic."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS
+from attnviz.measures.statistics import DIAGONALITY
+from attnviz.present.fields import Field
+
+_SHARE = "share of the attention on content that lands on"
+_CONTENT = "without sinks, rows renormalised"
+_AFTER = "mean attention of the {unit}s with a copy before them to"
+
+
+class Statistic(NamedTuple):
+    """What a statistic is called.
+
+    Attributes:
+        title: its name in maps and on the page.
+        meaning: in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
+            ``{far}`` for the two distances.
+        unit: '' of shares, 0-1.
+        column: header of its column in tables; empty for none.
+        optional: order in which narrow tables leave it out, as for :class:`attnviz.present.fields.Field`.
+    """
+
+    title: str
+    meaning: str
+    unit: str = ""
+    column: str = ""
+    optional: int | None = None
+
+
+STATISTICS = {
+    "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy", 3),
+    "entropy_non_sink": Statistic("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
+    "distance": Statistic(
+        "distance", "mean distance between query and key, weighted by attention", "{unit}s", "Distance", 7
+    ),
+    "distance_non_sink": Statistic(
+        "distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s", "Distance, content", 5
+    ),
+    "confidence": Statistic("confidence", "mean of each row’s largest weight", "", "Conf", 6),
+    "confidence_non_sink": Statistic(
+        "confidence on content", f"mean of each row’s largest weight, {_CONTENT}", "", "Conf, content", 4
+    ),
+    DIAGONALITY: Statistic(
+        DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", "", "Diagonal", 1
+    ),
+    "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink", 2),
+    **{
+        spec.statistic: Statistic(f"{spec.name} share", f"{_SHARE} {spec.target}", "", spec.column, 8 + at)
+        for at, spec in enumerate(PATTERNS)
+    },
+    **{
+        ON_REPEATS[spec.statistic]: Statistic(f"{spec.name} where a token repeats", f"{_AFTER} {spec.target}")
+        for spec in PATTERNS
+        if spec.on_repeats
+    },
+}
+
+
+def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:
+    """The field of a statistic in rows from which ``value`` reads it."""
+    known = STATISTICS[name]
+    return Field(known.column, value, known.unit.format(unit=unit), name, optional=known.optional)
