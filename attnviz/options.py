@@ -280,7 +280,8 @@ COMMANDS = {
         ),
         output=(
             _save("attention", "one tensor per layer"),
-            _top("Number of heads in the table, the clearest first.", 12),
+            _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
+                 "a few heads of each kind.", None),
             *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),

@@ -54,7 +54,8 @@ class Verdict:
         name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
         kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
         score: the share (0-1) or accuracy (0-1); None where not measurable.
-        baseline: the same under uniform attention; of a relation the largest of its ``baselines``.
+        baseline: the same under uniform attention; of a relation the largest of its ``baselines``; None for broad,
+            whose score is a share of uniform attention's.
         n: number of queries (or instances of the relation) of the score.
         passed: score against threshold; see ``threshold``.
         threshold: the rule in words, with its source.
@@ -126,13 +127,18 @@ class Label:
     Attributes:
         name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed`` or ``too
             short``.
-        verdict: behind the last of its names; None for the last two.
-        n: the verdict's n, at most the content positions of the text; without a verdict these.
+        verdicts: behind each of its parts; none for the last two.
+        n: of the last verdict, at most the content positions of the text; without a verdict these.
     """
 
     name: str
-    verdict: Verdict | None
+    verdicts: tuple[Verdict, ...]
     n: int
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict behind the last part."""
+        return self.verdicts[-1] if self.verdicts else None
 
     @property
     def error_reduction(self) -> float | None:
@@ -179,15 +185,14 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     part the label is ``unnamed``.
     """
     if n < LEAST_N:
-        return Label(TOO_SHORT, None, n)
+        return Label(TOO_SHORT, (), n)
     passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
     ranked = sorted(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
-    rests, content = ([each for each in ranked if (each.kind == SINK) is kind][:1] for kind in (True, False))
-    if not ranked:
-        return Label(UNNAMED, None, n)
-    named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in (*rests, *content)]
-    last = [*rests, *content][-1]
-    return Label(BOTH.join(named), last, min(n, last.n))
+    parts = [each for each in ranked if each.kind == SINK] + [each for each in ranked if each.kind != SINK][:1]
+    if not parts:
+        return Label(UNNAMED, (), n)
+    named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in parts]
+    return Label(BOTH.join(named), tuple(parts), min(n, parts[-1].n))
 
 
 def _rank(verdict: Verdict) -> int:
@@ -237,10 +242,8 @@ def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict
     score = ratio(statistics["entropy"], context.uniform["entropy"])
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
     passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_non_sink)
-    baseline, words = None if score is None else 1.0, _words(rules.BROAD, "broad")
-    return Verdict(
-        "broad", "broad", score, baseline, len(context.query_positions), passed, words, on_content=on_content
-    )
+    words = _words(rules.BROAD, "broad")
+    return Verdict("broad", "broad", score, None, len(context.query_positions), passed, words, on_content=on_content)
 
 
 def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:

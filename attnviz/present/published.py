@@ -13,6 +13,7 @@ from attnviz.profiles.published import PublishedHead
 
 if TYPE_CHECKING:
     from attnviz.judge.roles import Confirmation, Role
+    from attnviz.judge.verdicts import Verdict
     from attnviz.profiles.store import StoredRole
 
 ARROWS = {
@@ -33,9 +34,12 @@ def role_numbers(role: "Role | StoredRole") -> str:
     return f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
 
 
-def beside(judged: "Role | StoredRole | Confirmation | None") -> str:
-    """``0.52 (0.31)``, score and baseline; a dash for None."""
-    return "–" if judged is None else f"{rounded(judged.score)} ({rounded(judged.baseline)})"
+def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
+    """``0.52 (0.31)``, score and baseline; a dash for None. A share of uniform attention has no other baseline."""
+    if judged is None or judged.score is None:
+        return "–"
+    baseline = "" if judged.baseline is None or judged.baseline == 1 else f" ({rounded(judged.baseline)})"
+    return f"{rounded(judged.score)}{baseline}"
 
 
 def published_table(published: Sequence[PublishedHead]) -> Group:

@@ -41,7 +41,7 @@ class CommandSpec(Generic[R]):
         columns, rows, more_columns: of the CSV file, where there are no fields; more columns of some documents only.
         views: its figures, in the order of its documentation.
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
-        top: default rows of the ranked table.
+        top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         style: default style of figures.
         extra: names of further files that a run may write.
@@ -57,7 +57,7 @@ class CommandSpec(Generic[R]):
     rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = _none
     views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
-    top: int = 12
+    top: int | None = 12
     all_selected: bool = False
     style: "Style | None" = None
     extra: tuple[str, ...] = ()

@@ -158,10 +158,10 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
 
 
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
-    """Sentence on how many heads were verified, and how closely they agree with the model.
+    """Sentence on how many heads were verified, and the largest differences from the model's own numbers.
 
-    ``more``: what else was compared, beginning with a comma; ``sample``: on which texts, if not all, beginning with a
-    space.
+    Those of outputs are shares of the largest output. ``more``: what else was compared, beginning with a comma;
+    ``sample``: on which texts, if not all, beginning with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
@@ -176,13 +176,13 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
             f"family {visible(model.architecture.name)}: neither these queries and keys nor values and outputs are "
             "checked.",
         )
+    errors = f"weights within {error(verification.pattern_error)}, outputs within {error(verification.output_error)}"
+    if not verification.pattern_error and not verification.output_error:
+        errors = "weights and outputs bit for bit"
     return Text.assemble(
         ("Verified", "bold green"),
-        f" {compared} of {visible(model.name)} ({model.runs_as})"
-        f"{sample}: attention weights differ from the model's own by at most "
-        f"{error(verification.pattern_error)} (tolerance {tolerance.pattern:.0e}), attention outputs by at most "
-        f"{error(verification.output_error)} of the largest{more} (tolerance {tolerance.output:.0e}). "
-        f"Level {verification.level} of 4.{_coarsely(verification, dtype)}",
+        f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
+        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, dtype)}",
     )
 
 

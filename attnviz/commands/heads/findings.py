@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnviz.errors import UsageError
+from attnviz.figures.families import family_of_label
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
@@ -20,12 +21,8 @@ _SHORTER = {"coreference": "coref.", "parataxis": "parat."}
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """Selections by id, or by kind of attention; no label or role has a digit."""
 
-_KINDS = {spec.name: "local" if spec.family == "positional" else spec.family for spec in PATTERNS}
-_KINDS |= {TOO_SHORT: UNNAMED}
-"""Kind of each label, as selections name it; positional ones are local."""
-
-_OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
-"""Further valid names, which other texts or corpora may have."""
+_LABELS = {*(spec.name for spec in PATTERNS), "coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT}
+"""Labels and roles but relations, which other texts or corpora may have."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,19 @@ class HeadFindings:
         return self.labelled.name
 
     @property
+    def on_text(self) -> list[tuple[str, Verdict]]:
+        """The parts of the label, by name, each with its verdict."""
+        return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
+
+    @property
+    def over_corpus(self) -> list[tuple[str, StoredRole]]:
+        """Sink and the head's other role over the corpus, those of the two that pass."""
+        return [] if self.profile is None else [(role.role, role) for role in self.profile.primary]
+
+    @property
     def kinds(self) -> list[str]:
         """Kinds of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both."""
-        return [_kind(name) for name in self.label.split(BOTH)]
+        return [kind_of(name) for name in self.label.split(BOTH)]
 
     @property
     def role(self) -> StoredRole | None:
@@ -148,32 +155,31 @@ def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[li
 
 def _names(head: HeadFindings) -> set[str]:
     """Names that select this head: ``syntactic:obj``, ``obj``, ``syntactic``."""
-    roles = [] if head.profile is None else [role.role for role in head.profile.primary]
+    roles = [role for role, _ in head.over_corpus]
     return {name.casefold() for label in (*head.label.split(BOTH), *roles) for name in _names_of(label)}
 
 
 def _names_of(label: str) -> Iterator[str]:
     """Forms of a name: whole, short, relation, base relation, kind."""
     relation = label.removeprefix(SYNTACTIC)
-    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0], _kind(label))
+    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0], kind_of(label))
 
 
-def _kind(label: str) -> str:
-    """Kind of one part of a label, or of a role: positional ones are local."""
-    return _KINDS.get(label, "syntactic" if label.startswith(SYNTACTIC) else label)
+def kind_of(label: str) -> str:
+    """Kind of one part of a label, or of a role: its family, but positional ones are local."""
+    family = family_of_label(label).name
+    return "local" if family == "positional" else family
 
 
 def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     """Message on an unknown name, with the known ones and their counts."""
     labels = Counter(label.removeprefix(SYNTACTIC) for head in heads for label in head.label.split(BOTH))
-    roles = Counter(
-        role.role.removeprefix(SYNTACTIC) for head in heads if head.profile for role in head.profile.primary
-    )
+    roles = Counter(role.removeprefix(SYNTACTIC) for head in heads for role, _ in head.over_corpus)
     of_corpus = f"roles {_counts(roles)}" if roles else "no roles"
     if all(head.profile is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"
     listed = f"labels {_counts(labels)}; {of_corpus}."
-    known = {*_OTHERS, *RELATIONS, *(each for label in _KINDS for each in _names_of(label))}
+    known = {"syntactic", *RELATIONS, *(each for label in _LABELS for each in _names_of(label))}
     if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
         return f"no head here is {visible(name)!r}: {listed}"
     return f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}"

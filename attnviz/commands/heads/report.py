@@ -101,7 +101,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "syntactic": ["direction", "offset", "baselines"],
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
         "broad": ["on_content"],
-        "positional": ["on_top"],
     }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
@@ -218,5 +217,6 @@ SPEC = CommandSpec(
     same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
+    top=None,
 )  # fmt: skip
 """The command's presentation."""

@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, shorter
+from attnviz.commands.heads.answer import answer, label_text, telling_heads
+from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.relations import HeadRelation, relations_of
-from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, role_text, summary_tables
-from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
+from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES
 from attnviz.measures.statistics import DIAGONALITY
-from attnviz.models.wording import counted, quoted, rounded, shortened, visible
+from attnviz.models.wording import counted, quoted, rounded, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name
@@ -24,7 +25,7 @@ from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, left_out, listed_of, notes, titled, verification_line
 from attnviz.present.view import ViewOptions
 
-_STRONGEST, _RELATIONS = 5, 8
+_STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
 
 _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
@@ -57,33 +58,39 @@ _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
 _OF_ONE_TEXT = (*_OF_ALL_HEADS, "distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column))
 
 
+_WIDE = 140
+"""Columns of a terminal from which on all tables are printed."""
+
+
 def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """Verification, summary, heads, roles, patterns, published heads, and notes."""
-    heads = analysis.select(choices.select)
+    """What the heads do, verification, the heads to look at, patterns, published heads, and notes.
+
+    With a number of heads to list, or on a wide terminal, also the tables of statistics, and what every column means.
+    """
+    parts = [(part, of_part) for part in analysis.parts if (of_part := part.select(choices.select))]
+    whole = choices.top is not None or width >= _WIDE
+    for part, heads in parts:
+        if part.stack is not None:
+            yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
+        yield Group(*answer(part, heads))
     yield verification_line(analysis.verification, analysis.checkpoint)
-    for part in analysis.parts:
-        if of_part := part.select(choices.select):
-            yield from _tables_of(part, of_part, choices, width)
-    ids = {head.id for head in heads}
+    for part, heads in parts:
+        top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
+        if part.stack is not None:
+            yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
+        yield from telling_heads(part, heads, top if choices.select else 0, width)
+        if whole:
+            listed = clearest_first(heads)[:top]
+            yield layers_table(heads, width)
+            yield _head_table(part, listed, len(heads), width)
+            yield from [_profile_table(listed, width)] * (part.profile is not None)
+        yield _pattern_table(heads, whole, width)
+        if choices.relations:
+            yield from _relation_table(part, choices, top, width)
+    ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published)
-    yield _notes(analysis)
-
-
-def _tables_of(
-    part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, width: int
-) -> Iterator[RenderableType]:
-    """Tables of one kind of attention, or of all."""
-    listed = clearest_first(heads)[: choices.top or None]
-    if part.stack is not None:
-        yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-    yield from summary_tables(part, heads, width)
-    yield _head_table(part, listed, len(heads), width)
-    if part.profile is not None:
-        yield _profile_table(listed, width)
-    yield _pattern_table(heads, width)
-    if choices.relations:
-        yield from _relation_table(part, choices, width)
+    yield _notes(analysis) if whole else _short_notes(analysis)
 
 
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
@@ -92,7 +99,7 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Label", _label, left=True, least=9, fit=_label),
+        Field("Label", label_text, left=True, least=9, fit=label_text),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
@@ -108,14 +115,6 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     return column_table(title, columns, listed, width=width, last=last, caption=caption)
 
 
-def _label(head: HeadFindings, room: int = 99) -> Text:
-    """The label, shortened to fit; grey with a question mark if it is an indication only."""
-    name, mark = visible(head.label), head.mark
-    forms = (name, shorter(name))
-    form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
-    return Text(form + mark, "dim" if mark else "")
-
-
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
     """Table of a stored profile: the roles that each head passes, score beside baseline."""
     columns: list[Field[HeadFindings]] = [
@@ -128,14 +127,14 @@ def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
 def _roles(head: HeadFindings, room: int = 999) -> str:
     """The roles that fit, at least one, and the number of others."""
     if head.profile is None or not head.profile.roles:
-        return "none"
+        return UNNAMED
     names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.profile.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
 
 
-def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
+def _pattern_table(heads: Sequence[HeadFindings], whole: bool, width: int) -> Table:
     """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads pass."""
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
@@ -143,17 +142,19 @@ def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
+    others = [entries for entries in others if whole or entries[0][1].n]
     frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
-    rare, more = len(relations) - len(frequent), len(frequent[_RELATIONS:])
+    n_relations = _RELATIONS if whole else _FEW_RELATIONS
+    rare, more = len(relations) - len(frequent), len(frequent[n_relations:])
     hidden = [f"{counted(more, 'rarer relation')} left out"] * bool(more)
     hidden += [f"{counted(rare, 'relation')} with n below {LEAST_N} hidden"] * bool(rare)
     return column_table(
         "Patterns (the strongest heads of each, with their scores)",
         _PATTERN_COLUMNS,
-        [_ranked(entries) for entries in (*others, *frequent[:_RELATIONS])],
+        [_ranked(entries) for entries in (*others, *frequent[:n_relations])],
         width=width,
-        sections=lambda row: row[0].kind == "syntactic",
-        caption=f"{', '.join(hidden)}; heads.json has them." if hidden else "",
+        sections=(lambda row: row[0].kind == "syntactic") if whole else None,
+        caption=f"{', '.join(hidden)}; heads.json has them." if hidden and whole else "",
     )
 
 
@@ -201,7 +202,7 @@ def _strongest(row: _Pattern, room: int = 999) -> str:
 def _passing(row: _Pattern) -> str:
     """Number of heads that pass; a dash with too few instances."""
     entries = row[1]
-    return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= LEAST_N else "–"
+    return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
 
 
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
@@ -221,10 +222,10 @@ def _scores(verdict: Verdict) -> str:
     return rounded(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
-def _relation_table(analysis: Analysis, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:
     """Table of the pairs that each head finds, the largest share first."""
     of_heads = relations_of(analysis, analysis.select(choices.select), choices.relation)
-    listed = sorted(of_heads, key=lambda each: (-each.found / len(each.pairs), each.head.id))[: choices.top or None]
+    listed = sorted(of_heads, key=lambda each: (-each.found / len(each.pairs), each.head.id))[:top]
     if listed:
         yield titled(
             "Relations (pairs of the parse that a head finds)", column_table("", _RELATION_COLUMNS, listed, width=width)
@@ -273,6 +274,22 @@ def _notes(analysis: Analysis) -> Text:
         _windows_note(analysis),
         f"Syntax: {syntax}",
         profiled,
+        *_cuts(analysis),
+    )
+
+
+def _short_notes(analysis: Analysis) -> Text:
+    """What a reader of the short tables needs."""
+    parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
+    syntax = analysis.syntax_note if parse is None else f"{parse.parser}, which may be wrong."
+    corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
+    hidden = "(corpus): not observable in this text." if profile is not None else ""
+    return notes(
+        f"In brackets the baseline: uniform attention, or the best guess. n: {unit}s, or instances; below {ENOUGH} an "
+        "indication (?). --top 0 lists all heads and explains every number.",
+        " ".join(filter(None, [_sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
+        _target_note(analysis),
+        _windows_note(analysis),
         *_cuts(analysis),
     )
 
