@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command, is_file
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.terminal import decoded, is_file, read_text
 from attnviz.errors import UsageError
 
 

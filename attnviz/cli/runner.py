@@ -366,14 +366,6 @@ def _check_address_space() -> None:
         raise OutOfMemoryError(f"torch and transformers alone need {least} of memory{limit_note()}; allow more.")
 
 
-def is_file(name: str) -> bool:
-    """Whether there is a file of this name; a text may be too long for one."""
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _model_in_path(model: str) -> str:
     """A model's part of a folder name: the checkpoint folder's name, or the model's with slashes replaced."""
     from attnviz.models.sources import BUILT_IN

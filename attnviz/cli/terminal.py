@@ -57,6 +57,10 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         yield tell
 
 
+_OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl")
+"""Suffixes of files that hold texts."""
+
+
 def read_text(text: str) -> str:
     """The text of an argument, or of standard input where it is ``-``.
 
@@ -67,6 +71,11 @@ def read_text(text: str) -> str:
         text = decoded("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
+        if _names_file(text):
+            raise TextError(
+                f"TEXT is {text!r}, the name of a file; expected a sentence. For the file as one text, write - and "
+                f"< {text}; for each of its lines: attnviz heads {text} --each-line."
+            )
         return text
     if sys.stdin is None:
         raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
@@ -75,6 +84,19 @@ def read_text(text: str) -> str:
     if not content.strip():
         raise TextError("standard input is empty or blank; expected a sentence.")
     return content.removesuffix("\n").removesuffix("\r")
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of this name; a text may be too long for one."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _names_file(text: str) -> bool:
+    """Whether a text is a single word that names a file, or looks like it."""
+    return not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text))
 
 
 def decoded(name: str, text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
-from attnviz.models.wording import shortened
+from attnviz.models.wording import did_you_mean, shortened
 from attnviz.progress import Progress
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -309,5 +309,6 @@ def _unknown(name: str, reason: str) -> str:
         seen = ""
     return (
         f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
-        f"and {reason}{seen}. Type: attnviz heads TEXT --model minilm, or give a folder: --model ./my-checkpoint"
+        f"and {reason}{seen}.{did_you_mean(name, BUILT_IN)} Type: attnviz heads TEXT --model minilm, or give a folder: "
+        "--model ./my-checkpoint"
     )

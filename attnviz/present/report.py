@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.errors import UsageError
+from attnviz.models.wording import did_you_mean
 from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
 from attnviz.present.fields import Field, csv_of
 
@@ -118,6 +119,8 @@ def spec_of(command: str) -> "CommandSpec[Any]":
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
     """The views of these names in the order of the command's list; without names the default ones.
 
+    A name may also be that of a view's file, without its suffix.
+
     Raises:
         UsageError: no list of names, or an unknown one; the message lists the known ones.
     """
@@ -133,14 +136,17 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]
         unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
+        if kind == "figure":
+            unknown = [name for name in unknown if not any(view.has_stem(name) for view in views)]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.")
+            meant = did_you_mean(unknown[0], valid)
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
     if figures is None:
         return [view for view in views if view.default]
     if "all" in figures:
         return list(views)
-    return [view for view in views if view.name in figures]
+    return [view for view in views if any(name == view.name or view.has_stem(name) for name in figures)]
 
 
 def layout_of(command: str) -> FileLayout:

@@ -4,6 +4,7 @@ Everything about figures reads the registry: ``--figures``, ``result.figure(name
 their captions, and the table of views in the guide. Only what draws imports matplotlib: the command's ``views.py``.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -153,6 +154,10 @@ class View:
     default: bool = True
     suffix: str = ""
     command: str = ""
+
+    def has_stem(self, name: str) -> bool:
+        """Whether this is the name of one of its files, without suffix."""
+        return re.fullmatch(self.stems or re.escape(self.name), name) is not None
 
     @property
     def drawing(self) -> Drawing[Any, Any]:

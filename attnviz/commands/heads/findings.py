@@ -12,7 +12,7 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, 
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId, selection_texts
-from attnviz.models.wording import visible
+from attnviz.models.wording import did_you_mean, visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import HeadProfile, StoredRole
 
@@ -182,7 +182,10 @@ def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     known = {"syntactic", *RELATIONS, *(each for label in _LABELS for each in _names_of(label))}
     if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
         return f"no head here is {visible(name)!r}: {listed}"
-    return f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}"
+    meant = did_you_mean(name, known)
+    return (
+        f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}{meant}"
+    )
 
 
 def _counts(names: Counter[str]) -> str:

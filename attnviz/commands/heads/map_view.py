@@ -15,6 +15,7 @@ from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.tokens import sinks_in_words
+from attnviz.models.wording import did_you_mean
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.statistics import STATISTICS
 from attnviz.present.view import Drawing, ViewOptions
@@ -29,8 +30,11 @@ def statistic_named(name: str) -> str:
         UsageError: there is none of that name.
     """
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    if wanted not in (*SCALARS, DIAGONALITY):
-        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join((*SCALARS, DIAGONALITY))}.")
+    known = (*SCALARS, DIAGONALITY)
+    if wanted not in known:
+        raise UsageError(
+            f"unknown statistic {name!r} for a map: expected one of {', '.join(known)}.{did_you_mean(wanted, known)}"
+        )
     return wanted
 
 

@@ -13,7 +13,7 @@ from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source
-from attnviz.models.wording import visible
+from attnviz.models.wording import did_you_mean, visible
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 
@@ -86,7 +86,10 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
     words = _words_of(parse, analysis.tokens.sinks)
     instances = words.instances()
     if wanted is not None and wanted not in instances:
-        raise UsageError(f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.")
+        meant = did_you_mean(wanted, instances)
+        raise UsageError(
+            f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.{meant}"
+        )
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
         guesses = _guesses(analysis, layer, words)

@@ -1,0 +1,56 @@
+"""Natural mistakes on the command line end in a line that says what was meant."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from attnviz.cli.program import app
+from tests.support.models import bert_tokenizer, sharp_bert
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    sharp_bert().save_pretrained(folder)
+    bert_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--select", "syntatic"], "syntactic"),
+        (["--figures", "overvew"], "overview"),
+        (["--map", "entrpy"], "entropy"),
+    ],
+)
+def test_the_nearest_name_is_suggested(typed: list[str], meant: str, model: str, tmp_path: Path):
+    done = CliRunner().invoke(app, ["heads", "the cat ran", "--model", model, "--out", str(tmp_path), *typed])
+    assert done.exit_code == 2
+    assert f"Did you mean {meant}?" in done.stderr
+
+
+def test_the_nearest_built_in_model_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = CliRunner().invoke(app, ["heads", "the cat ran", "--model", "minlm", "--out", str(tmp_path / "out")])
+    assert (done.exit_code, "Did you mean minilm?" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("name", "there"), [("two.txt", False), ("corpus.conllu", False), ("notes", True)])
+def test_the_name_of_a_file_is_not_taken_for_a_text(
+    name: str, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    if there:
+        Path(name).touch()
+    done = CliRunner().invoke(app, ["heads", name])
+    assert done.exit_code == 1
+    assert "--each-line" in done.stderr
+    assert "write -" in done.stderr
+
+
+def test_a_figure_may_be_named_by_its_file(model: str, tmp_path: Path):
+    typed = ["the cat ran", "--model", model, "--out", str(tmp_path), "--figures", "map-entropy,overview"]
+    assert CliRunner().invoke(app, ["heads", *typed]).exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.png")} == {"map-entropy.png", "overview.png"}
