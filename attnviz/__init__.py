@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.explain.measure import Explanation as Explanation
     from attnviz.commands.explain.measure import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
+    from attnviz.commands.heads.given import Drawing as Drawing
+    from attnviz.commands.heads.given import draw as draw
     from attnviz.commands.heads.measure import analyze as analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
@@ -55,6 +57,7 @@ else:
         "commands.compare.measure": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
+        "commands.heads.given": ("Drawing", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
         "commands.models.configurations": ("Configuration",),

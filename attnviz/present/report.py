@@ -146,7 +146,8 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
         return [view for view in views if view.default]
     if "all" in figures:
         return list(views)
-    return [view for view in views if any(name == view.name or view.has_stem(name) for name in figures)]
+    stems = [name for name in figures if name not in known]
+    return [view for view in views if view.name in figures or any(map(view.has_stem, stems))]
 
 
 def layout_of(command: str) -> FileLayout:

@@ -221,14 +221,17 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Main figure and tables for notebooks."""
+        return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
+
+    def picture_html(self) -> str:
+        """The main figure as an image in HTML, or ''."""
         views = {view.name: view for view in self.wanted_views(None)}
         main = views.get(self.first_view) or next(iter(views.values()), None)
-        picture = ""
-        if main is not None:
-            _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
-            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
-            picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
-        return f"{picture}<pre>{html.escape(self.report())}</pre>"
+        if main is None:
+            return ""
+        _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+        source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+        return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
 
     def page(
         self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ViewOptionNames]"

@@ -166,6 +166,8 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
     tolerance = verification.tolerance
+    if not verification.level:
+        return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
     if verification.level < 4:
         return Text.assemble(
             ("Not verified", "bold yellow"),

@@ -259,7 +259,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         if self.context.queries is not None:
             about = replace(about, n=len(self.keys), n_rows=len(self.units))
         if self.verification.level < 4:
-            about = replace(about, model=f"{about.model} (not verified: level {self.verification.level} of 4)")
+            level = f": level {self.verification.level} of 4" if self.verification.level else ""
+            about = replace(about, model=f"{about.model} (not verified{level})")
         if self.continuation is not None:
             about = replace(about, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None or self.stack_letter == "E":
