@@ -92,6 +92,13 @@ class HeadFindings:
         return visible(self.labelled.shown)
 
     @property
+    def title(self) -> str:
+        """Id, label, and the role over the corpus where that is another: ``L2H0 · obj (corpus)``."""
+        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
+        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
+        return " · ".join(filter(None, [str(self.id), "" if corpus and self.label == UNNAMED else self.shown, corpus]))
+
+    @property
     def mark(self) -> str:
         """``?`` if the label is an indication only, else ''."""
         return self.labelled.shown.removeprefix(self.label)

@@ -211,7 +211,7 @@ def _plan(
     names = [f"{each.id} {each.shown}" for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
-    title = f"{heads[0].id}  {heads[0].shown}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     whose = "this head" if len(heads) == 1 else "each head"
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(

@@ -71,7 +71,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         "per-head": "colour from 0 to the largest value of each block",
         "log": f"colour logarithmic from {FAINTEST:g} to 1",
     }
-    title = f"{heads[0].id}  {heads[0].shown}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
         caption=sentence(
@@ -125,7 +125,7 @@ def _blocks(
     """Shaded texts of each head, or of the mean of many."""
     if len(heads) > MOST_HEADS:
         return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
-    names = [f"{head.id}  {head.shown}" for head in heads]
+    names = [head.title for head in heads]
     return [_block(name, values, units_of) for name, values in zip(names, received, strict=True)]
 
 

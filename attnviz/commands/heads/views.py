@@ -169,7 +169,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 about.dropped,
                 about.pooled(pooled),
             ),
-            title=f"{head.id}  {label}",
+            title=head.title,
             evidence=f"{findings} · largest weight {most:.2g}" if own else findings,
             notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
@@ -315,8 +315,7 @@ def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
-        Tile(f"{head.id}  {head.shown}", values, (str(head.id),))
-        for head, values in pooled_patterns(shown, heads, pooled, own)
+        Tile(head.title, values, (str(head.id),)) for head, values in pooled_patterns(shown, heads, pooled, own)
     )
     count = counted(len(heads), "head")
     if len(heads) < len(selected):
