@@ -150,14 +150,10 @@ def _seed(purpose: str) -> Option:
     return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
 
 
-def _linear_scale(help_text: str, default: str) -> Option:
-    """``--scale`` without logarithmic colours; figures refuse ``log`` themselves, with the reason."""
-
-    def check(name: str, value: object) -> None:
-        if value not in ("shared", "per-head", "log"):
-            raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
-
-    return Option("scale", str, help_text, default, check=check)
+def _check_linear_scale(name: str, value: object) -> None:
+    """Raise UsageError for an unknown scale of differences; figures refuse ``log`` themselves, with the reason."""
+    if value not in ("shared", "per-head", "log"):
+        raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
 
 
 def _top(rows: str, default: int | None) -> Option:
@@ -313,7 +309,8 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            _linear_scale("Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared"),
+            Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
+                   check=_check_linear_scale),
             *_figures("overview, map, differences, page", "With --corpus: map, distances. Default: all but page."),
         ),
         output=(
@@ -389,8 +386,8 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            _linear_scale("Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest "
-                          "of all).", "per-head"),
+            Option("scale", str, "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the "
+                   "largest of all), log, or auto (per-head up to 40 tokens, log beyond).", "auto"),
             *_figures("overview, shares, effects, heads"),
         ),
         output=(

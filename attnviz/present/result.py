@@ -265,7 +265,7 @@ class Result:
         from attnviz.present.view import ViewOptions
 
         spec = spec_of(self.command)
-        return spec.completed(ViewOptions.of(spec.style if style is None else style, choices))
+        return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         content = spec_of(self.command).content(self, choices)
