@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from attnviz.errors import UsageError
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES, MaskInput, masks_of
 from attnviz.models.tokens import Positions, UnitRows
@@ -36,6 +37,18 @@ _MOST_RUNS = 8
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
+
+
+def statistic_named(name: str) -> str:
+    """The statistic of heads.json that a name means; hyphens count as underscores.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
+    if wanted not in (*SCALARS, DIAGONALITY):
+        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join((*SCALARS, DIAGONALITY))}.")
+    return wanted
 
 
 @dataclass(frozen=True)

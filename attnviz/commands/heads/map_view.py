@@ -7,13 +7,12 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
-from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
@@ -40,18 +39,6 @@ _MEANINGS = {
     },
 }
 """Title, meaning and unit of statistics; shares, 0-1, have no unit."""
-
-
-def statistic_named(name: str) -> str:
-    """The statistic of heads.json that a name means; hyphens count as underscores.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    if wanted not in (*SCALARS, DIAGONALITY):
-        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join((*SCALARS, DIAGONALITY))}.")
-    return wanted
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
