@@ -5,15 +5,18 @@ Python functions, of the same name and default, and :func:`checked` holds what t
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
+
+if TYPE_CHECKING:
+    from attnviz.models.head_ids import HeadId
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -459,6 +462,33 @@ COMMANDS = {
 }
 """By name, in the order of ``attnviz --help``."""
 # fmt: on
+
+
+class ViewOptionNames(TypedDict, total=False):
+    """The options of the table that are keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``."""
+
+    select: "str | HeadId | Sequence[str | HeadId]"
+    top: int | None
+    drop_special: bool
+    token: str | int | None
+    maps: Sequence[str]
+    tensors: bool
+    relations: bool
+    relation: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptionValues:
+    """Their values as figures and tables read them; ``top`` is None for the command's own number."""
+
+    select: tuple[str, ...] = ()
+    top: int | None = None
+    drop_special: bool = False
+    token: str | int | None = None
+    maps: tuple[str, ...] = ()
+    tensors: bool = False
+    relations: bool = False
+    relation: str | None = None
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

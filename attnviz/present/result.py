@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
+    from attnviz.options import ViewOptionNames
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import View, ViewOptionNames, ViewOptions
+    from attnviz.present.view import View, ViewOptions
 
 
 class Document(dict[str, Any]):

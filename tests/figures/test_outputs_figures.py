@@ -35,7 +35,7 @@ def gpt2() -> HeadOutputs:
 
 def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
-    return next(view.drawing.plans(result, ViewOptions(style, (select,) if select else (), top=0)))
+    return next(view.drawing.plans(result, ViewOptions(style, select=(select,) if select else (), top=0)))
 
 
 def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:
