@@ -1,12 +1,12 @@
 """Checks of arguments that several commands take."""
 
-import re
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
 
 from attnviz.errors import TextError, UsageError
+from attnviz.memory import bytes_of
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -28,24 +28,22 @@ def check_share(name: str, value: object) -> None:
         raise UsageError(f"expected --{name} ({name}=...) as a number from 0 to 1, found {value!r}.")
 
 
-_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:I?B)?")
-_UNITS = "", "K", "M", "G", "T"
+_LEAST_BARE = 1_000_000
+"""The smallest number of bytes that is taken without a unit: whoever writes 24 means gigabytes."""
 
 
 def n_bytes(name: str, value: object) -> int:
     """A size in bytes, from a whole number of them or a text such as ``64M`` or ``1.5 GiB`` (units of 1,024).
 
     Raises:
-        UsageError: it is no size, or below one byte.
+        UsageError: it is no size, below one byte, or a small number without a unit.
     """
-    match = _SIZE.fullmatch(value.replace(" ", "").upper()) if isinstance(value, str) else None
-    if match is not None:
-        size = int(float(match[1]) * 1024 ** _UNITS.index(match[2]))
-    else:
-        size = int(value) if is_whole(value) else 0
-    if size < 1:
+    size = bytes_of(value) if isinstance(value, str) else int(value) if is_whole(value) else None
+    without_unit = str(value).strip()[-1:].isdigit()
+    if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(
-            f"expected --{name} ({name}=...) as a size such as 64M, 1G or a number of bytes, found {value!r}."
+            f"expected --{name} ({name}=...) as a size such as 64M or 24GB, or as a number of bytes from "
+            f"{_LEAST_BARE:,} on, found {value!r}."
         )
     return size
 

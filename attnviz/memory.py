@@ -28,7 +28,8 @@ _SAID = re.compile(
 _LIMITED = re.compile("^(can't start new thread|error return without exception set|Could not reserve memory)")
 """What else it looks like where memory is limited, and may have other causes where it is not."""
 
-_ASKED = re.compile(r"allocate ([\d.]+) ?(bytes|[KMGTP]?i?B)\b", re.IGNORECASE)
+_SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
+_ASKED = re.compile(rf"(?<=allocate ){_SIZE}(?<=[bs])\b", re.IGNORECASE)
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 """Where Linux tells of memory, and of the limits of control groups."""
 
@@ -39,6 +40,15 @@ def memory_size(n_bytes: float) -> str:
     """Bytes with a unit: ``6.4 GB``."""
     power = next((power for power in range(len(_UNITS)) if n_bytes / 1000**power < 999.5), len(_UNITS) - 1)
     return f"{n_bytes / 1000**power:.3g} {_UNITS[power]}"
+
+
+def bytes_of(text: str) -> int | None:
+    """Bytes of a size such as ``64M``, ``1.5 GiB`` or ``20 bytes``; None for another text.
+
+    All units are of 1,024, also GB: so torch writes them, too.
+    """
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
+    return None if match is None else int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
 
 
 def out_of_memory(error: BaseException) -> OutOfMemoryError | None:
@@ -52,7 +62,8 @@ def out_of_memory(error: BaseException) -> OutOfMemoryError | None:
     if shortage is None or isinstance(shortage, OutOfMemoryError):
         return shortage
     requested = _ASKED.search(str(shortage))
-    how_much = f": {memory_size(_bytes(*requested.groups()))} more could not be had" if requested else ""
+    size = requested and bytes_of(requested[0])
+    how_much = f": {memory_size(size)} more could not be had" if size else ""
     return OutOfMemoryError(f"out of memory{how_much}{limit_note()}; {LESS_MEMORY}.")
 
 
@@ -151,8 +162,3 @@ def _is_of_memory(error: BaseException) -> bool:
         return True
     quotes = isinstance(error, AttnvizError | LookupError | TypeError | ValueError)  # perhaps a text that says so
     return not quotes and _SAID.search(str(error)) is not None
-
-
-def _bytes(number: str, unit: str) -> float:
-    power = [each[0].lower() for each in _UNITS].index(unit[0].lower())
-    return float(number) * float(1024 if "i" in unit else 1000) ** power

@@ -5,15 +5,18 @@ Python functions, of the same name and default, and :func:`checked` holds what t
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
+
+if TYPE_CHECKING:
+    from attnviz.models.head_ids import HeadId
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,14 +153,10 @@ def _seed(purpose: str) -> Option:
     return Option("seed", int, purpose, 0, least=0, most=_LARGEST_SEED)
 
 
-def _linear_scale(help_text: str, default: str) -> Option:
-    """``--scale`` without logarithmic colours; figures refuse ``log`` themselves, with the reason."""
-
-    def check(name: str, value: object) -> None:
-        if value not in ("shared", "per-head", "log"):
-            raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
-
-    return Option("scale", str, help_text, default, check=check)
+def _check_linear_scale(name: str, value: object) -> None:
+    """Raise UsageError for an unknown scale of differences; figures refuse ``log`` themselves, with the reason."""
+    if value not in ("shared", "per-head", "log"):
+        raise UsageError(f"unknown {name} {value!r}: expected one of shared, per-head.")
 
 
 def _top(rows: str, default: int | None) -> Option:
@@ -314,7 +313,8 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            _linear_scale("Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared"),
+            Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
+                   check=_check_linear_scale),
             *_figures("overview, map, differences, page", "With --corpus: map, distances. Default: all but page."),
         ),
         output=(
@@ -390,8 +390,8 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            _linear_scale("Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest "
-                          "of all).", "per-head"),
+            Option("scale", str, "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the "
+                   "largest of all), log, or auto (per-head up to 40 tokens, log beyond).", "auto"),
             *_figures("overview, shares, effects, heads"),
         ),
         output=(
@@ -463,6 +463,33 @@ COMMANDS = {
 }
 """By name, in the order of ``attnviz --help``."""
 # fmt: on
+
+
+class ViewOptionNames(TypedDict, total=False):
+    """The options of the table that are keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``."""
+
+    select: "str | HeadId | Sequence[str | HeadId]"
+    top: int | None
+    drop_special: bool
+    token: str | int | None
+    maps: Sequence[str]
+    tensors: bool
+    relations: bool
+    relation: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptionValues:
+    """Their values as figures and tables read them; ``top`` is None for the command's own number."""
+
+    select: tuple[str, ...] = ()
+    top: int | None = None
+    drop_special: bool = False
+    token: str | int | None = None
+    maps: tuple[str, ...] = ()
+    tensors: bool = False
+    relations: bool = False
+    relation: str | None = None
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

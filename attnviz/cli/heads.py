@@ -157,7 +157,7 @@ def _figures_of_each(run: Run) -> tuple[Run, Run]:
 
 def _check_statistics(names: Sequence[str]) -> None:
     if names:
-        from attnviz.commands.heads.map_view import statistic_named
+        from attnviz.measures.statistics import statistic_named
 
         for name in names:
             statistic_named(name)

@@ -33,9 +33,6 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
     text, source = read_text(text), run.find_model()
 
     def measure(_: object, progress: Progress, __: object) -> "attnviz.HeadOutputs":
-        from attnviz.commands.outputs.report import check_scale
-
-        check_scale(run.options["scale"])
         return attnviz.head_outputs(text, source, pair=pair, target=target, **options, progress=progress)
 
     return run.job(measure, texts=(text, pair, target))

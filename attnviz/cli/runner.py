@@ -23,7 +23,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
-from attnviz.options import COMMANDS, Command, Option
+from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 from attnviz.texts.long_runs import this_process
@@ -191,7 +191,7 @@ class Run:
         """The options of figures and tables."""
         from attnviz.figures.style import Style
         from attnviz.present.report import spec_of
-        from attnviz.present.view import ViewOptionNames, ViewOptions
+        from attnviz.present.view import ViewOptions
 
         names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}

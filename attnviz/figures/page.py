@@ -121,7 +121,8 @@ def settled(figure: Figure | SubFigure | None) -> None:
 def spread(figure: Figure, ax: Axes, inches: float) -> None:
     """Run the layout, then set the height of these Axes in inches and align everything with the left margin.
 
-    Constrained layout keeps a share of the height free above a colour bar or a legend.
+    Constrained layout keeps a share of the height free above a colour bar or a legend. A bar whose first number would
+    hang over the margin begins after it.
     """
     frozen(figure)
     width, height = figure.get_size_inches()
@@ -129,8 +130,9 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
     ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
     for bar in figure.axes:
         if bar is not ax:
-            box = bar.get_position(original=True)
-            bar.set_position((MARGIN / width, box.y0, box.width, box.height))
+            box, number = bar.get_position(original=True), bar.xaxis.get_ticklabels()[0].get_window_extent()
+            left = max(MARGIN, MARGIN / 2 + (bar.bbox.x0 - number.x0) / figure.dpi) / width
+            bar.set_position((left, box.y0, box.width, box.height))
     for legend in figure.legends:
         legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
 

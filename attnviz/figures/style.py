@@ -141,12 +141,13 @@ class Style:
         less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
-    def scaled_for(self, n: int = 0) -> "Style":
+    def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
         """Resolve the scale ``auto`` for weights between a number of positions.
 
-        It becomes logarithmic above :data:`MOSTLY_WHITE`; without a number linear, for values that are no weights.
+        It becomes logarithmic above :data:`MOSTLY_WHITE`, else ``linear``; without a number, for values that are no
+        weights, always the latter.
         """
-        return replace(self, scale="log" if n > MOSTLY_WHITE else "shared") if self.scale == "auto" else self
+        return replace(self, scale="log" if n > MOSTLY_WHITE else linear) if self.scale == "auto" else self
 
     def why_log(self, n: int) -> str:
         """Note that ``auto`` has become logarithmic, or ''."""

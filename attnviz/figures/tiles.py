@@ -80,7 +80,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
             for index, each in enumerate(tiles):
                 row, column = divmod(index, columns)
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
-                sides = "l" * (column == 0) + "b" * (index + columns >= len(tiles))
+                sides = "l" * (column == 0) + "b" * (row == rows[group] - 1)
                 first = heading if index == 0 else ""
                 cells = _draw(ax, plan, each, style, sides=sides, vector=vector, inches=tile, heading=first)
                 if first:  # above the name of its first tile; it may be wider than this

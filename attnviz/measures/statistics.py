@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from attnviz.errors import UsageError
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import (
     CHOSEN,
@@ -26,6 +27,7 @@ from attnviz.measures.patterns import (
     masks_of,
 )
 from attnviz.models.tokens import Positions, UnitRows
+from attnviz.models.wording import did_you_mean
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
@@ -46,6 +48,21 @@ _MOST_RUNS = 8
 
 DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
+
+
+def statistic_named(name: str) -> str:
+    """The statistic of heads.json that a name means; hyphens count as underscores.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
+    known = (*SCALARS, DIAGONALITY)
+    if wanted not in known:
+        raise UsageError(
+            f"unknown statistic {name!r} for a map: expected one of {', '.join(known)}.{did_you_mean(wanted, known)}"
+        )
+    return wanted
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
+    from attnviz.options import ViewOptionNames
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import View, ViewOptionNames, ViewOptions
+    from attnviz.present.view import View, ViewOptions
 
 
 class Document(dict[str, Any]):
@@ -268,7 +269,7 @@ class Result:
         from attnviz.present.view import ViewOptions
 
         spec = spec_of(self.command)
-        return spec.completed(ViewOptions.of(spec.style if style is None else style, choices))
+        return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         content = spec_of(self.command).content(self, choices)

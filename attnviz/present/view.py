@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from attnviz.arguments import check_switch, check_whole
+from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style, figure_bytes
-from attnviz.models.head_ids import HeadId, selection_texts
+from attnviz.models.head_ids import selection_texts
+from attnviz.options import COMMANDS, ViewOptionNames, ViewOptionValues
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
@@ -28,45 +29,16 @@ File = tuple[str, bytes, str]
 """Name relative to the folder, content, caption."""
 
 
-class ViewOptionNames(TypedDict, total=False):
-    """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`ViewOptions`."""
-
-    select: str | HeadId | Sequence[str | HeadId]
-    top: int | None
-    drop_special: bool
-    token: str | None
-    maps: Sequence[str]
-    tensors: bool
-    relations: bool
-    relation: str | None
-
-
 @dataclass(frozen=True)
-class ViewOptions:
-    """Options of figures and tables; each command reads those that concern it.
+class ViewOptions(ViewOptionValues):
+    """Options of figures and tables: those of the table (:data:`attnviz.options.COMMANDS`) by name, and two more.
 
     Attributes:
         style: theme, scale and width of figures.
-        select: heads to draw and list, as for ``--select``; empty for all.
-        top: rows of a table, and heads of a figure that ranks them; 0 for all, None for the command's own number.
-        drop_special: draw patterns without special tokens, rows renormalised.
-        token: the token whose attention is drawn; None for all.
-        maps: the statistics that maps are drawn of; empty for the command's own.
-        tensors: also write the file of tensors.
-        relations: outline the pairs of each head's relation.
-        relation: the relation for all heads; None for that of each head's label or role.
         budget: bytes that the patterns of a page may take.
     """
 
     style: Style = PLAIN
-    select: tuple[str, ...] = ()
-    top: int | None = None
-    drop_special: bool = False
-    token: str | None = None
-    maps: tuple[str, ...] = ()
-    tensors: bool = False
-    relations: bool = False
-    relation: str | None = None
     budget: int = BUDGET
 
     @classmethod
@@ -76,26 +48,21 @@ class ViewOptions:
         Raises:
             UsageError: an unknown name, or a value of another kind.
         """
-        unknown = sorted(set(choices) - set(ViewOptionNames.__annotations__))
-        if unknown:
-            raise UsageError(
-                f"unknown option {unknown[0]!r}: expected any of {', '.join(ViewOptionNames.__annotations__)}."
-            )
+        kinds = ViewOptionNames.__annotations__
+        options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
+        for name, value in choices.items():
+            if name not in kinds:
+                raise UsageError(f"unknown option {name!r}: expected any of {', '.join(kinds)}.")
+            options_by_name[name].check_value(value)
+            check_kind(name, value, kinds[name])
         if style is not None and not isinstance(style, Style):
             raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
-        if (top := choices.get("top")) is not None:
-            check_whole("top", top)
-        for name in ("drop_special", "tensors", "relations"):
-            check_switch(name, choices.get(name, False))
-        relation = choices.get("relation")
-        if not isinstance(relation, str | None):
-            raise UsageError(f"expected relation as the name of one, such as 'obj', found {relation!r}.")
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
         options: dict[str, Any] = {**choices, "maps": tuple(maps)}
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
-        options |= {"relations": choices.get("relations", False) or relation is not None}
+        options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or PLAIN, **options)
 
 

@@ -147,8 +147,7 @@ REFUSED: list[tuple[str, str, list[str], int, str]] = [
     ("explain", "bert", [SENTENCE, "--no-figures", "--format", "jpg"], 2, "unknown format 'jpg'"),
     ("explain", "bert", [SENTENCE, "-o", " "], 2, "-o is empty"),
     ("explain", "bert", [SENTENCE, "--dtype", "int8"], 2, "int8"),
-    ("outputs", "loud bert", [SENTENCE, "--scale", "log"], 2, "norms are not drawn on a logarithmic scale: expec"),
-    ("outputs", "loud bert", [SENTENCE, "--scale", "x"], 2, "unknown scale 'x': expected one of shared, per-head."),
+    ("outputs", "loud bert", [SENTENCE, "--scale", "x"], 2, "unknown scale 'x': expected one of auto, shared"),
     ("outputs", "loud bert", [SENTENCE, "--select", "L9"], 2, "the model has layers 0 to 2"),
     ("outputs", "loud bert", [SENTENCE, "--memory", "0"], 2, "expected --memory (memory=...) as a size such as"),
     (

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.heads import measure as heads_measure
+from attnviz.commands.heads.texts import measure as texts_measure
 from attnviz.figures import Style
 from tests.support.drawn import texts_of
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
@@ -186,7 +186,7 @@ def test_a_long_line_is_cut_on_request(run: Any):
 
 
 def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: pytest.MonkeyPatch):
-    read, texts = heads_measure.Reader.read, []
+    read, texts = texts_measure.Reader.read, []
 
     def interrupted(self: Any, text: str, *more: Any) -> Any:
         texts.append(text)
@@ -194,7 +194,7 @@ def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: p
             raise KeyboardInterrupt
         return read(self, text, *more)
 
-    monkeypatch.setattr(heads_measure.Reader, "read", interrupted)
+    monkeypatch.setattr(texts_measure.Reader, "read", interrupted)
     done = run("\n".join(LINES), "--no-figures")
     assert done.exit_code == 130
     assert done.stderr == (
@@ -207,13 +207,13 @@ def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: p
 
 
 def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
-    opened, original = [], heads_measure.open_checkpoint
+    opened, original = [], texts_measure.open_checkpoint
 
     def counted(*arguments: Any, **more: Any) -> Any:
         opened.append(arguments)
         return original(*arguments, **more)
 
-    monkeypatch.setattr(heads_measure, "open_checkpoint", counted)
+    monkeypatch.setattr(texts_measure, "open_checkpoint", counted)
     assert run("\n".join(LINES), "--no-figures", "-q").exit_code == 0
     assert len(opened) == 1
 

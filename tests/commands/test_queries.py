@@ -44,7 +44,7 @@ def test_queries_that_the_text_has_not_are_refused(queries, said):
         find_queries(units, queries)
 
 
-@pytest.mark.parametrize("memory", [1, 10**6])
+@pytest.mark.parametrize("memory", ["1B", 10**6])
 @pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
 def test_statistics_are_those_of_the_rows(kind, words, memory):

@@ -285,7 +285,7 @@ def test_without_a_head_that_has_one_the_parse_is_drawn_and_a_message_says_what_
     ("analysis", "choices", "message"),
     [
         (two, {"relation": "iobj"}, r"the parse has no relation 'iobj' in this text: it has det \(2\), nsubj \(2\), "),
-        (two, {"relation": 3}, "expected relation as the name of one, such as 'obj', found 3"),
+        (two, {"relation": 3}, "expected relation as a string, found 3"),
         (two, {"relations": "obj"}, "expected relations as True or False, found 'obj'"),
         (hand_made, {"relation": "obj"}, "there is no figure 'relations': the text has no parse, because --no-s"),
         (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}, "the parse of this text has none"),

@@ -64,7 +64,7 @@ def test_whatever_asks_for_too_much_is_named_with_how_much(take: Callable[[], An
     ("error", "asked"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total"), "21.5 GB"),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 8.89 GB). Tried to allocate 256.00 MB on"), "256 MB"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8.89 GB). Tried to allocate 256.00 MB on"), "268 MB"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), ""),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), ""),
         (RuntimeError("std::bad_alloc"), ""),

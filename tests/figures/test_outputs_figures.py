@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import LogNorm, Normalize
 
 import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
-from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
@@ -35,7 +35,7 @@ def gpt2() -> HeadOutputs:
 
 def plan_of(result: HeadOutputs, name: str, style: Style = OWN, select: str = ""):
     (view,) = [view for view in views_of("outputs") if view.name == name]
-    return next(view.drawing.plans(result, ViewOptions(style, (select,) if select else (), top=0)))
+    return next(view.drawing.plans(result, ViewOptions(style, select=(select,) if select else (), top=0)))
 
 
 def head_plan(result: HeadOutputs, head: str, style: Style = OWN) -> HeadPlan:
@@ -74,8 +74,23 @@ def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
     assert "the same for every head" in plan.caption
     assert "the head’s largest" in head_plan(bert, "L1H2").caption
     assert plan_of(bert, "overview", SHARED).norm.vmax == bert.largest
-    with pytest.raises(UsageError, match="norms are not drawn on a logarithmic scale"):
-        bert.figure("overview", Style(scale="log"))
+
+
+@pytest.mark.parametrize(("n", "scale"), [(40, Normalize), (41, LogNorm)])
+def test_the_scale_is_logarithmic_from_41_tokens_on_and_says_so(n, scale):
+    result = attnviz.head_outputs("cat " * (n - 2), sharp_bert(max_position_embeddings=41), tokenizer=bert_tokenizer())
+    assert len(result.tokens) == n
+    head, overview = head_plan(result, "L1H2", Style()), plan_of(result, "overview", Style())
+    assert {type(norm) for norm in (*head.norms, overview.norm)} == {scale}
+    said = "logarithmic colours, since most weights of a text this long are near 0"
+    assert {said in plan.caption.lower() for plan in (head, overview)} == {scale is LogNorm}
+    if scale is LogNorm:
+        of_weights, of_norms = ((norm.vmin, norm.vmax) for norm in head.norms)
+        assert of_weights == (1e-4, 1)
+        assert of_norms == (overview.norm.vmin, overview.norm.vmax)
+        assert of_norms[0] <= 1e-4 * result.largest < 10 * of_norms[0]
+        assert of_norms[1] == result.largest
+        assert head_plan(result, "L1H2", SHARED).norms[1].vmax == result.largest
 
 
 def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):

@@ -79,11 +79,11 @@ def test_a_checkpoint_that_does_not_state_its_number_format_is_judged_by_its_siz
 
 
 def test_of_a_text_the_inputs_of_all_layers_are_kept_and_where_they_are_used_outputs(bert, needs):
-    attnviz.analyze(TEXT, bert, memory=60, syntax=False)
-    attnviz.analyze(TEXT, bert, memory=60, dtype="float64", syntax=False)
-    attnviz.head_outputs(TEXT, bert, memory=60)
-    attnviz.rollout(TEXT, bert, memory=60)
-    attnviz.rollout(TEXT, bert, memory=60, layer=0)
+    attnviz.analyze(TEXT, bert, memory="60B", syntax=False)
+    attnviz.analyze(TEXT, bert, memory="60B", dtype="float64", syntax=False)
+    attnviz.head_outputs(TEXT, bert, memory="60B")
+    attnviz.rollout(TEXT, bert, memory="60B")
+    attnviz.rollout(TEXT, bert, memory="60B", layer=0)
     n, layers, width = needs[0].n_tokens, 3, sharp_bert().config.hidden_size
     kept, square = layers * n * width * 4, n * n * 4  # a sixth of the block's 60 bytes is counted
     assert [need.text for need in needs] == [
@@ -129,7 +129,7 @@ def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, 48 * 2**20), (1000, 1000), ("1000", 1000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
+        (None, 48 * 2**20), (1_000_000, 1_000_000), ("1000000", 1_000_000), ("64M", 64 * 2**20), ("1.5 GiB", 3 * 2**29),
         ("8GB", 2**33), ("500 kb", 500 * 1024), ("7B", 7),
     ],
 )  # fmt: skip
@@ -137,9 +137,11 @@ def test_the_memory_of_a_block_is_a_number_of_bytes_or_a_size(given, expected):
     assert block_memory(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1"])
+@pytest.mark.parametrize(
+    "given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1", "24", " 24 ", "1.5", 24, 999_999]
+)
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(UsageError, match=r"expected --memory \(memory=\.\.\.\) as a size such as 64M"):
+    with pytest.raises(UsageError, match=r"expected --memory \(memory=\.\.\.\) as a size such as 64M or 24GB, or"):
         block_memory(given)
 
 

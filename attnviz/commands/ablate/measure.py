@@ -52,9 +52,9 @@ class AblationOptions:
     seed: int
     curve: bool
     gradient: bool
-    label: str | None = None
-    target: str | None = None
-    max_new_tokens: int | None = None
+    label: str | None
+    target: str | None
+    max_new_tokens: int | None
 
     @property
     def methods(self) -> tuple[str, str]:

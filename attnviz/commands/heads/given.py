@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnviz.figures.style import Style
-    from attnviz.present.view import ViewOptionNames
+    from attnviz.options import ViewOptionNames
 
 _SPECIAL = (
     "[CLS]",

@@ -92,7 +92,7 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     return having
 
 
-def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
+def positions_of(part: Analysis, token: str | int) -> tuple[int, ...]:
     """Positions of a token among the queries; for an encoder-decoder the error names their text."""
     try:
         return find_positions(part.context.units, token)
@@ -242,7 +242,7 @@ def _plan(
     )  # fmt: skip
 
 
-def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
+def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] | None, str]:
     """The drawn queries, None for all, and the token with its positions in the whole text."""
     if token is None:
         return None, ""
@@ -250,9 +250,9 @@ def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None
     position_of = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in numbers if everything.members[number] in position_of]
     if not kept:
-        said = f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention."
+        said = f"“{visible(str(token))}” is among the tokens that are dropped; keep them to see its attention."
         if shown.options.queries is not None and not shown.without_sinks:
-            said = f"the row of “{visible(token)}” is not among those of --queries; leave one of the two out."
+            said = f"the row of “{visible(str(token))}” is not among those of --queries; leave one of the two out."
         raise UsageError(said)
     listed = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
     positions = tuple(position_of[everything.members[number]] for number in kept)

@@ -7,35 +7,18 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
-from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, statistic_named
 from attnviz.models.tokens import sinks_in_words
-from attnviz.models.wording import did_you_mean
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.statistics import STATISTICS
 from attnviz.present.view import Drawing, ViewOptions
 
 _DECADES = 2
-
-
-def statistic_named(name: str) -> str:
-    """The statistic of heads.json that a name means; hyphens count as underscores.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    known = (*SCALARS, DIAGONALITY)
-    if wanted not in known:
-        raise UsageError(
-            f"unknown statistic {name!r} for a map: expected one of {', '.join(known)}.{did_you_mean(wanted, known)}"
-        )
-    return wanted
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:

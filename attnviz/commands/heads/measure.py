@@ -22,13 +22,14 @@ from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords
 from attnviz.options import checked
 from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
 from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
-from attnviz.trace.recorder import BLOCK_MEMORY, block_memory
+from attnviz.trace.recorder import block_memory
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
 
@@ -107,11 +108,14 @@ def analyze(
             not reproduce the model.
     """
     options = Options(words, local_window, long_range_from, queries)
-    reader = open_reader(
-        model, options, tokenizer, revision, device, device_map, dtype, syntax=syntax, parser=parser,
-        truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn, generate=generate,
-        any_family=any_family, memory=memory, text=(text, pair),
+    check_parser(parser, syntax)
+    of_block = block_memory(memory)
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
+        device_map=device_map, several_devices=True, run=TextRun(text, pair, truncate, of_block, kept=1),
     )  # fmt: skip
+    stored = profile_of(checkpoint, source, warn) if profile else None
+    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)
 
 
@@ -126,12 +130,16 @@ class Reader:
     parser: str | None
     truncate: bool
     max_new_tokens: int | None
+    memory: int
     generate: int | None = None
-    memory: int = BLOCK_MEMORY
 
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
+        if options.queries is not None and checkpoint.stacks:
+            raise UsageError(
+                "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
+            )
         refuse_target(checkpoint, target, self.max_new_tokens)
         if self.generate is None:
             continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
@@ -217,32 +225,20 @@ class Reader:
         return Target(text, read, generated, longest, context, cross)
 
 
-def open_reader(
-    model: Model, options: Options, tokenizer: Any, revision: str | None, device: str | None,
-    device_map: DeviceMap | Path | None, dtype: str | None, *, syntax: bool, parser: str | None, truncate: bool,
-    profile: bool, max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
-    any_family: bool = False, memory: int | str | None = None, text: tuple[str, str | None] | None = None,
-) -> Reader:  # fmt: skip
-    """Check options, and load the model; arguments and errors as for :func:`analyze`.
-
-    With a ``text`` (and its pair) the memory that it needs is checked.
-    """
+def check_parser(parser: str | None, syntax: bool) -> None:
+    """Raise UsageError where a parser is named and nothing is to be parsed."""
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    of_block = block_memory(memory)
-    checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
-        device_map=device_map, several_devices=True, run=text and TextRun(*text, truncate, of_block, kept=1),
-    )  # fmt: skip
-    if options.queries is not None and checkpoint.stacks:
-        raise UsageError(
-            "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
-        )
-    stored = None
-    if profile and source is not None and not checkpoint.stacks:
-        shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-        stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
-    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate, of_block)
+
+
+def profile_of(
+    checkpoint: Checkpoint, source: Source | None, warn: Callable[[str], None] | None
+) -> StoredProfile | None:
+    """The stored profile of these weights, if any; ``warn`` is called for one that cannot be used."""
+    if source is None or checkpoint.stacks:
+        return None
+    shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
+    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:

@@ -49,7 +49,7 @@ Numbers = NDArray[np.float64]
 class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
-    Where no style is given, every head's colours end at its own largest norm (``Style(scale="per-head")``). Views:
+    On the scale ``auto`` a head's colours end at its own largest norm; from 41 tokens on all are logarithmic. Views:
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:

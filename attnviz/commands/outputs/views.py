@@ -1,19 +1,20 @@
 """The figures of head outputs: all heads by norm, maps, and one head by weight and by norm."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.report import check_scale, chosen
+from attnviz.commands.outputs.report import chosen
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -40,13 +41,16 @@ from attnviz.figures.page import (
     settled,
     written,
 )
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.style import DPI, FAINTEST, Style, figure_style
 from attnviz.models.wording import percent
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
+
+_SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
+"""Where the colours end, by scale."""
 
 _KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 
@@ -67,41 +71,63 @@ class HeadPlan(PagePlan):
 
 
 def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    check_scale(choices.style.scale)
-    heads, own = result.select(choices.select), choices.style.scale == "per-head"
-    n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
+    heads, n = result.select(choices.select), _longest(result)
+    style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
+    own = style.scale == "per-head"
+    pooled = grid_pooling(n, [head.id for head in heads], style)
     cells = [
         HeadCell(head.id, norms / ((own and head.largest) or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
     ]
-    about, largest = result.figure_context, 1.0 if own else result.largest or 1.0
+    about, norm = result.figure_context, _norm_colours(style, 1.0 if own else result.largest)
     count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
-    scale = "0 to the largest of each head" if own else f"0 to {largest:.2g}, the same for every head"
+    scale = "from 0 to the largest of each head" if own else f"{_ends(norm)}, the same for every head"
     shares = "each head’s share of the norm of its layer’s attention output"
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
     yield HeadGridPlan(
         stem="outputs",
         caption=sentence(
             f"{about.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
-            f"head, rows attend to columns, colours from {scale}",
+            f"head, rows attend to columns, colours {scale}",
+            why_log,
             _KINDS if result.target else "",
             f"beside the names {shares}, where there is room",
             about.pooled(pooled),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
         notes=about.notes(
-            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", about.pooled(pooled)
+            f"{shown}: rows attend to columns.",
+            f"{_KINDS}." if result.target else "",
+            f"{capital(why_log)}." * bool(why_log),
+            about.pooled(pooled),
         ),
         cells=tuple(cells),
-        norm=Normalize(0.0, largest, clip=True),
-        bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
+        norm=norm,
+        bar="share of the head’s largest ‖A f(x)‖" if own else f"norm-weighted ‖A f(x)‖ ({_SCALES[style.scale]})",
         beside=f"In %: {shares}.",
     )
 
 
+def _longest(result: HeadOutputs) -> int:
+    """Tokens of the text, or of the longest of the texts that an encoder-decoder reads."""
+    return max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
+
+
+def _norm_colours(style: Style, largest: float) -> Normalize:
+    """The colours of norms up to the largest; logarithmic ones begin at a power of ten."""
+    end = largest or 1.0
+    if style.scale != "log":
+        return Normalize(0.0, end, clip=True)
+    return LogNorm(10.0 ** math.floor(math.log10(FAINTEST * end)), end, clip=True)
+
+
+def _ends(norm: Normalize) -> str:
+    """Both ends of a colour scale in words."""
+    logarithmic = isinstance(norm, LogNorm)
+    return f"{'logarithmic ' * logarithmic}from {norm.vmin:g}{' or less' * logarithmic} to {norm.vmax:.2g}"
+
+
 def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadPlan]:
-    check_scale(choices.style.scale)
     for head, norms, panels in _pooled(
         result, chosen(result, choices), lambda head: _pooling(result.part_of(head), choices.style)
     ):
@@ -136,19 +162,21 @@ def _pooled(
 def _head(
     result: HeadOutputs, head: HeadContribution, norms: Array, panels: tuple[Array, Array], style: Style
 ) -> HeadPlan:
-    part, own = result.part_of(head), style.scale == "per-head"
+    part, why_log = result.part_of(head), style.why_log(_longest(result))
+    style = style.scaled_for(_longest(result), "per-head")
     about, pooled, (pattern, weighted) = part.figure_context, _pooling(part, style), panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
-    tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
-    scale = "scale of this head" if own else "scale of all heads"
-    amounts = _amounts(result, head)
+    own, scale, amounts = style.scale == "per-head", _SCALES[style.scale], _amounts(result, head)
+    of_weights = style.norm(float(pattern.max()))
+    of_norms = _norm_colours(style, head.largest if own else result.largest)
     return HeadPlan(
         stem=f"outputs/{head.id.file_stem}",
         caption=sentence(
             f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
             "(Kobayashi et al. 2020), with ‖f(x_k)‖ of every key above it",
-            f"rows attend to columns, colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), "
+            f"rows attend to columns, colours {_ends(of_weights)} (weights) and {_ends(of_norms)} (norms), "
             + ("the head’s largest" if own else "the same for every head"),
+            why_log,
             amounts,
             about.pooled(pooled),
         ),
@@ -157,6 +185,7 @@ def _head(
             amounts,
             "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
+            f"{capital(why_log)}." * bool(why_log),
             about.pooled(pooled),
         ),
         pattern=pattern,
@@ -165,8 +194,11 @@ def _head(
         labels=labels,
         keys=keys if part.queries is not part.keys else None,
         pooled=pooled,
-        norms=(Normalize(0.0, tops[0], clip=True), Normalize(0.0, tops[1], clip=True)),
-        bars=(f"attention weight A ({scale if own else '0–1'})", f"norm-weighted ‖A f(x)‖ ({scale})"),
+        norms=(of_weights, of_norms),
+        bars=(
+            f"attention weight A ({'0–1' if style.scale == 'shared' else scale})",
+            f"norm-weighted ‖A f(x)‖ ({scale})",
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """Charts of a profile: relations beside their baselines, and entropy and distance by layer."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -28,8 +29,8 @@ from attnviz.present.view import ViewOptions
 MOST_RELATIONS = 60
 """Most relations in one figure; the most frequent."""
 
-_STACKED_BELOW = 6.0
-"""Width of a page in inches below which the texts beside relations take two lines."""
+_TWO_LINES_BELOW, _THREE_LINES_BELOW = 6.0, 3.0
+"""Widths of a page in inches below which the texts beside a relation take two or three lines."""
 
 _GAP = 12
 _NEEDED = "#D55E00"
@@ -92,18 +93,27 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     shades = [strong if head.passed else pale for head in heads]
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
-    stacked = style.width is not None and style.width < _STACKED_BELOW
-    _write_beside(ax, plan.rows, style, stacked)
+    lines = _lines_beside(style)
+    _write_beside(ax, plan.rows, style, lines)
     ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
-    ax.set_xticks(np.linspace(0, 1, 3 if stacked else 6))
+    ax.set_xticks(np.linspace(0, 1, 6 if lines == 1 else 3))
     ax.set_yticks(range(len(plan.rows)), [])
     ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
     dress_chart(ax, style, "both", ("bottom",))
     return dots
 
 
-def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, stacked: bool) -> None:
-    """Write relation and n on the left, head, direction, baseline and gain on the right."""
+def _lines_beside(style: Style) -> int:
+    """Lines of the texts beside a relation."""
+    width = style.width or math.inf
+    return 1 + (width < _TWO_LINES_BELOW) + (width < _THREE_LINES_BELOW)
+
+
+def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, lines: int) -> None:
+    """Write relation and n on the left, head, direction, baseline and gain on the right, in columns of some lines.
+
+    In three lines the head is on the left.
+    """
     arrows = [(row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep") for row in rows]
     columns = [
         ("right", ["relation", *(fitted(visible(row.relation.relation), 7, DPI, 130) for row in rows)]),
@@ -113,10 +123,13 @@ def _write_beside(ax: Axes, rows: Sequence[_Row], style: Style, stacked: bool) -
         ("left", ["baseline", *(row.baseline for row in rows)]),
         ("right", ["gain", *(signed(row.best.margin) for row in rows)]),
     ]
-    if stacked:
-        pairs = zip(columns[::2], columns[1::2], strict=True)
-        columns = [(side, ["\n".join(both) for both in zip(one, two, strict=True)]) for (side, one), (_, two) in pairs]
-    n_left = len(columns) // 3
+    if lines > 1:
+        stacks = [columns[first : first + lines] for first in range(0, len(columns), lines)]
+        columns = [
+            (stack[0][0], ["\n".join(texts) for texts in zip(*(texts for _, texts in stack), strict=True)])
+            for stack in stacks
+        ]
+    n_left = 2 if lines == 1 else 1
     for edge, of_side in ((0, columns[:n_left][::-1]), (1, columns[n_left:])):
         pixels = _GAP / 2
         for side, texts in of_side:
@@ -152,7 +165,7 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
     width = page_width(style, 7.6)
-    row = 0.26 if width < _STACKED_BELOW else 0.16
+    row = 0.06 + 0.1 * _lines_beside(style)
     with figure_style():
         body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
         page = new_page(plan.title, plan.notes, style, width=width, body=body)

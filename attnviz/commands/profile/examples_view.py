@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.errors import UsageError
-from attnviz.figures.fonts import fitted, put_text, text_width
+from attnviz.figures.fonts import fitted, put_text, text_width, wrapped
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId, select_heads
@@ -37,8 +37,8 @@ _STACKED_BELOW = 5.0
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
 """Font sizes in points of headings, of words, and of the line above them."""
 
-_STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
-"""Inches: height of a sentence with its arc, of a heading, gap between columns, height of an arc."""
+_STRIP, _HEADING, _LINE, _GAP, _ARC = 0.58, 0.24, 0.14, 0.2, 0.23
+"""Inches: height of a sentence with its arc, of a heading, of its further lines, gap between columns, arc height."""
 
 _FROM_EDGE = 1.0
 """Distance of the legend from the edge of the page, as a multiple of its font size."""
@@ -110,7 +110,11 @@ def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> 
     width = page_width(style, 7.0)
     columns = 1 if width < _STACKED_BELOW else 2
     handles = _handles(style)
-    heights = [_HEADING + _STRIP * -(-len(strips) // columns) for _, strips in plan.roles]
+    headings = [wrapped(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold") for heading, _ in plan.roles]
+    heights = [
+        _HEADING + _LINE * (len(lines) - 1) + _STRIP * -(-len(strips) // columns)
+        for lines, (_, strips) in zip(headings, plan.roles, strict=True)
+    ]
     with figure_style():
         body = sum(heights) + legend_height(handles, width) + MARGIN
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
@@ -119,12 +123,13 @@ def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> 
         ax.axis("off")
         room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
         top = 0.0
-        for (heading, strips), height in zip(plan.roles, heights, strict=True):
-            shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
-            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
+        for lines, (_, strips), height in zip(headings, plan.roles, heights, strict=True):
+            for number, line in enumerate(lines):
+                at = top + _HEADING * 0.7 + number * _LINE
+                _write(ax, MARGIN / 2, at, line, style.greys.ink, _TITLE, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
-                corner = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
+                corner = MARGIN / 2 + column * (room + _GAP), at + _HEADING * 0.3 + row * _STRIP
                 _draw_strip(ax, strip, corner, room, style)
             top += height
         add_legend(page, handles, style)
@@ -136,9 +141,9 @@ def _handles(style: Style) -> list[Artist]:
     colours = _COLOURS[style.theme]
     line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
     return [
-        Line2D([], [], **line, color=colours["hit"], marker="o", label="hit: attends most to the right one"),
-        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (4, 1)), label="miss: to another"),
         Line2D([], [], color=style.greys.muted, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right one"),
+        Line2D([], [], **line, color=colours["hit"], marker="o", label="hit: attends most to it"),
+        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (4, 1)), label="miss: to another"),
     ]
 
 
@@ -148,7 +153,7 @@ def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room
     kind = "hit" if example.hit else "miss"
     colour = _COLOURS[style.theme][kind]
     weight = rounded(example.weight)
-    right = "" if example.hit or example.gold_weight is None else f", the right one {rounded(example.gold_weight)}"
+    right = "" if example.hit or example.gold_weight is None else f", right one {rounded(example.gold_weight)}"
     _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.muted, _SMALL)
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}

@@ -13,6 +13,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
@@ -26,8 +27,8 @@ from attnviz.present.view import Drawing, ViewOptions
 
 _NOISE = "#D55E00"
 _ROOM = 1.3
-_ID_INCHES, _AXES_SHARE = 0.11, 0.85
-"""Least distance of ids in inches, and rough share of the Axes in the figure's width."""
+_ID_INCHES, _RANK_INCHES, _AXES_SHARE = 0.11, 0.2, 0.85
+"""Least distances of ids and of ranks in inches, and rough share of the Axes in the figure's width."""
 
 
 def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
@@ -95,8 +96,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     x, y = np.arange(1, len(plan.heads) + 1), np.array([head.distance for head in plan.heads])
     highs = [head.interval[1] for head in plan.heads if head.interval]
     noise = [(at, head.noise) for at, head in zip(x, plan.heads, strict=True) if head.noise is not None]
-    top = max([*y, *highs, *(value for _, value in noise)]) or plan.largest
-    top = min(top * _ROOM, plan.largest * 1.08)
+    top = _ROOM * max([*y, *highs, *(value for _, value in noise)]) or plan.largest
     ends = [(at, *head.interval) for at, head in zip(x, plan.heads, strict=True) if head.interval]
     if ends:
         ranks, low, high = zip(*ends, strict=True)
@@ -110,7 +110,9 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
     _name_largest(ax, plan.largest, top, style)
     _name_changed(ax, plan.heads, style)
-    ticks = x if len(x) < 20 else np.array([1, *range(10, len(x) + 1, 10 * math.ceil(len(x) / 120))])
+    apart = _RANK_INCHES / _inches_between(ax, plan.heads)
+    every = next((step for step in (1, 5, 10) if step >= apart), 10 * math.ceil(apart / 10))
+    ticks = [1, *range(max(every, 2), len(x) + 1, every)]
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
     ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
     ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
@@ -119,29 +121,32 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     return dots
 
 
-def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
-    """Write the ids of changed heads that fit side by side, the most different first."""
+def _inches_between(ax: Axes, heads: Sequence[HeadChange]) -> float:
+    """Rough distance of two heads side by side."""
     page = ax.get_figure(root=True)
     assert page is not None
-    apart, last = _ID_INCHES * (len(heads) + 1) / (_AXES_SHARE * page.get_figwidth()), -math.inf
+    return float(_AXES_SHARE * page.get_figwidth() / (len(heads) + 1))
+
+
+def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
+    """Write the ids of changed heads that fit side by side, the most different first."""
+    apart, last = _ID_INCHES / _inches_between(ax, heads), -math.inf
+    halo = withStroke(linewidth=2, foreground=style.greys.paper)  # where the line of the largest possible crosses
     for at, head in enumerate(heads, start=1):
         if head.changed and at - last >= apart:
             last = at
             top = max(head.interval[1] if head.interval else 0.0, head.distance)
             ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
-                        va="bottom", fontsize=6, color=style.greys.ink, zorder=5)  # fmt: skip
+                        va="bottom", fontsize=6, color=style.greys.ink, zorder=5, path_effects=[halo])  # fmt: skip
 
 
 def _name_largest(ax: Axes, largest: float, top: float, style: Style) -> None:
-    """Draw the largest possible distance as a line, or a note if it lies above the Axes."""
-    text, height = f"largest possible {largest:.2f}", top
+    """Draw the largest possible distance as a line unless it lies above the Axes, and name it above them."""
     if largest <= top:
         ax.axhline(largest, color=style.greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
-        height = largest
-    else:
-        text += " ↑"
-    ax.annotate(text, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, -3), textcoords="offset points",
-                ha="right", va="top", fontsize=7, color=style.greys.ink)  # fmt: skip
+    ax.annotate(f"largest possible {largest:.2f} {'(dashed)' if largest <= top else '↑'}", (1, 1), ha="right",
+                xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", fontsize=7,
+                color=style.greys.ink)  # fmt: skip
 
 
 def _handles(plan: _RankedPlan, style: Style) -> Sequence[Artist]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from attnviz.arguments import check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, open_reader
+from attnviz.commands.heads.measure import Reader, check_parser, profile_of
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.verdicts import TOO_SHORT, UNNAMED
 from attnviz.measures.patterns import NAMES
@@ -19,7 +19,7 @@ from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, refuse_target
+from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.output_folder import text_folder
@@ -27,6 +27,7 @@ from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
 from attnviz.texts.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
+from attnviz.trace.recorder import block_memory
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
@@ -209,12 +210,14 @@ def analyze_each(
         lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
-    reader = open_reader(
-        model, Options(words, local_window, long_range_from), tokenizer, revision, device, device_map, dtype,
-        syntax=syntax, parser=parser, truncate=truncate, profile=profile, max_new_tokens=max_new_tokens, warn=warn,
-        memory=memory,
-    )  # fmt: skip
-    refuse_target(reader.checkpoint, None, max_new_tokens)
+    options, of_block = Options(words, local_window, long_range_from), block_memory(memory)
+    check_parser(parser, syntax)
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, device_map=device_map, several_devices=True
+    )
+    stored = profile_of(checkpoint, source, warn) if profile else None
+    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
+    refuse_target(checkpoint, None, max_new_tokens)
     _check(reader, lines)
     done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
@@ -231,9 +234,9 @@ def analyze_each(
         if visit is not None:
             visit(one, analysis)
     tell(progress, "texts", len(lines), len(lines))
-    verification = Verification(reader.checkpoint.tolerance, tuple(worst[layer] for layer in reader.checkpoint.layers))
+    verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
-    return TextsAnalysis(reader.checkpoint, corpus, tuple(done), heads, verification, tuple(first))
+    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, tuple(first))
 
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:
