@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.measure import LARGEST_DISTANCE, DifferenceTally
+from attnviz.commands.compare.differences import LARGEST_DISTANCE, mean_differences
+from attnviz.commands.compare.measure import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
@@ -74,9 +75,10 @@ def by_hand(first, second):
 
 
 def measure_difference(p, q):
-    tally = DifferenceTally()
-    tally.add(0, p, q)
-    return tally.result()
+    largest = [LargestDifference(0.0, 0, 0)]
+    blocks = noting_largest([(0, p[None], q[None])], largest)
+    divergence, variation = mean_differences(blocks, torch.ones(1, len(p), dtype=torch.bool))
+    return divergence.item(), variation.item(), largest[0]
 
 
 def test_patterns_without_a_key_in_common_are_ln_2_apart():

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
-from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.compare.differences import LARGEST_DISTANCE
 from attnviz.commands.compare.sides import side_names
 from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines

@@ -1,13 +1,9 @@
 """Compare every head on two sides: two models on one text, or one model on two texts.
 
 A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
-For one query let p and q be its two rows of attention and m = (p + q) / 2. Their Jensen-Shannon divergence
-is H(m) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where they are equal, ln 2 where they have no key in
-common (Lin 1991; Clark et al. 2019 compare heads by it). Its square root is a metric (Endres & Schindelin 2003).
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -19,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.judge.verdicts import Label
@@ -27,10 +24,6 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
 from attnviz.present.result import OfHeads, Result
-from attnviz.reference.attention import entropy
-
-LARGEST_DISTANCE = math.sqrt(math.log(2))
-"""The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 
 class LargestDifference(NamedTuple):
@@ -41,25 +34,16 @@ class LargestDifference(NamedTuple):
     key: int
 
 
-@dataclass(frozen=True)
-class HeadDifference:
-    """Difference of one head between the two sides.
+@dataclass(frozen=True, kw_only=True)
+class HeadDifference(Difference):
+    """Difference of one head on one text.
 
     Attributes:
-        rank: 1 for the head that differs most.
-        divergence: mean over all queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
-        distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
-        total_variation: mean over all queries of the total variation distance, 0-1: half of the sum over a row of the
-            absolute differences.
+        largest: the weight that differs most.
         before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
 
-    id: HeadId
-    rank: int
-    divergence: float
-    distance: float
-    total_variation: float
     largest: LargestDifference
     before: Label
     after: Label
@@ -188,7 +172,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
         layers = []
         for layer in (self.first.stack or self.first.checkpoint).layers:
             heads = [head for head in self.heads if head.id.layer == layer]
-            means = (fmean(getattr(head, name) for head in heads) for name in LayerDifference._fields[1:])
+            means = (fmean(getattr(head, name) for head in heads) for name in STATISTICS)
             layers.append(LayerDifference(layer, *means))
         return layers
 
@@ -246,19 +230,20 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    measured: dict[HeadId, tuple[float, float, LargestDifference]] = {}
+    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, LargestDifference]()
+    tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
-        tallies = [DifferenceTally() for _ in range(first.checkpoint.n_heads_of(layer))]
-        for query, *sides in side_by_side(first.blocks(layer), second.blocks(layer)):
-            for tally, a, b in zip(tallies, *sides, strict=True):
-                tally.add(query, a, b)
-        measured |= {HeadId(layer, head): tally.result() for head, tally in enumerate(tallies)}
+        largest = [LargestDifference(0.0, 0, 0)] * first.checkpoint.n_heads_of(layer)
+        blocks = side_by_side(first.blocks(layer), second.blocks(layer))
+        queries = torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool)
+        tally.add(layer, noting_largest(blocks, largest), queries)
+        found |= {HeadId(layer, head): each for head, each in enumerate(largest)}
     heads = []
-    for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
-        divergence, variation, largest = measured[id]
-        before, after = (side.head(id).labelled for side in (first, second))
-        rounding, distance = abs(largest.difference) <= floor, math.sqrt(divergence)
-        heads.append(HeadDifference(id, rank, divergence, distance, variation, largest, before, after, rounding))
+    for each in tally.ranked():
+        before, after = (side.head(each.id).labelled for side in (first, second))
+        most = found[each.id]
+        rounding = abs(most.difference) <= floor
+        heads.append(HeadDifference(**vars(each), largest=most, before=before, after=after, rounding=rounding))
     return Comparison(first, second, tuple(heads), floor)
 
 
@@ -276,30 +261,19 @@ def _muted(first: Positions, second: Positions) -> tuple[bool, ...]:
     return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
 
 
-class DifferenceTally:
-    """Compares the two patterns of one head, block by block."""
+def noting_largest(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The blocks of :func:`side_by_side` as a batch of one text, each head's largest difference noted on the way.
 
-    def __init__(self) -> None:
-        self._of_queries: list[Tensor] = []
-        self._largest = LargestDifference(0.0, 0, 0)
-
-    def add(self, first: int, p: Tensor, q: Tensor) -> None:
-        """Add the next rows on A and on B, [rows, n_keys] each, which sum to 1, from query ``first`` on."""
-        p, q = p.double(), q.double()
-        self._of_queries.append(torch.stack(query_differences(p, q)))
-        difference = q - p
-        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-        largest = float(difference[query, key])
-        if abs(largest) > abs(self._largest.difference):
-            self._largest = LargestDifference(largest, first + query, key)
-
-    def result(self) -> tuple[float, float, LargestDifference]:
-        """Mean Jensen-Shannon divergence (nats) and mean total variation over queries, and the largest difference.
-
-        Of several equally large ones it is the first in reading order.
-        """
-        divergence, variation = torch.cat(self._of_queries, 1).mean(1).tolist()
-        return divergence, variation, self._largest
+    Of several equally large ones it is the first in reading order.
+    """
+    for first, p, q in blocks:
+        for head, difference in enumerate(q.double() - p.double()):
+            query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+            here = LargestDifference(float(difference[query, key]), first + query, key)
+            largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
+        yield first, p[None], q[None]
 
 
 def side_by_side(
@@ -321,9 +295,3 @@ def side_by_side(
         a, b = (pad(block[:, :n], (0, n_keys - block.shape[2])) for block in waiting)
         yield first, a, b
         first, waiting = first + n, [block[:, n:] for block in waiting]
-
-
-def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Jensen-Shannon divergence (nats) and total variation of every query, [...] each, of rows [..., n_keys]."""
-    of_mean, of_p, of_q = (entropy(rows) for rows in ((p + q) / 2, p, q))
-    return (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)), (q - p).abs().sum(-1) / 2

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import FuncNorm, Normalize
 
-from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
+from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
