@@ -3,7 +3,7 @@
 A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -79,6 +79,33 @@ class LayerDifference(NamedTuple):
     total_variation: float
 
 
+class Axis(NamedTuple):
+    """Tokens (or words) of both sides, [n] each.
+
+    Attributes:
+        labels: of each position, or A's and B's with an arrow between.
+        muted: the special tokens and other sinks of both sides.
+        differing: where the sides have different tokens, by vocabulary entry.
+    """
+
+    labels: tuple[str, ...]
+    muted: tuple[bool, ...]
+    differing: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, *sides: tuple[Tokens, Positions]) -> "Axis":
+        """The axis of two sides of equal length."""
+        labels, sinks = (
+            list(zip(*(getattr(units, name) for _, units in sides), strict=True)) for name in ("labels", "sink")
+        )
+        read = ([[tokens.ids[at] for at in unit] for unit in units.members] for tokens, units in sides)
+        return cls(
+            tuple(a if a == b else f"{a} → {b}" for a, b in labels),
+            tuple(map(all, sinks)),
+            tuple(one != other for one, other in zip(*read, strict=True)),
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Result, OfHeads[HeadDifference]):
     """What :func:`compare` measured; both sides are verified.
@@ -135,46 +162,32 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return next(part for part in self.parts if own in part.heads)
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """[n], the label of each position, or A's and B's with an arrow between."""
-        return _labels(self.first.units, self.second.units)
-
-    @property
-    def key_labels(self) -> tuple[str, ...]:
-        """Labels of the keys: the same, but in cross-attention those of the source."""
-        return _labels(self.first.keys, self.second.keys)
+    def rows(self) -> Axis:
+        """The queries of both sides."""
+        return Axis.of(*((side.row_tokens, side.units) for side in (self.first, self.second)))
 
     @cached_property
-    def differing(self) -> tuple[bool, ...]:
-        """Boolean [n], where the sides have different tokens (or words), by vocabulary entry."""
-        return _differing(*((side.row_tokens, side.units) for side in (self.first, self.second)))
-
-    @property
-    def key_differing(self) -> tuple[bool, ...]:
-        """Boolean [n], where the keys of the sides differ."""
+    def columns(self) -> Axis:
+        """The keys of both sides; in cross-attention those of the source."""
         if self.first.stack_letter != "X":
-            return self.differing
-        return _differing(*((side.tokens, side.keys) for side in (self.first, self.second)))
+            return Axis.of(*((side.row_tokens, side.keys) for side in (self.first, self.second)))
+        return Axis.of(*((side.tokens, side.keys) for side in (self.first, self.second)))
 
-    @property
-    def muted(self) -> tuple[bool, ...]:
-        """[n], the special tokens and other sinks of both sides."""
-        return _muted(self.first.units, self.second.units)
-
-    @property
-    def key_muted(self) -> tuple[bool, ...]:
-        """[n], the special tokens and other sinks among the keys of both sides."""
-        return _muted(self.first.keys, self.second.keys)
+    def ends(self, head: HeadDifference) -> tuple[str, str]:
+        """The labels of the query and the key of a head's largest difference."""
+        part, (_, query, key) = self.part_of(head), head.largest
+        return part.rows.labels[query], part.columns.labels[key]
 
     @property
     def layers(self) -> list[LayerDifference]:
         """One entry a layer: means over its heads."""
-        layers = []
-        for layer in (self.first.stack or self.first.checkpoint).layers:
-            heads = [head for head in self.heads if head.id.layer == layer]
-            means = (fmean(getattr(head, name) for head in heads) for name in STATISTICS)
-            layers.append(LayerDifference(layer, *means))
-        return layers
+        return [
+            LayerDifference(
+                layer,
+                *(fmean(getattr(head, name) for head in self.heads if head.id.layer == layer) for name in STATISTICS),
+            )
+            for layer in (self.first.stack or self.checkpoint).layers
+        ]
 
     @property
     def largest(self) -> float:
@@ -191,10 +204,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         a, b = (side.layer_patterns(layer).double() for side in (self.first, self.second))
         difference: NDArray[np.float32] = (b - a).float().numpy()
         return difference
-
-    def blocks(self, layer: int, heads: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The patterns of some heads of a layer on A and on B; see :func:`side_by_side`."""
-        return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
 
     @property
     def side_names(self) -> tuple[str, str]:
@@ -245,20 +254,6 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         rounding = abs(most.difference) <= floor
         heads.append(HeadDifference(**vars(each), largest=most, before=before, after=after, rounding=rounding))
     return Comparison(first, second, tuple(heads), floor)
-
-
-def _labels(first: Positions, second: Positions) -> tuple[str, ...]:
-    pairs = zip(first.labels, second.labels, strict=True)
-    return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
-
-
-def _differing(first: tuple[Tokens, Positions], second: tuple[Tokens, Positions]) -> tuple[bool, ...]:
-    a, b = ([[tokens.ids[token] for token in unit] for unit in units.members] for tokens, units in (first, second))
-    return tuple(one != other for one, other in zip(a, b, strict=True))
-
-
-def _muted(first: Positions, second: Positions) -> tuple[bool, ...]:
-    return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
 
 
 def noting_largest(

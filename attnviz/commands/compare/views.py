@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import FuncNorm, Normalize
 
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
-from attnviz.commands.compare.measure import Comparison, HeadDifference
+from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
@@ -53,7 +53,7 @@ def rounded_up(largest: float) -> float:
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     """Plan the differences of all selected heads on one scale."""
     style, heads, end = choices.style, result.select(choices.select), _end(result, choices.style)
-    n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
+    n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
     pooled = grid_pooling(n, [head.id for head in heads], style)
     model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
@@ -89,8 +89,8 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
 def _sizes(result: Comparison) -> str:
     """Rows and columns of patterns in words; of encoder-decoders by kind, with the letters of ids."""
     if len(result.parts) == 1:
-        return counted(len(result.labels), result.unit)
-    source, target, _ = (counted(len(part.labels), result.unit) for part in result.parts)
+        return counted(len(result.rows.labels), result.unit)
+    source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
     return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
 
 
@@ -145,14 +145,11 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
     heads = result.select(choices.select)[: choices.top or None]
     for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, style)[0]):
         part = result.part_of(head)
-        labels, keys = Labels(part.labels, part.muted, part.differing), None
-        if part.first.context.source is not None:
-            keys = Labels(part.key_labels, part.key_muted, part.key_differing)
+        labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
         pooled, every = _pooling(part, style)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, style, head if own else None), head.largest
-        ends = part.labels[largest.query], part.key_labels[largest.key]
-        query, key = (shortened(label, LONGEST_LABEL) for label in ends)
+        query, key = (shortened(label, LONGEST_LABEL) for label in part.ends(head))
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
@@ -185,7 +182,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
 def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
     """Positions per cell, and the label interval."""
-    return heatmap_pooling(part.labels, style, len(part.key_labels))
+    return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
 
 
 def _pooled_differences(
@@ -198,9 +195,10 @@ def _pooled_differences(
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
         part = result.part_of(of_layer[0])
-        shape = len(part.labels), len(part.key_labels)
+        shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
-        for first, a, b in result.blocks(layer, [head.id.head for head in of_layer]):
+        wanted = [head.id.head for head in of_layer]
+        for first, a, b in side_by_side(*(side.blocks(layer, wanted) for side in (result.first, result.second))):
             for each, rows in zip(pooled, b.double() - a.double(), strict=True):
                 each.add(first, rows)
         yield from ((head, each.cells) for head, each in zip(of_layer, pooled, strict=True))

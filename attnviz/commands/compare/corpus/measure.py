@@ -100,6 +100,11 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return self.first
 
     @property
+    def side_names(self) -> tuple[str, str]:
+        """Names of A and B."""
+        return model_names(self.first, self.second)
+
+    @property
     def judged(self) -> bool:
         """Whether there are enough texts for intervals and verdicts."""
         return self.texts >= ENOUGH_TEXTS
@@ -116,7 +121,7 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return f"{visible(self.corpus.path.name)} ({counts})"
 
     def __repr__(self) -> str:
-        first, second = model_names(self.first, self.second)
+        first, second = self.side_names
         heads = f"{len(self.changed)} of {counted(len(self.heads), 'head')} changed"
         return f"<CorpusComparison of {first} with {second} on {self.source}: {heads}>"
 
