@@ -3,7 +3,7 @@
 A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -205,6 +205,10 @@ class Comparison(Result, OfHeads[HeadDifference]):
         difference: NDArray[np.float32] = (b - a).float().numpy()
         return difference
 
+    def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The patterns of a layer, or of some of its heads, on A and on B; see :func:`side_by_side`."""
+        return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
+
     @property
     def side_names(self) -> tuple[str, str]:
         """Names of A and B: the models, or the quoted texts."""
@@ -243,9 +247,8 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
         largest = [LargestDifference(0.0, 0, 0)] * first.checkpoint.n_heads_of(layer)
-        blocks = side_by_side(first.blocks(layer), second.blocks(layer))
-        queries = torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool)
-        tally.add(layer, noting_largest(blocks, largest), queries)
+        blocks = noting_largest(side_by_side(first.blocks(layer), second.blocks(layer)), largest)
+        tally.add(layer, blocks, torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool))
         found |= {HeadId(layer, head): each for head, each in enumerate(largest)}
     heads = []
     for each in tally.ranked():
