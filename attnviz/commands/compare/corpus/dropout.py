@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
+from attnviz.trace.recorder import at_site
 
 
 @contextmanager
@@ -26,8 +27,8 @@ def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> 
     generators = [named_generator(f"dropout:{seed}:{draw}:{item.source.number}") for item in batch.items]
     lengths = [len(item) for item in batch.items]
 
-    def drop(module: nn.Dropout, _: tuple[Any, ...], output: Any) -> Tensor | None:
-        if not isinstance(output, Tensor) or output.dim() != 3 or output.shape[:2] != batch.valid.shape:
+    def drop(module: nn.Dropout, output: Tensor) -> Tensor | None:
+        if output.dim() != 3 or output.shape[:2] != batch.valid.shape:
             return None
         dropped.add(module.p)
         kept = torch.zeros(output.shape)
@@ -38,5 +39,5 @@ def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> 
     with ExitStack() as stack:
         for module in checkpoint.model.modules():
             if isinstance(module, nn.Dropout) and 0 < module.p < 1:
-                stack.callback(module.register_forward_hook(drop).remove)
+                stack.enter_context(at_site(module, "output", partial(drop, module)))
         yield dropped
