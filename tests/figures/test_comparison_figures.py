@@ -13,7 +13,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
-from attnviz.commands.compare.sides import side_names
+from attnviz.commands.compare.sides import quoted_texts
 from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
@@ -193,7 +193,7 @@ BEGINNING = "the committee of the old city decided on a very long day in the mid
 def sides_of(texts, pairs=(None, None)):
     """What A and B are called where they are these texts."""
     a, b = (SimpleNamespace(text=text, pair=pair) for text, pair in zip(texts, pairs, strict=True))
-    return side_names(a, b, "texts")  # type: ignore[arg-type]
+    return quoted_texts(a, b)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

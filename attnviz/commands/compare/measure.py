@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
-from attnviz.commands.compare.sides import check_comparable, side_names
+from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
@@ -212,7 +212,9 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def side_names(self) -> tuple[str, str]:
         """Names of A and B: the models, or the quoted texts."""
-        return side_names(self.first, self.second, self.compared)
+        if self.compared == "texts":
+            return quoted_texts(self.first, self.second)
+        return model_names(self.first.checkpoint, self.second.checkpoint)
 
     def __repr__(self) -> str:
         first, second = self.side_names
