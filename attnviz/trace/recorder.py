@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnviz.arguments import n_bytes
 from attnviz.errors import ArchitectureError, VerificationError
@@ -318,7 +319,7 @@ def record_attention(
         stack.enter_context(_registered(attention, checkpoint.model, _upcast(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
-            stack.enter_context(encoder.register_forward_hook(lambda _, __, result: state.encoded.append(result[0])))
+            stack.enter_context(at_site(encoder, "output", state.encoded.append))
         for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
             _hook(stack, checkpoint, layer, modules, state, inputs_of, end)
         stack.enter_context(torch.inference_mode())
@@ -462,6 +463,34 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
     return sorted(layers, key=turn)
 
 
+def at_site(module: nn.Module, side: str, visit: Callable[[Any], Tensor | None]) -> RemovableHandle:
+    """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
+
+    ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
+    cross-attention the encoder's final states), ``output`` (what it returns, or the first of that) or ``pattern`` (the
+    second). A tensor that ``visit`` returns replaces the one at the site.
+    """
+    at = int(side == "pattern")
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        crosses = side == "source" and kwargs.get("key_value_states") is not None
+        name = "key_value_states" if crosses else "hidden_states"
+        positional = bool(args) and not crosses
+        if (replaced := visit(args[0] if positional else kwargs[name])) is None:
+            return None
+        return ((replaced, *args[1:]), kwargs) if positional else (args, kwargs | {name: replaced})
+
+    def after(_: nn.Module, __: Any, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return visit(result)
+        replaced = visit(result[at])
+        return None if replaced is None else (*result[:at], replaced, *result[at + 1 :])
+
+    if side in ("input", "source"):
+        return module.register_forward_pre_hook(before, with_kwargs=True)
+    return module.register_forward_hook(after)
+
+
 def _hook(
     stack: ExitStack, checkpoint: Checkpoint, layer: int, modules: LayerModules, state: _State,
     inputs_of: dict[int, tuple[Tensor, Tensor | None]], end: Callable[[LayerRecord], None],
@@ -469,9 +498,6 @@ def _hook(
     """Hook a layer until the stack ends, and call ``end`` with its record."""
     seen: dict[str, Tensor] = {}
     norm = modules.after_attention(checkpoint.architecture.pre_norm)
-
-    def before_block(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen["residual"] = args[0] if args else kwargs["hidden_states"]
 
     def before_attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
@@ -482,10 +508,7 @@ def _hook(
     def after_attention(*_: Any) -> None:
         state.attending = None
 
-    def after_output(_: nn.Module, __: Any, result: Any) -> None:
-        seen["output"] = result[0] if isinstance(result, tuple) else result
-
-    def after_norm(_: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
+    def after_norm(result: Tensor) -> None:
         if layer in state.weighted:
             seen["weighted"] = state.weighted.pop(layer)
         if missing := {"attention_input", "weighted", "output"} - set(seen):
@@ -493,17 +516,17 @@ def _hook(
                 f"layer {layer} of the model ran the norm after its attention without {' and '.join(sorted(missing))}; "
                 "nothing can be verified against this model."
             )
-        own_norm = modules.attention_output_norm
-        tensors = {name: tensor.to(result.device) for name, tensor in {**seen, "summed": args[0]}.items()}
-        end(LayerRecord(layer, normed=result, norm=norm, output_norm=own_norm, **tensors))
+        tensors = {name: tensor.to(result.device) for name, tensor in seen.items()}
+        end(LayerRecord(layer, normed=result, norm=norm, output_norm=modules.attention_output_norm, **tensors))
         seen.clear()
 
     for hook in (
-        modules.block.register_forward_pre_hook(before_block, with_kwargs=True),
+        at_site(modules.block, "input", partial(seen.__setitem__, "residual")),
         modules.pattern.register_forward_pre_hook(before_attention, with_kwargs=True),
         modules.pattern.register_forward_hook(after_attention),
-        modules.output.register_forward_hook(after_output),
-        norm.register_forward_hook(after_norm),
+        at_site(modules.output, "output", partial(seen.__setitem__, "output")),
+        at_site(norm, "input", partial(seen.__setitem__, "summed")),
+        at_site(norm, "output", after_norm),
     ):
         stack.enter_context(hook)
 

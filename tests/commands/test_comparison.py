@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.measure import LARGEST_DISTANCE, DifferenceTally
+from attnviz.commands.compare.differences import LARGEST_DISTANCE, mean_differences
+from attnviz.commands.compare.measure import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
@@ -74,9 +75,10 @@ def by_hand(first, second):
 
 
 def measure_difference(p, q):
-    tally = DifferenceTally()
-    tally.add(0, p, q)
-    return tally.result()
+    largest = [LargestDifference(0.0, 0, 0)]
+    blocks = noting_largest([(0, p[None], q[None])], largest)
+    divergence, variation = mean_differences(blocks, torch.ones(1, len(p), dtype=torch.bool))
+    return divergence.item(), variation.item(), largest[0]
 
 
 def test_patterns_without_a_key_in_common_are_ln_2_apart():
@@ -169,10 +171,10 @@ def test_the_errors_of_both_verifications_count_as_rounding(bert):
 
 
 def test_which_tokens_differ_and_how_heads_are_named(texts, models):
-    assert [texts.labels[i] for i, differs in enumerate(texts.differing) if differs] == ["cat → dog"]
-    assert (texts.compared, models.compared, any(models.differing)) == ("texts", "models", False)
-    assert models.labels == models.first.units.labels
-    assert texts.muted == texts.first.units.sink
+    assert [texts.rows.labels[i] for i, differs in enumerate(texts.rows.differing) if differs] == ["cat → dog"]
+    assert (texts.compared, models.compared, any(models.rows.differing)) == ("texts", "models", False)
+    assert models.rows.labels == models.first.units.labels
+    assert texts.rows.muted == texts.first.units.sink
     assert texts.head("L1H2").id == texts.head(HeadId(1, 2)).id == HeadId(1, 2)
     assert [head.rank for head in texts.select("L1")] == sorted(head.rank for head in texts.select(["L1"]))
     with pytest.raises(UsageError, match="the model has no head L9H0"):
@@ -185,9 +187,9 @@ def test_words_are_compared_where_their_pieces_are_not_as_many(bert):
     sides = [analysed(bert, text, words=True) for text in ("the unbelievable cat ran", "the old cat ran")]
     found = attnviz.compare(*sides)
     assert found.unit == "word"
-    assert len(found.labels) == 6
+    assert len(found.rows.labels) == 6
     assert found.layer_differences(0).shape == (4, 6, 6)
-    assert "unbelievable → [UNK]" in found.labels[2]
+    assert "unbelievable → [UNK]" in found.rows.labels[2]
 
 
 def test_gpt2_models_are_compared():
@@ -282,7 +284,7 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
     for entry, head in zip(content["heads"], texts.heads, strict=True):
         assert (entry["id"], entry["divergence"]) == (str(head.id), head.divergence)
         assert entry["largest"]["difference"] == head.largest.difference
-        assert entry["largest"]["key_label"] == texts.labels[head.largest.key]
+        assert entry["largest"]["key_label"] == texts.rows.labels[head.largest.key]
     part = texts.document(select=["L1"])
     rows = list(csv.DictReader(io.StringIO(layout_of("compare").table_text(part))))
     assert [row["id"] for row in rows] == [head["id"] for head in part["heads"]]

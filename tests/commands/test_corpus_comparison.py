@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
-from attnviz.commands.compare.corpus.tallies import dropping_out
-from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.compare.corpus.dropout import dropping_out
+from attnviz.commands.compare.differences import LARGEST_DISTANCE
 from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.models.checkpoint import Checkpoint, from_loaded

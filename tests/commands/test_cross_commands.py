@@ -148,10 +148,9 @@ def test_two_sources_with_one_target_are_compared(models):
     found = compare(*sides)
     assert found.compared == "texts"
     cross = found.parts[2]
-    assert (cross.labels, cross.key_labels) == (sides[0].target.context.units.labels, found.parts[0].labels)
-    assert cross.key_differing == found.differing
-    assert not any(cross.differing)
-    assert cross.key_labels[1] == "cats → dogs"
+    assert (cross.rows.labels, cross.columns) == (sides[0].target.context.units.labels, found.parts[0].rows)
+    assert not any(cross.rows.differing)
+    assert cross.columns.labels[1] == "cats → dogs"
 
 
 def test_sides_of_different_targets_or_shapes_are_refused(models, tokenizer):

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
-from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.compare.sides import side_names
+from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.sides import quoted_texts
 from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
@@ -82,7 +82,7 @@ def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(re
     first = result.heads[0]
     (plan,) = plans(result, "differences", select=(str(first.id),))
     np.testing.assert_array_equal(plan.values, result.layer_differences(first.id.layer)[first.id.head])
-    assert plan.labels == Labels(result.labels, (True, *[False] * 7, True), result.differing)
+    assert plan.labels == Labels(result.rows.labels, (True, *[False] * 7, True), result.rows.differing)
     assert plan.outlines == (Outline((first.largest.query,) * 2, (first.largest.key,) * 2),)
     assert plan.norm.vmax == rounded_up(result.largest)
     assert plan.title == f"{first.id}  Jensen-Shannon distance {first.distance:.3f}, rank 1 of 12"
@@ -193,7 +193,7 @@ BEGINNING = "the committee of the old city decided on a very long day in the mid
 def sides_of(texts, pairs=(None, None)):
     """What A and B are called where they are these texts."""
     a, b = (SimpleNamespace(text=text, pair=pair) for text, pair in zip(texts, pairs, strict=True))
-    return side_names(a, b, "texts")  # type: ignore[arg-type]
+    return quoted_texts(a, b)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     assert written == {cell: signed(float(value)) for cell, value in np.ndenumerate(values) if abs(value) >= 0.005}
     (outline,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     assert outline.get_xy() == (first.largest.key - 0.5, first.largest.query - 0.5)
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(result.labels)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(result.rows.labels)
     assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
 
 

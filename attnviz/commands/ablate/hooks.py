@@ -4,7 +4,7 @@ What a head writes is decided where the heads' weighted values stand side by sid
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.trace.recorder import in_blocks
+from attnviz.trace.recorder import at_site, in_blocks
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,6 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-def _pre_hook(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
-    """Register a hook that gets a module's arguments before it runs; it may return others."""
-    return module.register_forward_pre_hook(lambda _, *arguments: hook(*arguments), with_kwargs=True)
-
-
-def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """What W_K and W_V are applied to, from the arguments of an attention module."""
-    states: Tensor = args[0] if args else kwargs["hidden_states"]
-    source: Tensor | None = kwargs.get("key_value_states")
-    return states if source is None else source
-
-
 def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
     """Run the model: its last hidden states, [rows, n, d_model], of an encoder-decoder those of its decoder."""
     if not checkpoint.stacks:
@@ -84,32 +72,30 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
         return final
     decoder: Any = checkpoint.model.decoder  # T5's whole model gives logits
     decoded: list[Tensor] = []
-    with decoder.register_forward_hook(lambda _, __, result: decoded.append(result[0])):
+    with at_site(decoder, "output", decoded.append):
         checkpoint.model(**inputs, use_cache=False)
     return decoded[0]
 
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, optionally also that of attention."""
-    calls, attention_calls, o_proj = dict[int, _Arguments](), dict[int, _Arguments](), dict[int, _Arguments]()
+    calls, attention_inputs, o_proj = dict[int, _Arguments](), dict[int, Tensor](), dict[int, Tensor]()
     encoded: list[Tensor] = []
 
-    def keep(at: dict[int, _Arguments], layer: int, *arguments: Any) -> None:
-        at[layer] = arguments[0], arguments[1]
+    def keep(layer: int, _: nn.Module, *arguments: Any) -> None:
+        calls[layer] = arguments[0], arguments[1]
 
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
-            stack.enter_context(_pre_hook(modules.block, partial(keep, calls, layer)))
-            stack.enter_context(_pre_hook(modules.o_proj, partial(keep, o_proj, layer)))
+            stack.enter_context(modules.block.register_forward_pre_hook(partial(keep, layer), with_kwargs=True))
+            stack.enter_context(at_site(modules.o_proj, "input", partial(o_proj.__setitem__, layer)))
             if inside:
-                stack.enter_context(_pre_hook(modules.pattern, partial(keep, attention_calls, layer)))
+                stack.enter_context(at_site(modules.pattern, "source", partial(attention_inputs.__setitem__, layer)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
-            stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
+            stack.enter_context(at_site(encoder, "output", encoded.append))
         final = final_states(checkpoint, inputs)
-    attention_inputs = {layer: _attention_input(*arguments) for layer, arguments in attention_calls.items()}
-    values = {layer: args[0] for layer, (args, _) in o_proj.items()}
-    return KeptPass(calls, attention_inputs, values, final, inputs, encoded[0] if encoded else None)
+    return KeptPass(calls, attention_inputs, o_proj, final, inputs, encoded[0] if encoded else None)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -192,12 +178,8 @@ def removed_heads(
     runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
     attention_inputs: dict[int, Tensor] = {}
 
-    def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attention_inputs[layer] = _attention_input(args, kwargs)
-
-    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+    def replace(layer: int, values: Tensor) -> Tensor:
         runs[layer] += 1
-        values: Tensor = args[0]
         n_heads = checkpoint.n_heads_of(layer)
         missing = [[HeadId(layer, head) in heads for head in range(n_heads)] for heads in variants]
         copies = values.reshape(len(variants), -1, values.shape[1], n_heads, values.shape[2] // n_heads)
@@ -210,14 +192,14 @@ def removed_heads(
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
         replaced = torch.where(torch.tensor(missing, device=values.device)[:, None, None, :, None], instead, copies)
-        return (replaced.reshape(values.shape).contiguous(), *args[1:]), kwargs
+        return replaced.reshape(values.shape).contiguous()
 
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
             if layer in runs and replacement.method == "uniform":
-                stack.enter_context(_pre_hook(modules.pattern, partial(remember, layer)))
+                stack.enter_context(at_site(modules.pattern, "source", partial(attention_inputs.__setitem__, layer)))
             if layer in runs:
-                stack.enter_context(_pre_hook(modules.o_proj, partial(replace, layer)))
+                stack.enter_context(at_site(modules.o_proj, "input", partial(replace, layer)))
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -229,11 +211,11 @@ def removed_heads(
 def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableHandle:
     """Multiply the heads of a layer by gates, [rows, n_heads], until the handle is removed."""
 
-    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-        heads = args[0].unflatten(-1, (checkpoint.n_heads_of(layer), -1))
-        return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
+    def multiply(values: Tensor) -> Tensor:
+        heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
+        return (heads * gates[:, None, :, None]).flatten(-2)
 
-    return _pre_hook(checkpoint.modules[layer].o_proj, multiply)
+    return at_site(checkpoint.modules[layer].o_proj, "input", multiply)
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

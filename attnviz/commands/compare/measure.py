@@ -1,13 +1,9 @@
 """Compare every head on two sides: two models on one text, or one model on two texts.
 
 A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
-For one query let p and q be its two rows of attention and m = (p + q) / 2. Their Jensen-Shannon divergence
-is H(m) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where they are equal, ln 2 where they have no key in
-common (Lin 1991; Clark et al. 2019 compare heads by it). Its square root is a metric (Endres & Schindelin 2003).
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -19,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.compare.sides import check_comparable, side_names
+from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
+from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
@@ -27,10 +24,6 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
 from attnviz.present.result import OfHeads, Result
-from attnviz.reference.attention import entropy
-
-LARGEST_DISTANCE = math.sqrt(math.log(2))
-"""The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 
 class LargestDifference(NamedTuple):
@@ -41,25 +34,16 @@ class LargestDifference(NamedTuple):
     key: int
 
 
-@dataclass(frozen=True)
-class HeadDifference:
-    """Difference of one head between the two sides.
+@dataclass(frozen=True, kw_only=True)
+class HeadDifference(Difference):
+    """Difference of one head on one text.
 
     Attributes:
-        rank: 1 for the head that differs most.
-        divergence: mean over all queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
-        distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
-        total_variation: mean over all queries of the total variation distance, 0-1: half of the sum over a row of the
-            absolute differences.
+        largest: the weight that differs most.
         before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
 
-    id: HeadId
-    rank: int
-    divergence: float
-    distance: float
-    total_variation: float
     largest: LargestDifference
     before: Label
     after: Label
@@ -93,6 +77,33 @@ class LayerDifference(NamedTuple):
     divergence: float
     distance: float
     total_variation: float
+
+
+class Axis(NamedTuple):
+    """Tokens (or words) of both sides, [n] each.
+
+    Attributes:
+        labels: of each position, or A's and B's with an arrow between.
+        muted: the special tokens and other sinks of both sides.
+        differing: where the sides have different tokens, by vocabulary entry.
+    """
+
+    labels: tuple[str, ...]
+    muted: tuple[bool, ...]
+    differing: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, *sides: tuple[Tokens, Positions]) -> "Axis":
+        """The axis of two sides of equal length."""
+        labels, sinks = (
+            list(zip(*(getattr(units, name) for _, units in sides), strict=True)) for name in ("labels", "sink")
+        )
+        read = ([[tokens.ids[at] for at in unit] for unit in units.members] for tokens, units in sides)
+        return cls(
+            tuple(a if a == b else f"{a} → {b}" for a, b in labels),
+            tuple(map(all, sinks)),
+            tuple(one != other for one, other in zip(*read, strict=True)),
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,46 +162,32 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return next(part for part in self.parts if own in part.heads)
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """[n], the label of each position, or A's and B's with an arrow between."""
-        return _labels(self.first.units, self.second.units)
-
-    @property
-    def key_labels(self) -> tuple[str, ...]:
-        """Labels of the keys: the same, but in cross-attention those of the source."""
-        return _labels(self.first.keys, self.second.keys)
+    def rows(self) -> Axis:
+        """The queries of both sides."""
+        return Axis.of(*((side.row_tokens, side.units) for side in (self.first, self.second)))
 
     @cached_property
-    def differing(self) -> tuple[bool, ...]:
-        """Boolean [n], where the sides have different tokens (or words), by vocabulary entry."""
-        return _differing(*((side.row_tokens, side.units) for side in (self.first, self.second)))
-
-    @property
-    def key_differing(self) -> tuple[bool, ...]:
-        """Boolean [n], where the keys of the sides differ."""
+    def columns(self) -> Axis:
+        """The keys of both sides; in cross-attention those of the source."""
         if self.first.stack_letter != "X":
-            return self.differing
-        return _differing(*((side.tokens, side.keys) for side in (self.first, self.second)))
+            return Axis.of(*((side.row_tokens, side.keys) for side in (self.first, self.second)))
+        return Axis.of(*((side.tokens, side.keys) for side in (self.first, self.second)))
 
-    @property
-    def muted(self) -> tuple[bool, ...]:
-        """[n], the special tokens and other sinks of both sides."""
-        return _muted(self.first.units, self.second.units)
-
-    @property
-    def key_muted(self) -> tuple[bool, ...]:
-        """[n], the special tokens and other sinks among the keys of both sides."""
-        return _muted(self.first.keys, self.second.keys)
+    def ends(self, head: HeadDifference) -> tuple[str, str]:
+        """The labels of the query and the key of a head's largest difference."""
+        part, (_, query, key) = self.part_of(head), head.largest
+        return part.rows.labels[query], part.columns.labels[key]
 
     @property
     def layers(self) -> list[LayerDifference]:
         """One entry a layer: means over its heads."""
-        layers = []
-        for layer in (self.first.stack or self.first.checkpoint).layers:
-            heads = [head for head in self.heads if head.id.layer == layer]
-            means = (fmean(getattr(head, name) for head in heads) for name in LayerDifference._fields[1:])
-            layers.append(LayerDifference(layer, *means))
-        return layers
+        return [
+            LayerDifference(
+                layer,
+                *(fmean(getattr(head, name) for head in self.heads if head.id.layer == layer) for name in STATISTICS),
+            )
+            for layer in (self.first.stack or self.checkpoint).layers
+        ]
 
     @property
     def largest(self) -> float:
@@ -208,14 +205,16 @@ class Comparison(Result, OfHeads[HeadDifference]):
         difference: NDArray[np.float32] = (b - a).float().numpy()
         return difference
 
-    def blocks(self, layer: int, heads: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The patterns of some heads of a layer on A and on B; see :func:`side_by_side`."""
+    def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The patterns of a layer, or of some of its heads, on A and on B; see :func:`side_by_side`."""
         return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
 
     @property
     def side_names(self) -> tuple[str, str]:
         """Names of A and B: the models, or the quoted texts."""
-        return side_names(self.first, self.second, self.compared)
+        if self.compared == "texts":
+            return quoted_texts(self.first, self.second)
+        return model_names(self.first.checkpoint, self.second.checkpoint)
 
     def __repr__(self) -> str:
         first, second = self.side_names
@@ -246,60 +245,35 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    measured: dict[HeadId, tuple[float, float, LargestDifference]] = {}
+    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, LargestDifference]()
+    tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
-        tallies = [DifferenceTally() for _ in range(first.checkpoint.n_heads_of(layer))]
-        for query, *sides in side_by_side(first.blocks(layer), second.blocks(layer)):
-            for tally, a, b in zip(tallies, *sides, strict=True):
-                tally.add(query, a, b)
-        measured |= {HeadId(layer, head): tally.result() for head, tally in enumerate(tallies)}
+        largest = [LargestDifference(0.0, 0, 0)] * first.checkpoint.n_heads_of(layer)
+        blocks = noting_largest(side_by_side(first.blocks(layer), second.blocks(layer)), largest)
+        tally.add(layer, blocks, torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool))
+        found |= {HeadId(layer, head): each for head, each in enumerate(largest)}
     heads = []
-    for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
-        divergence, variation, largest = measured[id]
-        before, after = (side.head(id).labelled for side in (first, second))
-        rounding, distance = abs(largest.difference) <= floor, math.sqrt(divergence)
-        heads.append(HeadDifference(id, rank, divergence, distance, variation, largest, before, after, rounding))
+    for each in tally.ranked():
+        before, after = (side.head(each.id).labelled for side in (first, second))
+        most = found[each.id]
+        rounding = abs(most.difference) <= floor
+        heads.append(HeadDifference(**vars(each), largest=most, before=before, after=after, rounding=rounding))
     return Comparison(first, second, tuple(heads), floor)
 
 
-def _labels(first: Positions, second: Positions) -> tuple[str, ...]:
-    pairs = zip(first.labels, second.labels, strict=True)
-    return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
+def noting_largest(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The blocks of :func:`side_by_side` as a batch of one text, each head's largest difference noted on the way.
 
-
-def _differing(first: tuple[Tokens, Positions], second: tuple[Tokens, Positions]) -> tuple[bool, ...]:
-    a, b = ([[tokens.ids[token] for token in unit] for unit in units.members] for tokens, units in (first, second))
-    return tuple(one != other for one, other in zip(a, b, strict=True))
-
-
-def _muted(first: Positions, second: Positions) -> tuple[bool, ...]:
-    return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
-
-
-class DifferenceTally:
-    """Compares the two patterns of one head, block by block."""
-
-    def __init__(self) -> None:
-        self._of_queries: list[Tensor] = []
-        self._largest = LargestDifference(0.0, 0, 0)
-
-    def add(self, first: int, p: Tensor, q: Tensor) -> None:
-        """Add the next rows on A and on B, [rows, n_keys] each, which sum to 1, from query ``first`` on."""
-        p, q = p.double(), q.double()
-        self._of_queries.append(torch.stack(query_differences(p, q)))
-        difference = q - p
-        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-        largest = float(difference[query, key])
-        if abs(largest) > abs(self._largest.difference):
-            self._largest = LargestDifference(largest, first + query, key)
-
-    def result(self) -> tuple[float, float, LargestDifference]:
-        """Mean Jensen-Shannon divergence (nats) and mean total variation over queries, and the largest difference.
-
-        Of several equally large ones it is the first in reading order.
-        """
-        divergence, variation = torch.cat(self._of_queries, 1).mean(1).tolist()
-        return divergence, variation, self._largest
+    Of several equally large ones it is the first in reading order.
+    """
+    for first, p, q in blocks:
+        for head, difference in enumerate(q.double() - p.double()):
+            query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+            here = LargestDifference(float(difference[query, key]), first + query, key)
+            largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
+        yield first, p[None], q[None]
 
 
 def side_by_side(
@@ -321,9 +295,3 @@ def side_by_side(
         a, b = (pad(block[:, :n], (0, n_keys - block.shape[2])) for block in waiting)
         yield first, a, b
         first, waiting = first + n, [block[:, n:] for block in waiting]
-
-
-def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Jensen-Shannon divergence (nats) and total variation of every query, [...] each, of rows [..., n_keys]."""
-    of_mean, of_p, of_q = (entropy(rows) for rows in ((p + q) / 2, p, q))
-    return (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)), (q - p).abs().sum(-1) / 2

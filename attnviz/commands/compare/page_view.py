@@ -27,7 +27,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     """
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
-    sides, model, n = (result.first, result.second), result.first.checkpoint, len(result.labels)
+    sides, model, n = (result.first, result.second), result.first.checkpoint, len(result.rows.labels)
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
         of_sides = (side.read(map(side.head, ids), lambda head: empty(head.id)) for side in sides)
@@ -97,7 +97,7 @@ def _axes(sides: tuple[Analysis, Analysis]) -> list[dict[str, Any]]:
 
 def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
     family, most = family_of_label(head.label_after), head.largest
-    query, key = result.labels[most.query], result.labels[most.key]
+    query, key = result.ends(head)
     return {
         "id": str(head.id),
         "row": head.id.layer,

@@ -34,7 +34,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "tokens": [tokens_entry(side.tokens) for side in sides],
         **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
-        "differing": [position for position, differs in enumerate(result.differing) if differs],
+        "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [
             verification_entry(side.verification, lambda check: stack_entry(check.layer)) for side in sides
         ],
@@ -45,8 +45,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
 
 
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
-    part = result.part_of(head)
-    query, key = part.labels[head.largest.query], part.key_labels[head.largest.key]
+    query, key = result.ends(head)
     return {
         "id": str(head.id), **head.id._asdict(), **stack_entry(head.id.layer),
         **{name: getattr(head, name) for name in ("rank", "divergence", "distance", "total_variation")},
@@ -101,13 +100,10 @@ def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
     """The largest difference: number, then query and key; differing tokens in full if they fit."""
     if head.rounding:
         return "none beyond rounding"
-    part, (_, query_at, key_at) = result.part_of(head), head.largest
-    full = [part.labels[query_at], part.key_labels[key_at]]
-    brief = [
-        f"{part.first.units.labels[query_at]}{'*' * part.differing[query_at]}",
-        f"{part.first.keys.labels[key_at]}{'*' * part.key_differing[key_at]}",
-    ]
-    texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (full, brief)]
+    part, (_, *at) = result.part_of(head), head.largest
+    sides = (part.first.units, part.rows.differing), (part.first.keys, part.columns.differing)
+    brief = [f"{units.labels[i]}{'*' * differing[i]}" for i, (units, differing) in zip(at, sides, strict=True)]
+    texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (result.ends(head), brief)]
     return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
 

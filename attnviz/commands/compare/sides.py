@@ -44,11 +44,6 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     _check_lengths(first, second)
 
 
-def side_names(first: Analysis, second: Analysis, compared: str) -> tuple[str, str]:
-    """Names of A and B: with ``compared="texts"`` the quoted texts, else the models."""
-    return _quoted_texts(first, second) if compared == "texts" else model_names(first.checkpoint, second.checkpoint)
-
-
 def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
     """The shortest names that tell two models apart."""
     models = first, second
@@ -153,7 +148,7 @@ def quoted_text(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
     return " + ".join(quoted(f"…{text[start:]}" if start else text) for text, start in zip(texts, starts, strict=False))
 
 
-def _quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
+def quoted_texts(first: Analysis, second: Analysis) -> tuple[str, str]:
     """Quote both texts; if their beginnings are the same, from just before the first difference."""
     sides = quoted_text(first), quoted_text(second)
     if sides[0] != sides[1]:

@@ -1,14 +1,15 @@
 """The figures of a comparison: all heads at a glance, the map of distances, and the differences of one head."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import FuncNorm, Normalize
 
-from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
+from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.errors import UsageError
@@ -31,14 +32,10 @@ def root_norm(end: float) -> FuncNorm:
 
     A few weights change a lot and most a little; on a linear scale long texts would look blank.
     """
-
-    def root(values: Any) -> Any:
-        return np.sign(values) * np.sqrt(np.abs(values))
-
-    def square(values: Any) -> Any:
-        return np.sign(values) * np.square(values)
-
-    return FuncNorm((root, square), -end, end, clip=True)
+    return FuncNorm(
+        (lambda values: np.sign(values) * np.sqrt(np.abs(values)), lambda values: np.sign(values) * np.square(values)),
+        -end, end, clip=True,
+    )  # fmt: skip
 
 
 def rounded_up(largest: float) -> float:
@@ -51,8 +48,8 @@ def rounded_up(largest: float) -> float:
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     """Plan the differences of all selected heads on one scale."""
-    style, heads, end = choices.style, result.select(choices.select), _end(result, choices.style)
-    n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
+    style, heads, end = _refuse_log(choices.style), result.select(choices.select), _end(result.heads)
+    n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
     pooled = grid_pooling(n, [head.id for head in heads], style)
     model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
@@ -88,8 +85,8 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
 def _sizes(result: Comparison) -> str:
     """Rows and columns of patterns in words; of encoder-decoders by kind, with the letters of ids."""
     if len(result.parts) == 1:
-        return counted(len(result.labels), result.unit)
-    source, target, _ = (counted(len(part.labels), result.unit) for part in result.parts)
+        return counted(len(result.rows.labels), result.unit)
+    source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
     return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
 
 
@@ -139,19 +136,17 @@ def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap
 
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     """Plan a heatmap per head: those selected, or those that differ most."""
-    style, own = choices.style, choices.style.scale == "per-head"
+    style = _refuse_log(choices.style)
+    own = style.scale == "per-head"
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
     heads = result.select(choices.select)[: choices.top or None]
     for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, style)[0]):
         part = result.part_of(head)
-        labels, keys = Labels(part.labels, part.muted, part.differing), None
-        if part.first.context.source is not None:
-            keys = Labels(part.key_labels, part.key_muted, part.key_differing)
+        labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
         pooled, every = _pooling(part, style)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
-        end, largest = _end(result, style, head if own else None), head.largest
-        ends = part.labels[largest.query], part.key_labels[largest.key]
-        query, key = (shortened(label, LONGEST_LABEL) for label in ends)
+        end, largest = _end([head] if own else result.heads), head.largest
+        query, key = (shortened(label, LONGEST_LABEL) for label in part.ends(head))
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
@@ -184,7 +179,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
 def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
     """Positions per cell, and the label interval."""
-    return heatmap_pooling(part.labels, style, len(part.key_labels))
+    return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
 
 
 def _pooled_differences(
@@ -197,7 +192,7 @@ def _pooled_differences(
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
         part = result.part_of(of_layer[0])
-        shape = len(part.labels), len(part.key_labels)
+        shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
         for first, a, b in result.blocks(layer, [head.id.head for head in of_layer]):
             for each, rows in zip(pooled, b.double() - a.double(), strict=True):
@@ -210,17 +205,16 @@ def _in_cell(value: float) -> str:
     return signed(value) if abs(value) >= 0.005 else ""
 
 
-def _end(result: Comparison, style: Style, head: HeadDifference | None = None) -> float:
-    """End of the colours: the largest difference of this head, or of all heads; UsageError for a logarithmic scale."""
+def _end(heads: Sequence[HeadDifference]) -> float:
+    """End of the colours: the largest difference of these heads; 1 where none is beyond rounding."""
+    return rounded_up(max((abs(head.largest.difference) for head in heads if not head.rounding), default=0.0))
+
+
+def _refuse_log(style: Style) -> Style:
+    """The style; UsageError for a logarithmic scale."""
     if style.scale == "log":
         raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
-    if head is None:
-        return _end_of_all(result)
-    return 1.0 if head.rounding else rounded_up(abs(head.largest.difference))
-
-
-def _end_of_all(result: Comparison) -> float:
-    return rounded_up(result.largest) if result.any_beyond_rounding else 1.0
+    return style
 
 
 def _pooled(factor: int) -> str:
@@ -235,7 +229,7 @@ DRAWINGS = {
     "differences": Drawing(_plan_differences, heatmap_figure, draw_heatmap),
     "page": page_drawing(
         "compare",
-        lambda result, choices: page_data(result, choices, _end_of_all(result)),
+        lambda result, choices: page_data(result, choices, _end(result.heads)),
         lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
     ),
 }

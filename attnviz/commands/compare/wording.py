@@ -1,5 +1,6 @@
-"""Names of the two sides, above tables and figures and in captions."""
+"""Names of the two sides and of what they share, above tables and figures and in captions."""
 
+from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
 from attnviz.models.wording import counted, quoted, shortened, visible
@@ -10,35 +11,36 @@ LONGEST_LABEL = 24
 _MOST_TOKENS = 4
 
 
-def side_lines(result: Comparison) -> list[str]:
+def side_lines(result: Comparison | CorpusComparison) -> list[str]:
     """Lines that name A, B, and what they share."""
-    first, second = result.side_names
-    shared = f"text: {quoted_text(result.first)}"
-    if result.compared == "texts":
-        shared = f"model: {visible(result.first.checkpoint.short_name)}"
-    lines = [f"A: {first}", f"B: {second}", shared + (_target(result) and f"; {_target(result)}")]
-    return [*lines, *([_differing(result)] if any(result.differing) else [])]
+    if isinstance(result, CorpusComparison):
+        shared = [f"corpus: {result.source}"]
+    else:
+        model, text = visible(result.checkpoint.short_name), quoted_text(result.first)
+        line = f"model: {model}" if result.compared == "texts" else f"text: {text}"
+        shared = ["; ".join(filter(None, [line, _target(result)])), _differing(result)]
+    return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *filter(None, shared)]
 
 
-def sides_in_words(result: Comparison) -> str:
-    """A and B for a caption."""
-    first, second = result.side_names
+def sides_in_words(result: Comparison | CorpusComparison) -> str:
+    """A, B and what they share for a caption."""
+    sides = "A being {} and B {}".format(*result.side_names)
+    if isinstance(result, CorpusComparison):
+        return f"{sides}, over the corpus {result.source}"
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":
-        shared = f"both read by {visible(result.first.checkpoint.short_name)}"
-    words = "" if result.unit == "token" else ", by words"
-    differing = f" ({_differing(result)})" if any(result.differing) else ""
-    target = _target(result) and f", {_target(result)}"
-    return f"A being {first} and B {second}, {shared}{target}{words}{differing}"
+        shared = f"both read by {visible(result.checkpoint.short_name)}"
+    words, differing = "by words" * (result.unit == "word"), _differing(result)
+    return ", ".join(filter(None, [sides, shared, _target(result), words])) + f" ({differing})" * bool(differing)
 
 
 def _differing(result: Comparison) -> str:
-    """Number of tokens (or words) that differ, and the first."""
-    labels = [label for label, differs in zip(result.labels, result.differing, strict=True) if differs]
+    """Number of tokens (or words) that differ, and the first; or ''."""
+    labels = [label for label, _, differs in zip(*result.rows, strict=True) if differs]
     first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
-    number = f"{len(labels)} of {counted(len(result.labels), result.unit)}"
-    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}"
+    number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
+    return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}" if labels else ""
 
 
 def _target(result: Comparison) -> str:

@@ -19,7 +19,7 @@ from attnviz.models.families.base import LayerModules
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.recorder import PatternsAlone, record_attention, refuse_not_finite
+from attnviz.trace.recorder import PatternsAlone, at_site, record_attention, refuse_not_finite
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
@@ -32,7 +32,7 @@ class Probe(NamedTuple):
 
     stage: str  # as in recompute_layer; several joined by a +, where one module gives them side by side
     module: nn.Module
-    side: str  # its first argument (input), what it returns or the first of that (output), the second (pattern)
+    side: str  # as for :func:`attnviz.trace.recorder.at_site`
     place: str  # in words: ``input of encoder.layer.0.output.dense``
 
 
@@ -111,18 +111,8 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
             visit({each.stage: Shown(each.place, every[each.stage][0]) for each in probes})
             seen.clear()
 
-    def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        keep(probe, args[0] if args else kwargs["hidden_states"])
-
-    def after(probe: Probe, _: nn.Module, __: Any, result: Any) -> None:
-        keep(probe, result if isinstance(result, Tensor) else result[1 if probe.side == "pattern" else 0])
-
     for probe in probes:
-        if probe.side == "input":
-            hook = probe.module.register_forward_pre_hook(partial(before, probe), with_kwargs=True)
-        else:
-            hook = probe.module.register_forward_hook(partial(after, probe))
-        stack.enter_context(hook)
+        stack.enter_context(at_site(probe.module, probe.side, partial(keep, probe)))
 
 
 def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules) -> dict[str, Shown]:

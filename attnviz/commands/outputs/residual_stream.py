@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from attnviz.trace.contributions import (
     layer_contributions,
     without_gradients,
 )
+from attnviz.trace.recorder import at_site
 from attnviz.trace.verify import VerifiedAttention
 
 
@@ -169,25 +170,18 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     layers = [checkpoint.modules[layer] for layer in last_stream(checkpoint)]
     norm: Any = checkpoint.architecture.final_norm(checkpoint.model) or layers[-1].feed_forward_norm
 
-    def before_layers(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        stream.first = arguments[0][0]
-
     # cross-attention has the feed-forward network of its block
     added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.down_proj for layer in layers))
 
-    def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
-        if module is added[0]:
-            stream.feed_forward.clear()
-        stream.feed_forward.append(output[0])
-
-    def after_norm(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        stream.last, stream.normed = arguments[0][0], output[0]
+    def before_layers(residual: Tensor) -> None:
+        stream.first, stream.feed_forward = residual[0], []
 
     with ExitStack() as stack:
-        hooks = [module.register_forward_hook(after_feed_forward) for module in added]
-        hooks.append(layers[0].block.register_forward_pre_hook(before_layers))
-        for handle in (*hooks, norm.register_forward_hook(after_norm)):
-            stack.callback(handle.remove)
+        stack.enter_context(at_site(layers[0].block, "input", before_layers))
+        for module in added:
+            stack.enter_context(at_site(module, "output", lambda output: stream.feed_forward.append(output[0])))
+        stack.enter_context(at_site(norm, "input", lambda residual: setattr(stream, "last", residual[0])))
+        stack.enter_context(at_site(norm, "output", lambda normed: setattr(stream, "normed", normed[0])))
         yield stream
 
 

@@ -1,28 +1,28 @@
 """Compare every head of two models over a corpus: mean distance with interval, noise level and maximum.
 
-Of one text the distance of a head is the one of :mod:`attnviz.commands.compare.measure`, the square root of the mean
-Jensen-Shannon divergence over its queries. Over a corpus it is the mean over texts, with an interval from a bootstrap
-over texts. Beside it stand the distance that dropout makes between two passes of A over the same texts, and the
-largest possible one.
+The distance of a head is the mean over texts, with an interval from a bootstrap over them. Beside it stand the distance
+that dropout makes between two passes of A over the same texts, and the largest possible one.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.compare.corpus.tallies import DifferenceTally, clearest_roles, dropping_out, role_tallies
+from attnviz.commands.compare.corpus.dropout import dropping_out
+from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
-from attnviz.judge.roles import ERROR_RATE, Role
+from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.measures.estimates import Evidence, cosine_evidence, false_discovery
-from attnviz.measures.tallies import Tally
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.sources import Source
@@ -33,7 +33,7 @@ from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.parsing import find_parser, ready
-from attnviz.texts.reading import Corpus, Text, open_corpus
+from attnviz.texts.reading import Corpus, open_corpus
 from attnviz.texts.runs import Additive, LongRun, RunSettings, own_device
 from attnviz.trace.checks import Verification
 from attnviz.trace.recorder import PatternsAlone, record_attention
@@ -42,35 +42,15 @@ from attnviz.version import __version__
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 
+Visit = Callable[[int, Tensor], None]
+_Stream = Callable[[Visit], None]
+"""Runs a model, and visits each layer with its patterns."""
 
-@dataclass(frozen=True)
-class HeadChange:
-    """Difference of one head between two models over a corpus.
 
-    Attributes:
-        rank: 1 for the head that differs most.
-        distance: mean over texts of the Jensen-Shannon distance, root nats, 0 to 0.833.
-        interval: of it, at 0.05 over all heads together (Bonferroni); None where there are too few texts.
-        divergence, total_variation: means over texts; as for :class:`attnviz.commands.compare.measure.HeadDifference`.
-        noise: the same distance between two passes of A with dropout; None without dropout in A.
-        above_noise: interval of distance minus noise, paired by text; without noise that of the distance.
-        p: one-sided, of no more distance than noise; None with too few texts.
-        q: its false discovery rate over all heads (Benjamini-Yekutieli 2001).
-        changed: whether the head differs by more than noise: both intervals above it, and q at most 0.05.
-        before, after: its clearest role on this corpus in A and in B; None if none passes.
-    """
+@dataclass(frozen=True, kw_only=True)
+class HeadChange(Difference):
+    """Difference of one head over a corpus; ``before`` and ``after``: its clearest role in A and in B, None if none."""
 
-    id: HeadId
-    rank: int
-    distance: float
-    interval: tuple[float, float] | None
-    divergence: float
-    total_variation: float
-    noise: float | None
-    above_noise: tuple[float, float] | None
-    p: float | None
-    q: float | None
-    changed: bool
     before: Role | None
     after: Role | None
 
@@ -120,6 +100,11 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return self.first
 
     @property
+    def side_names(self) -> tuple[str, str]:
+        """Names of A and B."""
+        return model_names(self.first, self.second)
+
+    @property
     def judged(self) -> bool:
         """Whether there are enough texts for intervals and verdicts."""
         return self.texts >= ENOUGH_TEXTS
@@ -136,7 +121,7 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return f"{visible(self.corpus.path.name)} ({counts})"
 
     def __repr__(self) -> str:
-        first, second = model_names(self.first, self.second)
+        first, second = self.side_names
         heads = f"{len(self.changed)} of {counted(len(self.heads), 'head')} changed"
         return f"<CorpusComparison of {first} with {second} on {self.source}: {heads}>"
 
@@ -221,20 +206,14 @@ class _Run:
     """One pass over a corpus with both models; memory does not grow with it."""
 
     def __init__(self, settings: RunSettings, b: Checkpoint) -> None:
-        self.settings, a = settings, settings.checkpoint
-        self.models = a, b
-        self.attention = SampledAttention(a, settings.seed), SampledAttention(b, settings.seed)
-        self.roles = role_tallies(a), role_tallies(b)
-        self.tally = DifferenceTally(a.n_layers, a.n_heads)
-        self._drops = True  # until a pass of A has dropped nothing
+        self.settings, self.models = settings, (settings.checkpoint, b)
+        self.attention = [SampledAttention(model, settings.seed) for model in self.models]
+        self.roles = [_role_tallies(model) for model in self.models]
+        self.tally, self._drops = DifferenceTally(settings.checkpoint), True  # until a pass of A has dropped nothing
         parts: dict[str, Additive] = {"differences": self.tally}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
             parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
-        self.run = LongRun(settings, parts, self.count, self.prepared)
-
-    def prepared(self, text: Text) -> Text | None:
-        """Encode a text with words and relations; None if its tree has another size."""
-        return ready(text, self.settings.parse)
+        self.run = LongRun(settings, parts, self.count, lambda text: ready(text, settings.parse))
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
         """Run one batch of the corpus through both models."""
@@ -243,85 +222,73 @@ class _Run:
             self._count_piece(piece)
 
     def _count_piece(self, batch: Batch) -> None:
-        """Run a batch through both models, and twice through A with dropout."""
+        """Compare A with B on a batch, and A with itself, twice with dropout."""
         weights = text_weights(self.settings.seed, [item.source.number for item in batch.items])
-        self.tally.begin(batch, weights, self.models[0].architecture.causal)
-        kept: dict[int, Tensor] = {}  # of A, until B comes
-        for attention, tallies, compare in zip(self.attention, self.roles, (False, True), strict=True):
-            for tally in tallies:
-                tally.begin(batch, weights)
-
-            def visit(layer: int, pattern: Tensor, tallies: Sequence[Tally] = tallies, compare: bool = compare) -> None:
-                for tally in tallies:
-                    tally.add(layer, pattern, batch)
-                if compare:
-                    self.tally.add(layer, kept.pop(layer), pattern)
-                else:
-                    kept[layer] = pattern
-
-            attention.run(batch, visit)
+        self.tally.begin(weights, map(len, batch.items))
+        self._compare(batch, *(partial(self._read, batch, weights, side) for side in (0, 1)))
         if self._drops:
-            self._count_noise(batch)
+            self._compare(batch, *(partial(self._drop, batch, draw) for draw in (0, 1)), noise=True)
 
-    def _count_noise(self, batch: Batch) -> None:
-        a, seed, kept = self.models[0], self.settings.seed, dict[int, Tensor]()
-        with dropping_out(a, batch, seed, 0) as dropped:
-            record_attention(a, batch.inputs, PatternsAlone(kept.__setitem__), torch.inf)
+    def _compare(self, batch: Batch, one: _Stream, other: _Stream, *, noise: bool = False) -> None:
+        """Compare two streams of a batch's patterns; the first is kept until the other comes."""
+        kept: dict[int, Tensor] = {}
+
+        def compare(layer: int, pattern: Tensor) -> None:
+            self.tally.add(layer, [(0, kept.pop(layer), pattern)], batch.valid, noise=noise)
+
+        one(kept.__setitem__)
+        other(compare)
+
+    def _read(self, batch: Batch, weights: Tensor, side: int, visit: Visit) -> None:
+        """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
+        for tally in self.roles[side]:
+            tally.begin(batch, weights)
+
+        def read(layer: int, pattern: Tensor) -> None:
+            for tally in self.roles[side]:
+                tally.add(layer, pattern, batch)
+            visit(layer, pattern)
+
+        self.attention[side].run(batch, read)
+
+    def _drop(self, batch: Batch, draw: int, visit: Visit) -> None:
+        """Run a batch through A with dropout."""
+        with dropping_out(self.models[0], batch, self.settings.seed, draw) as dropped:
+            record_attention(self.models[0], batch.inputs, PatternsAlone(visit), torch.inf)
         self._drops = bool(dropped)
-        if not dropped:
-            return
-        self.tally.dropout = max(dropped)
-        with dropping_out(a, batch, seed, 1):
-            compare = PatternsAlone(lambda layer, pattern: self.tally.add_noise(layer, kept.pop(layer), pattern))
-            record_attention(a, batch.inputs, compare, torch.inf)
+        if draw == 0:
+            self.tally.add_dropout(max(dropped, default=0.0))
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
         self.run.measure()
         if not self.run.gather():
             return None
-        a, b = self.models
         settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
+        parser = None if settings.parse is None else settings.parse.name
+        ranked = self.tally.ranked()
+        before, after = (_clearest_roles(*tallies, [head.id for head in ranked]) for tallies in self.roles)
         return CorpusComparison(
-            a, b, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
-            (first.verification, second.verification), first.texts_verified,
-            None if settings.parse is None else settings.parse.name,
-            self._heads(done.texts), self.tally.largest, self.tally.dropout,
+            *self.models, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
+            (first.verification, second.verification), first.texts_verified, parser,
+            tuple(HeadChange(**vars(head), before=before[head.id], after=after[head.id]) for head in ranked),
+            self.tally.largest, self.tally.dropout,
         )  # fmt: skip
 
-    def _heads(self, n_texts: int) -> tuple[HeadChange, ...]:
-        """Every head with its verdict, the most different first."""
-        model, means = self.models[0], self.tally.means()
-        ids = all_heads(model.n_layers, model.n_heads)
-        ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
-        evidence = self._evidence(ranked, means, n_texts) if n_texts >= ENOUGH_TEXTS else {}
-        q = dict(zip(evidence, false_discovery([each.p for each in evidence.values()]), strict=True))
-        before, after = (clearest_roles(*tallies, ids) for tallies in self.roles)
-        heads = []
-        for rank, id in enumerate(ranked, start=1):
-            test, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
-            noise = values.get("noise")
-            heads.append(
-                HeadChange(
-                    HeadId(model.layers[id.layer], id.head), rank, values["distance"],
-                    None if test is None else (max(0.0, test.interval[0]), test.interval[1]), values["divergence"],
-                    values["total_variation"], noise, test and test.difference, test and test.p, q.get(id),
-                    test is not None and q[id] <= ERROR_RATE
-                    and test.interval[0] > (noise or 0.0) and test.difference[0] > 0,
-                    before[id], after[id],
-                )
-            )  # fmt: skip
-        return tuple(heads)
 
-    def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor], n_texts: int) -> dict[HeadId, Evidence]:
-        """Intervals of each head's distance, and of distance minus noise, at a level over all heads together."""
-        noise = means.get("noise", torch.zeros_like(means["distance"]))
-        numbers = torch.stack([means["distance"], noise, *self.tally.errors()])
-        evidence = {}
-        for id in ids:
-            distance, baseline, *errors = numbers[:, id.layer, id.head].tolist()
-            evidence[id] = cosine_evidence(distance, baseline, (errors[0], errors[1]), n_texts, ERROR_RATE / len(ids))
-        return evidence
+def _role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
+    """Tallies of roles, as of ``profile``."""
+    shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
+    return StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal)
+
+
+def _clearest_roles(
+    statistics: StatisticsTally, relations: RelationTally, heads: Sequence[HeadId]
+) -> dict[HeadId, Role | None]:
+    """Each head's role of the largest error reduction, judged without an untrained copy; None if none passes."""
+    candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
+    passed = passed_by_head(judged_roles(candidates, {}), heads)
+    return {head: next(iter(roles), None) for head, roles in passed.items()}
 
 
 def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.sides import model_names
+from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -18,18 +18,6 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
 from attnviz.present.view import View, ViewOptions
-
-
-def side_lines(result: CorpusComparison) -> list[str]:
-    """Lines that name A, B and the corpus."""
-    first, second = model_names(result.first, result.second)
-    return [f"A: {first}", f"B: {second}", f"corpus: {result.source}"]
-
-
-def sides_in_words(result: CorpusComparison) -> str:
-    """A, B and the corpus for a caption."""
-    first, second = model_names(result.first, result.second)
-    return f"A being {first} and B {second}, over the corpus {result.source}"
 
 
 def changed_line(result: CorpusComparison) -> str:

@@ -16,8 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
+from attnviz.commands.compare.corpus.report import changed_line
 from attnviz.commands.compare.views import distance_map, rounded_up
+from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
