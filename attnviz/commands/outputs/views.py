@@ -42,13 +42,11 @@ from attnviz.figures.page import (
 )
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import percent
-from attnviz.present.figure_context import sentence
+from attnviz.present.figure_context import KINDS
 from attnviz.present.view import Drawing, ViewOptions
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
-
-_KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 
 
 @dataclass(frozen=True)
@@ -82,17 +80,14 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
     yield HeadGridPlan(
         stem="outputs",
-        caption=sentence(
-            f"{about.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
-            f"head, rows attend to columns, colours from {scale}",
-            _KINDS if result.target else "",
-            f"beside the names {shares}, where there is room",
+        **about.told(
+            f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
+            f"{shown}: rows attend to columns",
+            KINDS if result.target else "",
             about.pooled(pooled),
+            alone=(f"colours from {scale}", f"beside the names {shares}, where there is room"),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
-        notes=about.notes(
-            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", about.pooled(pooled)
-        ),
         cells=tuple(cells),
         norm=Normalize(0.0, largest, clip=True),
         bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
@@ -141,24 +136,21 @@ def _head(
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
-    amounts = _amounts(result, head)
     return HeadPlan(
         stem=f"outputs/{head.id.file_stem}",
-        caption=sentence(
-            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
-            "(Kobayashi et al. 2020), with ‖f(x_k)‖ of every key above it",
-            f"rows attend to columns, colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), "
-            + ("the head’s largest" if own else "the same for every head"),
-            amounts,
+        **about.told(
+            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖, "
+            "with ‖f(x_k)‖ of every key above it",
+            _amounts(result, head),
+            "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
+            f"2020){f'; grey: {result.sinks}' if result.sinks else ''}",
             about.pooled(pooled),
+            alone=(
+                f"colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), "
+                f"{'the head’s largest' if own else 'the same for every head'}",
+            ),
         ),
         title=f"{about.model} {head.id}: attention by weight and by norm",
-        notes=about.notes(
-            amounts,
-            "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
-            f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
-            about.pooled(pooled),
-        ),
         pattern=pattern,
         weighted=weighted,
         value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
