@@ -65,6 +65,28 @@ def signed(value: float) -> str:
     return f"+{text}" if float(text.replace("−", "-")) > 0 else text
 
 
+def error(value: float) -> str:
+    """A rounding error with two digits."""
+    return f"{value:.1e}" if value else "0 (bit for bit)"
+
+
+def amount(value: float) -> str:
+    """A number in about three digits: ``0.0123``, ``1.4e-05``."""
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
+
+
+def abbreviated(count: int | None) -> str:
+    """``110M`` as the paper has it, ``124.4M`` as counted; below two billion in millions, unless in round tenths."""
+    if count is None:
+        return "–"
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if count >= size and (letter != "B" or count >= 2 * size or count % 10**8 == 0):
+            return f"{count / size:.1f}".removesuffix(".0") + letter
+    return str(count)
+
+
 def right_to_left(text: str) -> bool:
     """Whether the first letter that has a direction, outside isolates, is of a script such as Arabic."""
     depth = 0

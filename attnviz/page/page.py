@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -151,6 +151,14 @@ def _hexadecimal(colours: Any) -> str:
 def short_float(value: float | None) -> float | None:
     """Round to the digits that the page shows."""
     return None if value is None else round(float(value), 5)
+
+
+def statistic_entry(
+    key: str, title: str, reading: str, unit: str, uniform: Iterable[float | None], values: Iterable[float | None]
+) -> dict[str, Any]:
+    """A statistic of every head, beside its value under uniform attention for each kind of attention."""
+    numbers = {"uniform": list(map(short_float, uniform)), "values": list(map(short_float, values))}
+    return {"key": key, "title": title, "reading": reading, "unit": unit, **numbers}
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:

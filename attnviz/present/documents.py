@@ -89,6 +89,13 @@ def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
     ]
 
 
+def target_entry(target: Any) -> dict[str, Any]:
+    """What the decoder of an encoder-decoder read, with ``text``, ``generated`` and ``tokens``; empty for None."""
+    if target is None:
+        return {}
+    return {"target": target.text, "target_generated": target.generated, "target_tokens": tokens_entry(target.tokens)}
+
+
 def verification_entry(
     verification: "Verification", more: "Callable[[LayerCheck], dict[str, Any]]" = lambda _: {}
 ) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
 
+_UNLIMITED = 999
+"""Columns of a terminal, more than any has."""
+
 
 @dataclass(frozen=True)
 class Field(Generic[Row]):
@@ -16,7 +19,7 @@ class Field(Generic[Row]):
 
     Attributes:
         title: what it is, above its column in a table; on a narrow terminal it wraps between words.
-        value: from a row to the plain value that JSON has; default its attribute ``name``.
+        value: from a row to the plain value that JSON has; default what ``fit`` writes, else its attribute ``name``.
         unit: of the values, below the title in brackets.
         name: its key in the entry of a row in JSON; '' for what tables alone have.
         csv: its columns in the CSV file, each with its keys in the JSON value; default that value itself, by ``name``.
@@ -24,7 +27,7 @@ class Field(Generic[Row]):
         write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
         left: whether a table aligns it left, as texts are.
         least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
-        fit: writes a row within a number of columns of the terminal; by default the text is cut at its end.
+        fit: writes a row within a number of columns of the terminal; default the text, cut at its end.
         fold: whether a long text wraps instead of being cut.
         optional: on a narrow terminal, columns of the largest number are left out first; None for one that stays.
     """
@@ -49,7 +52,9 @@ class Field(Generic[Row]):
 
     def of(self, row: Row) -> Any:
         """The value of a row."""
-        return getattr(row, self.name) if self.value is None else self.value(row)
+        if self.value is not None:
+            return self.value(row)
+        return getattr(row, self.name) if self.fit is None else self.fit(row, _UNLIMITED)
 
 
 def plain(*names: str) -> tuple[Field[Any], ...]:

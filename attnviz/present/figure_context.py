@@ -1,8 +1,15 @@
 """Model, text and unit of a result, as titles, notes and captions state them."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from attnviz.figures.style import FAINTEST, Style
 from attnviz.models.wording import counted, ordinal, quoted
+
+KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
+"""The heads of an encoder-decoder, in the squares of a figure."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,18 @@ class FigureContext:
         dropped = f"{capital(self.dropped)}." if self.dropped else ""
         return tuple(note for note in (self.text_line, dropped, *more) if note)
 
+    def told(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
+        """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
+
+        Args:
+            what: the first part of the caption: what is shown of which model and text.
+            facts: sentences, or parts of one, without a capital and a full stop.
+            alone: parts of the caption alone, such as its colours.
+            first: note in place of :attr:`text_line`.
+        """
+        noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
+        return {"caption": sentence(what, *facts, *alone, self.dropped), "notes": (first or noted[0], *noted[1:])}
+
     def named(self, every: int) -> str:
         """Note on labels left out: ``Every 4th token is named.``, or ''."""
         return "" if every == 1 else f"Every {ordinal(every)} {self.unit} is named."
@@ -75,11 +94,16 @@ class FigureContext:
         return f"Each cell is the largest of {of} weights (pooled for drawing only)." if factor > 1 else ""
 
 
+def colours_in_words(style: Style, shared: str, own: str) -> str:
+    """The scale of weights for a caption; ``shared`` and ``own``: its end for all heads, or if each has its own."""
+    ends = {"shared": f"colours from 0 to {shared}", "per-head": f"colours from 0 to {own}"}
+    return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
+
+
 def sentence(*parts: str) -> str:
     """Join the parts of a caption to a sentence; empty ones are left out, full stops inside become semicolons."""
-    return (
-        "; ".join(part.strip().removesuffix(".") for part in parts if part.strip()).replace("; Each ", "; each ") + "."
-    )
+    joined = "; ".join(part.strip().removesuffix(".") for part in parts if part.strip())
+    return f"{re.sub('; (Each|Every|After) ', lambda match: match[0].lower(), joined)}."
 
 
 def capital(text: str) -> str:

@@ -7,7 +7,8 @@ from rich.console import Group
 from rich.text import Text
 
 from attnviz.models.wording import rounded, visible
-from attnviz.present.tables import cell, notes, plain_table
+from attnviz.present.fields import Field
+from attnviz.present.tables import column_table, notes
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
@@ -42,19 +43,19 @@ def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
     return f"{rounded(judged.score)}{baseline}"
 
 
-def published_table(published: Sequence[PublishedHead]) -> Group:
+def published_table(published: Sequence[PublishedHead], width: int) -> Group:
     """Claims of papers on heads of this model (at least one), with caveats."""
-    table = plain_table("")
-    table.add_column("Role", no_wrap=True)
-    table.add_column("Heads")
     by_role: dict[str, list[str]] = {}
     for head in published:
         scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
-        entry = f"({head.id})" if head.weaker else f"{head.id}{scores}"
         own = f" (paper: {role_name(head.role, None)})" * (head.universal[0] != head.role)
-        by_role.setdefault(role_name(*head.universal) + own, []).append(entry)
-    for name, heads in by_role.items():
-        table.add_row(cell(name), cell("  ".join(heads)))
+        heads = by_role.setdefault(role_name(*head.universal) + own, [])
+        heads.append(f"({head.id})" if head.weaker else f"{head.id}{scores}")
+    fields: list[Field[tuple[str, list[str]]]] = [
+        Field("Role", lambda row: row[0], left=True),
+        Field("Heads", lambda row: "  ".join(row[1]), left=True, least=9, fold=True),
+    ]
+    table = column_table("", fields, by_role.items(), width=width)
     lines = sorted({head.measured for head in published})
     lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
     if any(head.by_name for head in published):

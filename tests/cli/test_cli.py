@@ -294,7 +294,7 @@ def test_captions_of_figures_that_stay_are_kept(heads):
     captions = dict(read_captions(Path("out/captions.md").read_text()))
     assert list(captions) == ["overview.svg", "heads/L00H00.png"]
     assert "from 0 to 1, the same for every head" in captions["overview.svg"]
-    assert "logarithmic from 0.0001 or less to 1" in captions["heads/L00H00.png"]
+    assert "logarithmic colours from 0.0001 to 1" in captions["heads/L00H00.png"]
     heads("--figures", "overview", "--format", "svg", "--scale", "per-head")
     captions = dict(read_captions(Path("out/captions.md").read_text()))
     assert "the largest weight of each head" in captions["overview.svg"]

@@ -178,7 +178,7 @@ def test_the_table_in_80_columns_and_in_120():
         (text, "minilm 6 12 384 32 512 22.7M built-in 4"),
         (text, "gpt2-xl 48 *25 1600 *64 1024 1542M Radford 2019 4"),
         (text, "gpt3-175b 96 96 12288 128 2048 175B Brown 2020 –"),
-        (wide, "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32% 5.80 Radford 2019 4"),
+        (wide, "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32 % 5.80 Radford 2019 4"),
         (wide, "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 –"),
     ):
         assert row(table, expected.split()[0]) == expected.split()

@@ -192,7 +192,7 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
     assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
                            "3", "1/2"]  # fmt: skip
-    note = "In brackets: mean attention of the n tokens that have an earlier copy; labels rest on it."
+    note = "In brackets: mean attention of the n tokens that have an earlier copy."
     assert note in " ".join(" ".join(lines_of(analysis)).split())
     assert "In brackets" not in text_of(hand_made())
 
@@ -216,7 +216,7 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
         "L1H1  coreference pronoun→name 0.75 (0.50)",
         "L0H1  nsubj dep→head 0.70 (0.40)",
     ]
-    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts); of several roles, the one"
+    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts). (corpus): this text"
     assert note in " ".join(text.split())
 
 

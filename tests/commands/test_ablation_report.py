@@ -14,8 +14,9 @@ from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEff
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import SPEC
-from attnviz.commands.ablate.wording import amount, compensation_text, interval, source_line
+from attnviz.commands.ablate.wording import compensation_text, interval, source_line
 from attnviz.models.head_ids import HeadId, all_heads
+from attnviz.models.wording import amount
 from tests.support.ablations import TEXTS, measured
 from tests.support.corpora import sentences
 

@@ -130,7 +130,7 @@ def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, colu
     assert [(each.rows, each.columns, each.found) for each in plan.outlines] == [
         (rows[0], columns[0], True), (rows[1], columns[1], False)
     ]  # fmt: skip
-    assert plan.notes[-1] == "Outlined: det dep→head, 1 of 2 found (solid; missed: dashed)."
+    assert plan.notes[-1].startswith("Outlined: det dep→head, 1 of 2 found (solid; missed: dashed), pairs by the ")
     dropped = heatmap(analysis, drop_special=True)
     assert [each.rows for each in dropped.outlines] == [(first - 1, last - 1) for first, last in rows]
     values = plan.values[rows[0][0] : rows[0][1] + 1, columns[0][0] : columns[0][1] + 1]

@@ -105,7 +105,7 @@ def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
     assert panel.pooling == (1, 4)
     assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
     assert panel.limit == pytest.approx(np.quantile(wide.tensor("input").abs().numpy(), 0.99))
-    assert "Where there are too many dimensions, one in " in planned(wide).caption
+    assert "where there are too many dimensions, one in " in planned(wide).caption
 
 
 @pytest.mark.parametrize("name", ["bert", "long"])

@@ -150,7 +150,7 @@ def test_the_overview_shows_every_selected_head_with_its_label():
 
 def test_captions_say_model_text_scale_and_what_is_shown():
     result = hand_made(pair="and then")
-    scale = "colour = attention weight, from 0 to 1, the same for every head"
+    scale = "colours from 0 to 1, the same for every head"
     words = heatmap(hand_made(words=True))
     assert words.notes[0] == "by-hand on “the cat ran away” (6 words)"
     assert "of by-hand on “the cat ran away”: row = word that attends, column = word attended to" in words.caption
@@ -159,12 +159,12 @@ def test_captions_say_model_text_scale_and_what_is_shown():
     assert scale in overview(result).caption
     log = Style(scale="log")
     for plan in (heatmap(result, style=log), overview(result, style=log)):
-        assert "logarithmic from 0.0001 or less to 1, the same for every head" in plan.caption
+        assert "logarithmic colours from 0.0001 to 1" in plan.caption
         assert plan.bar == "attention weight (log scale)"
     assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
     one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
     assert "; label on this text: too short (n = 0" in heatmap(one).caption
-    assert "rows attend to columns (1 token);" in overview(one).caption
+    assert "“the cat ran away” (1 token), one row per layer" in overview(one).caption
     assert "\n" not in heatmap(hand_made(text="a\nb\x1b[31m", name="bad\nname")).caption
 
 
@@ -190,7 +190,7 @@ def test_a_long_text_is_pooled_and_its_largest_weights_stay():
     assert plan.pooled == 2
     assert plan.values.shape == (550, 550)
     assert plan.values[350, 200] == grid.cells[0].values[70, 40] == pytest.approx(0.9)
-    assert "; each cell is the largest of 2 × 2 weights (pooled for drawing only)." in plan.caption
+    assert "; each cell is the largest of 2 × 2 weights (pooled for drawing only);" in plan.caption
     assert "; each cell is the largest of 10 × 10 weights" in grid.caption
     assert "written into the cells" not in plan.caption
     assert any(note.endswith("token is named.") for note in plan.notes)

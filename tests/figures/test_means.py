@@ -54,7 +54,7 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis):
     np.testing.assert_allclose([tile.values for tile in tiles_of(plan)[:2]], expected, atol=1e-6)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
     assert plan.notes[:2] == ("“the cat ran away” (4 tokens)", "Special tokens dropped, rows renormalised.")
-    assert "; special tokens dropped, rows renormalised in every head before the mean; " in plan.caption
+    assert "; special tokens dropped, rows renormalised." in plan.caption
     causal, _ = plans_of(hand_made(causal=True, special=()), drop_special=True)
     assert (len(causal.labels.texts), causal.notes[1]) == (5, "First token dropped, rows renormalised.")
 
@@ -71,9 +71,9 @@ def test_every_picture_says_that_it_is_a_mean_of_what_and_on_which_scale(analysi
     each, alone = plans_of(analysis, style)
     assert each.title == "by-hand: mean pattern of each layer’s 2 heads"
     assert alone.title == "by-hand: mean of all 4 heads"
-    honest = "(a mean: no head need look like it)"
-    assert each.caption.endswith(f"the 2 heads of each layer, and of all layers {honest}; {scale}.")
-    assert alone.caption.endswith(f"all 4 heads {honest}; {scale.removesuffix(' of each picture')}.")
+    honest = "; a mean: no head need look like it. Rows attend to columns"
+    assert each.caption.endswith(f"the 2 heads of each layer, and of all layers{honest}; {scale}.")
+    assert alone.caption.endswith(f"all 4 heads{honest}; {scale.removesuffix(' of each picture')}.")
     for plan in (each, alone):
         assert any("no head need look like it" in written for written in texts_of(MEAN.figure(plan, style, False)))
     (_, single) = plans_of(hand_made(patterns=by_design(6)[:1, :1]), style)
@@ -124,7 +124,7 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     pattern = found.layer_patterns(0)[0].numpy()
     assert tiles_of(plan)[0].values.shape == (234, 234)
     assert tiles_of(plan)[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
-    assert plan.caption.endswith("; each cell is the largest of 3 × 3 weights (pooled for drawing only).")
+    assert "cell is the largest of 3 × 3 weights (pooled for drawing only);" in plan.caption
     labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
     every = int(labels[1][1:])
     assert f"Every {every}th token is named. Each cell is the largest of 3 × 3 weights" in plan.notes[-1]

@@ -111,9 +111,9 @@ def test_the_scales_and_the_caption_of_all_heads(found, style, limits, bar, colo
     assert all((each.norm.vmin, each.norm.vmax) == pytest.approx(limits) for each in plan.maps)
     assert isinstance(plan.maps[0].norm, LogNorm) == (style.scale == "log")
     assert plan.maps[0].bar == f"share of a text’s attention (percent; {bar})"
-    assert plan.caption.startswith("by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of")
+    assert plan.caption.startswith("by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all), 2 × 2")
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
-    assert plan.caption.endswith(f"for each of the 2 × 2 heads ({uniform}); {colours}.")
+    assert plan.caption.endswith(f"in percent; {uniform}; {colours}.")
 
 
 def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
@@ -137,7 +137,7 @@ def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_atten
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
     assert plan.title == "by-hand L0H0 (previous-token?)"
     assert plan.notes == ("A / B: “the cat ran” / “it was” (8 tokens)", f"Attention {shares}; {uniform}.")
-    assert plan.caption.endswith(f"attention weights of L0H0 (previous-token?); {shares} ({uniform}); {scale}.")
+    assert plan.caption.endswith(f"of L0H0 (previous-token?); attention {shares}; {uniform}; {scale}.")
     ax = PAIR.figure(plan, style, False).axes[0]
     edges = sorted(line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1])
     assert edges == [0.5, 3.5, 4.5, 6.5]
@@ -154,7 +154,7 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
     assert tile.values[0, 0] == pattern[:2, :2].max()
     a = 100 * pair_shares(pattern, segment_positions(found))[0, 0]
     assert f"from A {a:.0f} % to A" in plan.caption
-    assert plan.caption.endswith("; each cell is the largest of 2 × 2 weights (pooled for drawing only).")
+    assert "; each cell is the largest of 2 × 2 weights (pooled for drawing only);" in plan.caption
     assert re.fullmatch(r"Every \d+th token is named\.", plan.notes[-2])
 
 

@@ -14,7 +14,6 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.commands.ablate.wording import (
     GIVES,
-    amount,
     compensation_text,
     first_order,
     interval,
@@ -23,12 +22,12 @@ from attnviz.commands.ablate.wording import (
     what_is_measured,
 )
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, rounded, unisolated, visible
+from attnviz.models.wording import amount, counted, error, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import column_table, first_rows, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _WIDE, _ROOM = 100, 80
@@ -141,7 +140,7 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
     yield verification_line(checked.attention, result.checkpoint, more)
-    yield _head_table(result, choices.top or None, width, intervals)
+    yield _head_table(result, choices.top, width, intervals)
     if result.sets:
         yield _set_table(result, width, intervals)
     if result.curve is not None:
@@ -157,15 +156,14 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
 
 
 def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
-    heads, n = result.heads[:top], len(result.heads)
     columns = named(_FIELDS, "rank", "id")
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options.gradient:
         columns += named(_FIELDS, "gradient", "gradient_normalised")
-    title = f"Heads removed one at a time ({listed_of(len(heads), n)}, the one that matters most first)"
-    return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
+    title = "Heads removed one at a time ({}, the one that matters most first)"
+    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width)
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
@@ -228,16 +226,12 @@ def _notes(result: Ablation) -> Iterator[str]:
             f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."
         )
     if result.curve is not None:
-        yield (
-            "The heads were ranked on the same texts that the curve is measured on, so the sum of the least important "
-            "heads is smaller than it would be on other texts."
-        )
+        yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
     if result.sets:
         yield (
-            f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}. For a verdict both "
-            "methods must agree. Super-additive (sub-additive): together the heads do more (less) than the sum of one "
-            "at a time, and zero is outside the 95 % interval of the difference. No cost: zero is outside too, but "
-            "what they cost together is not clearly above zero. A verdict does not say why."
+            f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}. Both methods must agree on a verdict. "
+            "Super-additive (sub-additive): more (less) than the sum, zero outside the 95 % interval of the "
+            "difference. No cost: together not clearly above zero. A verdict does not say why."
         )
     if result.has_intervals:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."

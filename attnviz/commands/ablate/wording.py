@@ -8,7 +8,7 @@ from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, STATES, Metr
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, percent, quoted, visible
+from attnviz.models.wording import amount, counted, percent, quoted, visible
 
 _LESS = "together, minus the sum of one at a time"
 GIVES = {
@@ -56,13 +56,6 @@ def loss_words(result: Ablation, states: str) -> str:
     """Name of the loss of gradients; ``states`` replaces it if nothing is predicted."""
     instead = {STATES: states, CLASS: "the loss of the class that the whole model decides for"}
     return instead.get(result.kind, "the loss")
-
-
-def amount(value: float) -> str:
-    """A number in about three digits: ``0.0123``, ``1.4e-05``."""
-    if value == 0:
-        return "0"
-    return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
 
 
 def interval(estimate: Estimate) -> str:

@@ -14,11 +14,11 @@ from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, unisolated, visible
+from attnviz.models.wording import counted, error, unisolated, visible
 from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, error, notes
+from attnviz.present.tables import column_table, cut_note, notes
 from attnviz.present.view import View, ViewOptions
 from attnviz.trace.checks import Verification
 
@@ -130,8 +130,7 @@ def _heading(result: Explanation) -> Text:
     )
     introduction = Text.assemble((heading, "bold"), sizes, norm_order(result))
     if tokens.truncated:
-        cut = f"{counted(tokens.truncated, 'token')} {'was' if tokens.truncated == 1 else 'were'}"
-        introduction.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
+        introduction.append(f"\n{cut_note(tokens)}")
     return introduction
 
 
@@ -169,17 +168,15 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.of(("all heads", shares.layer)) for column in columns]
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
-    segment = " Segment: through the token types." if shares.segments else ""
-    yield notes(
-        "Content: which words query and key are; position: where they stand; both: a word with a position, or a "
-        f"position with a word.{segment} Common: what all tokens share; the layer norm scales it for each of them. "
-        "Only differences between the keys of a query count: the softmax ignores what they share. A part that "
-        "works against the others has a negative share. Spread: how far scores lie from their query's mean. The "
-        f"parts add up to the verified scores within {error(shares.error)} of the largest "
-        f"(tolerance {shares.tolerance:.0e})."
-    )
+    sums = f"within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
+    yield notes(f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.")
 
 
+READING = (
+    "Share of the variance of the scores over the keys of each query; a row sums to 1. Both: a word with a position, "
+    "or a position with a word; common: what all tokens share; the layer norm scales it for each of them. Spread: "
+    "root mean square difference of scores from their query's mean."
+)
 _PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
 _POSITIONS = (
     "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"

@@ -14,14 +14,13 @@ from matplotlib.image import AxesImage
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Panel, PathPlan, path_figure
 from attnviz.commands.explain.position_share import GROUPS, embeds_positions
+from attnviz.commands.explain.report import READING
 from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.errors import UsageError
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
 from attnviz.figures.style import Style, figure_style
-from attnviz.models.wording import quoted, rounded, visible
-from attnviz.present.figure_context import sentence
-from attnviz.present.tables import error
+from attnviz.models.wording import error, quoted, rounded, visible
 from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
@@ -43,26 +42,18 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
     order = "pre-norm" if result.pre_norm else "post-norm"
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
-    reading = (
-        f"Rows: tokens; columns: dimensions (scores, mask and pattern: keys). Q to A V: head {result.head}, outlined "
-        f"where heads are concatenated, as is the row of {token}. ±: 99% of a panel's numbers are smaller; in brackets "
-        "the largest."
-    ) + "".join(_left_out(drawn))
-    verified = (
-        "Every step is recomputed from the one before; the output is the model's next hidden state within "
-        f"{error(result.output.error)} of its largest value."
-    )
     yield PathPlan(
         stem="explain",
-        caption=f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to "
-        + sentence("output with its residual path, one panel of actual numbers per step", reading, verified),
-        title=f"{about.model}: layer {result.layer} from input to output",
-        notes=(
-            f"{about.text_line}; {order}.",
-            f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}.",
-            "±: the strongest colour; in brackets the largest number.",
-            f"Recomputed: the output is the model's within {error(result.output.error)}.",
+        **about.told(
+            f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to output with its "
+            "residual path, one panel of actual numbers per step",
+            f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}",
+            "±: the strongest colour, which 99% of a panel's numbers do not reach; in brackets the largest",
+            f"recomputed step by step: the output is the model's within {error(result.output.error)} of the largest",
+            first=f"{about.text_line}; {order}.",
+            alone=("rows: tokens; columns: dimensions (scores, mask and pattern: keys)", *_left_out(drawn)),
         ),
+        title=f"{about.model}: layer {result.layer} from input to output",
         panels={panel.name: panel for panel in drawn},
         bands=bands,
         labels=Labels(
@@ -159,9 +150,9 @@ def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
     thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in SQUARE} - {1})
     if thinned:
         most = " to ".join(str(each) for each in thinned[:: max(1, len(thinned) - 1)])
-        yield f" Where there are too many dimensions, one in {most} is drawn."
+        yield f"where there are too many dimensions, one in {most} is drawn."
     if (rows := panels[0].pooling[0]) > 1:
-        yield f" {rows} tokens share a row (keys a column): the number furthest from 0 is drawn."
+        yield f"{rows} tokens share a row (keys a column): the number furthest from 0 is drawn."
 
 
 def _brief(value: float) -> str:
@@ -171,11 +162,6 @@ def _brief(value: float) -> str:
 
 _ROW, _COLUMN, _NARROWEST, _SIDE, _AXES, _BAR = 0.2, 0.57, 0.39, 0.6, 0.3, 0.55
 _NORM = Normalize(-1, 1, clip=True)
-_READING = (
-    "Share of the variance of the scores over the keys of each query; a row sums to 1. Both: a word with a position, "
-    "or a position with a word; common: what all tokens share; the layer norm scales it for each of them. Spread: "
-    "root mean square difference of scores from their query's mean."
-)
 
 
 @dataclass(frozen=True)
@@ -194,9 +180,8 @@ def _plan_positions(result: Explanation, _: ViewOptions) -> Iterator[PositionsPl
     every = (*shares.heads, shares.layer)
     yield PositionsPlan(
         stem="positions",
-        caption=sentence(f"Where the scores of layer 0 of {about.subject} come from, one row per head", _READING),
+        **about.told(f"Where the scores of layer 0 of {about.subject} come from, one row per head", READING),
         title=f"{about.model}: content and position in layer 0",
-        notes=about.notes(_READING),
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
         columns=(*("common" if group == "constant" else group for group in groups), "spread"),
         values=np.array([[*(share.groups[group] for group in groups), share.spread] for share in every], dtype=float),

@@ -21,7 +21,6 @@ from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, text_at
 from attnviz.models.wording import shortened, visible
-from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_HEADS = 8
@@ -216,9 +215,8 @@ def _plan(
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
         stem=stem,
-        caption=_caption(shown, heads, chosen, scale, said),
+        **about.told(_what(shown, heads, chosen, scale), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
-        notes=about.notes(*(f"{capital(part)}." for part in said)),
         labels=tuple(
             f"… {count} {about.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
             for position, count in zip(first, counts, strict=True)
@@ -343,20 +341,19 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
 
 
-def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, said: Sequence[str]) -> str:
+def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str) -> str:
+    """The first part of the caption."""
     about = shown.figure_context
     scales = {
         "shared": "on a scale from 0 to 1 that is the same for every head",
         "per-head": "on a scale from 0 to the head's own largest weight",
         "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
     }
-    return sentence(
+    return (
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, head{'s' * (len(heads) > 1)} "
-        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: "
-        + (f"{about.dropped}; " if about.dropped else "")
-        + f"lines run from the {about.unit} that attends (left) to the {about.unit} attended to (right), their width "
-        f"and opacity the attention weight {scales[scale]}",
-        *said,
+        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: lines run from the "
+        f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
+        f"attention weight {scales[scale]}"
     )
 
 

@@ -14,7 +14,6 @@ from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, statistic_named
 from attnviz.models.tokens import sinks_in_words
-from attnviz.present.figure_context import capital, sentence
 from attnviz.present.statistics import STATISTICS
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -29,18 +28,18 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
 def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
     """Plan the map of all heads; of an encoder-decoder one per kind of attention that has the statistic."""
     parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
-    maps, captions, notes = zip(*(_map(part, statistic, style) for part in parts), strict=True)
+    maps, facts, alone = zip(*(_map(part, statistic, style) for part in parts), strict=True)
     about, (name, meaning, unit) = analysis.figure_context, statistic_meaning(parts[0], statistic)
     sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
         stem=f"map-{statistic.replace('_', '-')}",
-        caption=sentence(
-            f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)}): {meaning}"
-            f"{f', in {unit}' if unit else ''}",
-            *dict.fromkeys(chain(*captions)),
+        **about.told(
+            f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
+            f"{meaning}{f', in {unit}' if unit else ''}",
+            *dict.fromkeys(chain(*facts)),
+            alone=tuple(dict.fromkeys(chain(*alone))),
         ),
         title=f"{about.model}: {name}, head by head",
-        notes=about.notes(f"{capital(meaning)}.", *dict.fromkeys(chain(*notes))),
         maps=maps,
     )
 
@@ -56,28 +55,26 @@ def _name_of(part: Analysis) -> str:
 
 
 def _map(analysis: Analysis, statistic: str, style: Style) -> tuple[HeadMap, Sequence[str], Sequence[str]]:
-    """The map of one kind of attention, and its parts of caption and notes."""
+    """The map of one kind of attention, facts, and parts of the caption alone."""
     values, uniform = _values(analysis, statistic), uniform_value(analysis, statistic)
     measured = values[np.isfinite(values)]
     name, _, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
     unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
     top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
-    norm, colours, log_note = _scale(measured, top, style)
+    norm, colours = _scale(measured, top, style)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
     mean, whose = " (mean of layers)" * several, f" ({analysis.stack.name})" if analysis.stack else ""
     bar = f"{name} ({unit or '0–1'}; {style.scale_of('this map')})" if len(measured) else ""
     reference = None if uniform is None else ReferenceValue(uniform, f"uniform attention{mean}")
-    caption = (
-        f"{colours}{whose}" if len(measured) else "",
-        "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}",
-        f"hatched where not measurable, {why}" if why else "",
-    )
-    hatched = f"Hatched: not measurable for {which}, {why}." if why else ""
+    colours = f"{colours}{whose}" if len(measured) else ""
+    uniform_is = "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}"
+    hatched = f"hatched: not measurable for {which}, {why}" if why else ""
     drawn = HeadMap(values, _name_of(analysis), norm=norm, bar=bar, reference=reference)
-    return drawn, caption, (hatched, log_note if len(measured) else "")
+    facts = (hatched, colours) if style.scale == "log" else (hatched,)
+    return drawn, facts, (colours, uniform_is) if style.scale != "log" else (uniform_is,)
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
@@ -93,18 +90,17 @@ def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str
     return name, reading, of
 
 
-def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str, str]:
-    """Norm, the scale in words, and a note on what a logarithmic scale cuts off."""
+def _scale(measured: Array, top: float, style: Style) -> tuple[Normalize, str]:
+    """Norm, and the scale in words."""
     largest = float(measured.max(initial=0.0))
     if style.scale == "log":
         low = top / 10**_DECADES
         below = int((measured < low).sum())
         same = f"; what is smaller looks the same ({below} of {len(measured)} heads)" if below else ""
-        words = f"logarithmic colours from {low:.2g} to {written(top)}"
-        return LogNorm(low, top, clip=True), words, f"Logarithmic colours from {low:.2g}{same}."
+        return LogNorm(low, top, clip=True), f"logarithmic colours from {low:.2g} to {written(top)}{same}"
     if style.scale == "per-head" and largest > 0:  # one number a head has no scale of its own; the map has
-        return Normalize(0, largest, clip=True), f"colours from 0 to the largest head, {largest:.2g}", ""
-    return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}", ""
+        return Normalize(0, largest, clip=True), f"colours from 0 to the largest head, {largest:.2g}"
+    return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}"
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:

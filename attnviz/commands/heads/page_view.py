@@ -18,8 +18,8 @@ from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import merge_subwords
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
-from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, short_float
-from attnviz.present.figure_context import capital, sentence
+from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
+from attnviz.present.figure_context import KINDS, capital, sentence
 from attnviz.present.published import role_numbers
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
@@ -96,11 +96,7 @@ def kinds_in_words(analysis: Analysis) -> str:
     if analysis.target is None:
         return ""
     whose = "generated, greedily" if analysis.target.generated else "given"
-    return (
-        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
-        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
-        "predicts the next one"
-    )
+    return f"{KINDS}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
@@ -178,12 +174,9 @@ def kept_note(kept: int, total: int, budget: int) -> str:
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
     for name in (*SCALARS, *([DIAGONALITY] if analysis.target else [])):
-        title, reading, unit = statistic_meaning(analysis, name)
-        yield {
-            "key": name, "title": title, "reading": reading, "unit": unit,
-            "uniform": [short_float(uniform_value(part, name)) for part in analysis.parts],
-            "values": [short_float(head.statistics.get(name)) for head in analysis.heads],
-        }  # fmt: skip
+        uniform = (uniform_value(part, name) for part in analysis.parts)
+        values = (head.statistics.get(name) for head in analysis.heads)
+        yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
 
 
 def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:

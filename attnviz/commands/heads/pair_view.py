@@ -26,10 +26,10 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.matrix import Array, Labels
-from attnviz.figures.style import FAINTEST, Style
+from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import colours_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
 Groups = tuple[list[int], list[int], list[int]]
@@ -134,18 +134,14 @@ def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
     title = "attention within and between two texts" if len(queries) > 1 else "to two texts"
     return HeadMapPlan(
         stem=analysis.stem("pair"),
-        caption=sentence(
-            f"{about.model} on {_both_texts(analysis)}: share of the attention {whose} that lands "
-            f"on A, on B and on the special tokens, mean over the {about.unit}s of the attending text, in "
-            f"percent, for each of the {n_layers} × {n_heads} {kind}heads ({_uniform(groups)})",
-            colours,
+        **about.told(
+            f"{about.model} on {_both_texts(analysis)}, {n_layers} × {n_heads} {kind}heads",
+            f"how the {about.unit}s {whose} share their attention out between A, B and the special tokens, in "
+            f"percent; {_uniform(groups)}",
+            first=f"{texts}: {about.text_line}",
+            alone=(colours,),
         ),
         title=f"{about.model}: {kind}{title}, by head",
-        notes=(
-            f"{texts}: {about.text_line}",
-            f"How the {about.unit}s {whose} share their attention out between A, B and the special tokens, in "
-            f"percent; {_uniform(groups)}.",
-        ),
         maps=tuple(maps if wide else [*maps[::3], *maps[1::3], *maps[2::3]]),
         columns=3 if wide else len(queries),
     )
@@ -175,32 +171,21 @@ def _head_plan(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
         for text, (a, b, special) in zip(queries, 100 * shares, strict=True)
     )
-    colours = {
-        "shared": "colours from 0 to 1",
-        "per-head": f"colours from 0 to the head’s largest weight, {values.max():.2f}",
-        "log": f"logarithmic colours from {FAINTEST:g} to 1",
-    }[style.scale]
+    colours = colours_in_words(style, "1", f"the head’s largest weight, {values.max():.2f}")
     edges = {edge for group in groups[:2] for edge in (group[0], group[-1] + 1)}
     return TilesPlan(
         stem=f"pair/{head.id.file_stem}",
-        caption=sentence(
+        **about.told(
             f"{about.model} on {_both_texts(analysis)}: attention weights of {head.id} "
             f"({label_and_role(analysis, head)})",
-            f"{said} ({_uniform(groups)})",
-            colours,
+            f"attention {said}; {_uniform(groups)}",
             why_log,
+            about.named(every),
             about.pooled(pooled),
+            first=f"{_whose(analysis)[1]}: {about.text_line}",
+            alone=(colours,),
         ),
         title=f"{about.model} {name}",
-        notes=(
-            f"{_whose(analysis)[1]}: {about.text_line}",
-            *about.notes(
-                f"Attention {said}; {_uniform(groups)}.",
-                f"{capital(why_log)}." * bool(why_log),
-                about.named(every),
-                about.pooled(pooled),
-            )[1:],
-        ),
         groups=(("", (Tile("", values),)),),
         labels=labels,
         keys=keys,

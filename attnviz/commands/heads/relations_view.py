@@ -12,10 +12,9 @@ from attnviz.figures.running_text import HIGHEST, Piece
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.models.wording import visible
-from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
-_FOUND = "Found: the word attends to the other end more than to any other word"
+_FOUND = "found (solid): the word attends to the other end more than to any other word; missed: dashed and crossed"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
 
 _SHORT = 40
@@ -76,20 +75,14 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
-        caption=sentence(
-            f"Dependency parse of {about.subject}: arcs run from dependent to head",
-            f"solid where the word attends to the other end most (found), else dashed and crossed (missed): {heads}"
-            if heads
-            else _NO_RELATION,
-            "of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",
-            relations_note(analysis),
+        **about.told(
+            f"Dependency parse of {about.subject}{f': {heads}' if heads else ''}",
+            f"arcs from dependent to head; {relations_note(analysis)}",
+            _FOUND if relations else _NO_RELATION,
+            "lines without a pair are left out (…)" if relations and _is_long(parse) else "",
+            alone=("of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",),
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
-        notes=about.notes(
-            f"Arcs from dependent to head; {relations_note(analysis)}.",
-            f"{_FOUND if relations else capital(_NO_RELATION)}.",
-            "Lines without a pair are left out (…)." if relations and _is_long(parse) else "",
-        ),
         words=tuple(_words(analysis, parse)),
         folded=_is_long(parse) and bool(blocks),
         blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),

@@ -19,7 +19,7 @@ from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import quoted
-from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.view import View, ViewOptions, page_view
@@ -128,9 +128,7 @@ def _target_entry(analysis: Analysis) -> dict[str, Any]:
     if target is None:
         return {}
     return {
-        "target": target.text,
-        "target_generated": target.generated,
-        "target_tokens": tokens_entry(target.tokens),
+        **target_entry(target),
         "target_tokens_cut_off": target.tokens.truncated,
         "target_words": list(target.context.units.labels) if analysis.options.words else None,
     }

@@ -17,12 +17,12 @@ from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, r
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES
 from attnviz.measures.statistics import DIAGONALITY
-from attnviz.models.wording import counted, quoted, rounded, visible
+from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, titled, verification_line
+from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
 from attnviz.present.view import ViewOptions
 
 _STRONGEST, _RELATIONS, _FEW_RELATIONS, _MOST_LISTED = 5, 8, 3, 12
@@ -80,51 +80,48 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
         yield from telling_heads(part, heads, top if choices.select else 0, width)
         if whole:
-            listed = clearest_first(heads)[:top]
+            ranked = clearest_first(heads)
             yield layers_table(heads, width)
-            yield _head_table(part, listed, len(heads), width)
-            yield from [_profile_table(listed, width)] * (part.profile is not None)
+            yield _head_table(part, ranked, top, width)
+            yield from [_profile_table(ranked[:top], width)] * (part.profile is not None)
         yield _pattern_table(heads, whole, width)
         if choices.relations:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
-        yield published_table(published)
+        yield published_table(published, width)
     yield _notes(analysis) if whole else _short_notes(analysis)
 
 
-def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
-    """Table of labels, roles and statistics, the clearest heads first; last line: uniform attention."""
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, width: int) -> Table:
+    """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Label", label_text, left=True, least=9, fit=label_text),
+        Field("Label", fit=label_text, left=True, least=9),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        role = partial(role_text, analysis)
-        columns.append(Field("Role over corpus", role, left=True, least=20, fit=role))
+        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=20))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    title = f"Heads ({listed_of(len(listed), total)}, clearest pattern first)"
-    caption = left_out(len(listed), total, "head", "heads.csv")
-    return column_table(title, columns, listed, width=width, last=last, caption=caption)
+    return first_rows("Heads ({}, clearest pattern first)", columns, ranked, top, "heads.csv", width=width, last=last)
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
     """Table of a stored profile: the roles that each head passes, score beside baseline."""
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Roles", _roles, left=True, least=9, fit=_roles),
+        Field("Roles", fit=_roles, left=True, least=9),
     ]
     return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
 
 
-def _roles(head: HeadFindings, room: int = 999) -> str:
+def _roles(head: HeadFindings, room: int) -> str:
     """The roles that fit, at least one, and the number of others."""
     if head.profile is None or not head.profile.roles:
         return UNNAMED
@@ -177,7 +174,7 @@ def _pattern(row: _Pattern) -> str:
     return best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}"
 
 
-def _strongest(row: _Pattern, room: int = 999) -> str:
+def _strongest(row: _Pattern, room: int) -> str:
     """The strongest heads that fit; ties are counted instead of listed if they do not."""
     best, entries = row
     if best.score is None:
@@ -207,7 +204,7 @@ def _passing(row: _Pattern) -> str:
 
 _PATTERN_COLUMNS: list[Field[_Pattern]] = [
     Field("Pattern", _pattern, left=True, least=12),
-    Field("Strongest heads", _strongest, left=True, least=16, fit=_strongest),
+    Field("Strongest heads", fit=_strongest, left=True, least=16),
     Field("Baseline", lambda row: row[0].baseline),
     Field(
         "which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), left=True, optional=1
@@ -245,7 +242,7 @@ def _notes(analysis: Analysis) -> Text:
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy; labels rest on it."
+        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
         mapped = parse.vocabulary.mapped_from
@@ -255,26 +252,23 @@ def _notes(analysis: Analysis) -> Text:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
             f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}); of several roles, the one with the largest error reduction, baseline "
-            "in brackets. (corpus): the parse of this text has no case of it, or it cannot show it."
+            f"{visible(profile.measured_on)}). (corpus): this text has no case of it, or cannot show it."
         )
     return notes(
-        "Label: what the head does on this text, judged by this text alone. It is sink if more than 0.6 of the "
-        "attention rests on sinks; else, of the patterns that pass, the one with the largest error reduction, (score "
-        "- baseline) / (1 - baseline). Scores of positions leave sinks out. "
-        f"n: how many {unit}s (or instances of a relation) a score rests on. Below {ENOUGH} a label is an indication "
-        f"(?), below {LEAST_N} there is none. Pass: heads above the threshold. A relation becomes a label only if n is "
-        f"at least {ENOUGH} and the head has at least {LEAST_N} more right than its baseline. "
-        "One text shows what heads did here, not what they do in general.",
-        "Conf, Distance: over all attention. The columns named content leave sinks out and scale each row to sum to 1 "
-        "(after Voita et al. 2019).",
+        "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
+        "sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / (1 - "
+        f"baseline), of which broad has none. n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} an indication "
+        f"(?), below {LEAST_N} no label; a relation needs {ENOUGH} and {LEAST_N} more right than its baseline. Pass: "
+        "heads above the threshold. One text shows what heads did here, not what they do in general.",
+        "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019).",
         _sinks_note(analysis),
         _target_note(analysis),
         repeats,
         _windows_note(analysis),
         f"Syntax: {syntax}",
         profiled,
-        *_cuts(analysis),
+        cut_note(analysis.tokens),
+        cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
     )
 
 
@@ -290,7 +284,8 @@ def _short_notes(analysis: Analysis) -> Text:
         " ".join(filter(None, [_sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
         _target_note(analysis),
         _windows_note(analysis),
-        *_cuts(analysis),
+        cut_note(analysis.tokens),
+        cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
     )
 
 
@@ -311,12 +306,8 @@ def _target_note(analysis: Analysis) -> str:
         return f"{last} generated by the model, greedily{end}."
     if target is None:
         return ""
-    whose = "generated by the model, greedily" if target.generated else "given"
-    return (
-        f"Target ({whose}): {quoted(target.text)}. D and X attend from what the decoder reads, a start token "
-        "and the target without its last token: the row of each token predicts the next one. Diagonal: how far a head "
-        "goes through the source as the target goes on (1: a straight diagonal; after Shim et al. 2022)."
-    )
+    diagonal = "how far a head goes through the source as the target goes on (1: a diagonal; after Shim et al. 2022)"
+    return f"{target_note(target.text, target.generated)} Diagonal: {diagonal}."
 
 
 def _windows_note(analysis: Analysis) -> str:
@@ -329,11 +320,3 @@ def _windows_note(analysis: Analysis) -> str:
         f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
         "included; baselines of these heads are of uniform attention within the window, the last row's of all."
     )
-
-
-def _cuts(analysis: Analysis) -> Iterator[str]:
-    """Sentences on tokens cut from the text and the target."""
-    target = analysis.target
-    for name, tokens in (("text", analysis.tokens), ("target", None if target is None else target.tokens)):
-        if tokens is not None and (cut := tokens.truncated):
-            yield f"The {name} was cut: its last {counted(cut, 'token')} were left out (--truncate)."

@@ -16,11 +16,10 @@ from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.figures.style import FAINTEST
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
 from attnviz.models.words import CONTINUES
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import colours_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -66,22 +65,17 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
         "framed: where the attention comes from" if start is not None and not between else "",
     ]
-    colours = {
-        "shared": f"colour from 0 to {top:g}{' or more' * cut}{', the same for all' * (len(blocks) > 1)}",
-        "per-head": "colour from 0 to the largest value of each block",
-        "log": f"colour logarithmic from {FAINTEST:g} to 1",
-    }
+    shared = f"{top:g}{' or more' * cut}{', the same for all' * (len(blocks) > 1)}"
+    colours = colours_in_words(style, shared, "the largest value of each block")
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
-        caption=sentence(
+        **about.told(
             f"Attention received in {about.subject}, {blocks[0].name if mean else f'heads {named}'}",
             *said,
-            colours[scale],
-            about.dropped,
+            alone=(colours,),
         ),
         title=f"{about.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
-        notes=about.notes(*(f"{capital(part)}." for part in said if part)),
         pieces=pieces,
         blocks=tuple(blocks),
         framed=frozenset(at for at, units in enumerate(units_of) if start and not between and {*units} & {*start}),

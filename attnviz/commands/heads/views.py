@@ -22,12 +22,12 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
-from attnviz.figures.style import FAINTEST, Style
+from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import counted, visible
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import colours_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
@@ -40,6 +40,7 @@ _PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
+_SAME = "1, the same for every head"
 _BARS = {
     "shared": "attention weight (same scale for every head)",
     "per-head": "share of the head’s largest weight (own scales)",
@@ -71,34 +72,27 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     if analysis.target is not None:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
     ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
-    kinds = kinds_in_words(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
-        caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}: "
-            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
-            f"({counted(about.n, about.unit) if analysis.target is None else kinds})",
-            _scale(style, "the largest weight of each head"),
+        **about.told(
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
+            f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
+            f"{'' if few else ', one row per layer, one column per head'}",
+            f"rows attend to columns{f'; {ticks}' if sinks else ''}",
+            kinds_in_words(analysis),
+            f"below an id: the label on this text{unsure}",
+            f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
-            ticks.replace(":", " below columns:") if sinks else "",
-            "below each id the label of the head on this text, from this text alone, and the mark of its family"
-            f"{unsure}",
-            f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             about.pooled(pooled),
-            about.dropped,
+            alone=(
+                colours_in_words(style, _SAME, "the largest weight of each head"),
+                corpus and f"right of an id, where there is room, {corpus}, hollow where this text does not show it",
+            ),
         ),
         title=f"{about.model}: {whole if all_of_them else count}",
-        notes=about.notes(
-            f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
-            f"{capital(kinds)}." if kinds else "",
-            f"Below an id: the label on this text{unsure}.",
-            f"Bold: generated {about.unit}s." if labels is not None and labels.bold else "",
-            f"{capital(why_log)}." * bool(why_log),
-            about.pooled(pooled),
-        ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
@@ -138,15 +132,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     which = f"row = {about.unit} that attends, column = {about.unit} attended to"
     if between:
         which = f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
-    notes = (
-        f"{about.model} on {about.text_line}",
-        *about.notes(
-            f"Bold: generated {about.unit}s." if labels.bold else "",
-            f"{capital(why_log)}." * bool(why_log),
-            about.named(every),
-            about.pooled(pooled),
-        )[1:],
-    )
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = largest(values), head.shown
         on_text, over = evidence(head), over_corpus(analysis, head)
@@ -155,23 +140,24 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
-            caption=sentence(
+            **about.told(
                 f"Attention of head {head.id} of {about.subject}: {which}",
-                _scale(style, f"the head's largest weight, {most:.2g}"),
+                f"bold: generated {about.unit}s" if labels.bold else "",
                 why_log,
-                "weights of at least 0.005 written into the cells where they have room"
-                if max(values.shape) <= 24
-                else "",
-                f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
-                "the question mark: an indication only" if label.endswith("?") else "",
-                over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
-                pairs and f"{pairs}, {relations_note(analysis)}",
-                about.dropped,
+                about.named(every),
                 about.pooled(pooled),
+                pairs and f"{pairs}, {relations_note(analysis)}",
+                first=f"{about.model} on {about.text_line}",
+                alone=(
+                    colours_in_words(style, _SAME, f"the head's largest weight, {most:.2g}"),
+                    "weights of at least 0.005 are written into cells with room" if max(values.shape) <= 24 else "",
+                    f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
+                    "the question mark: an indication only" if label.endswith("?") else "",
+                    over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
+                ),
             ),
             title=head.title,
             evidence=f"{findings} · largest weight {most:.2g}" if own else findings,
-            notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
             keys=keys,
@@ -187,16 +173,6 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
 def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
     for part in analysis.parts:
         yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
-
-
-def _scale(style: Style, own: str) -> str:
-    """The colour scale for a caption; ``own``: its end if each head has its own."""
-    colours = {
-        "shared": "from 0 to 1, the same for every head",
-        "per-head": f"from 0 to {own}",
-        "log": f"logarithmic from {FAINTEST:g} or less to 1, the same for every head",
-    }
-    return f"colour = attention weight, {colours[style.scale]}"
 
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
@@ -252,27 +228,18 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
     of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
     whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
-    colours = {
-        "shared": f"colours from 0 to {top:g}{' (larger weights look the same)' if cut else ''}",
-        "per-head": f"colours from 0 to the largest weight{'' if alone else ' of each picture'}",
-        "log": f"logarithmic colours from {FAINTEST:g} to 1",
-    }
+    larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
+    colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
     tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
     return TilesPlan(
         stem=shown.stem("mean-all" if alone else "mean"),
-        caption=sentence(
-            f"{about.model} on {about.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
-            "it)",
-            f"{about.dropped} in every head before the mean" if about.dropped else "",
-            colours[style.scale],
-            about.pooled(pooled),
+        **about.told(
+            f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
+            f"a mean: no head need look like it. {rows}",
+            f"{about.named(every)} {about.pooled(pooled)}".strip(),
+            alone=(colours,),
         ),
         title=f"{about.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
-        notes=about.notes(
-            f"A mean: no head need look like it. {rows}",
-            f"{about.named(every)} {about.pooled(pooled)}".strip(),
-            "Each picture has its own scale, from 0 to the weight beside its name." if own else "",
-        ),
         groups=(("", tiles),),
         labels=labels,
         keys=keys,
@@ -324,19 +291,15 @@ def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(
         stem=analysis.stem("panel"),
-        caption=sentence(
-            f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}: {rows}",
-            f"colour = attention weight ({style.scale_of('each head')})",
+        **about.told(
+            f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}",
+            rows,
             why_log,
-            about.dropped,
+            about.named(every),
             about.pooled(pooled),
+            alone=(f"colour = attention weight ({style.scale_of('each head')})",),
         ),
         title=f"{about.model}: {count}",
-        notes=about.notes(
-            f"{capital(rows)}.",
-            f"{capital(why_log)}." * bool(why_log),
-            f"{about.named(every)} {about.pooled(pooled)}".strip(),
-        ),
         groups=(("", tiles),),
         labels=labels,
         keys=keys,

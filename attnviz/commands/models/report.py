@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.configurations import PAPERS, Configuration
-from attnviz.models.wording import percent, visible
+from attnviz.models.wording import abbreviated, percent, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.report import FileLayout
@@ -25,6 +25,10 @@ _SIZES = {
 _WIDE, _NARROWEST_NAME = 116, 18
 _EVERY_COMMAND = 80
 """Least width, in columns of the terminal, with a column per command."""
+_LEVEL = (
+    "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final states "
+    "are those of the untouched model."
+)
 _GOES = {"d_head": 2, "positions": 1}
 """Sizes left out on a narrow terminal; the largest number goes first."""
 
@@ -54,7 +58,7 @@ def models_report(models: Sequence[Configuration], width: int) -> RenderableType
         Field("Para-\nmeters", partial(_parameters, wide=wide)),
     ]
     if wide:
-        columns.append(Field("In the\npaper", lambda model: _abbreviated(model.stated_parameters)))
+        columns.append(Field("In the\npaper", lambda model: abbreviated(model.stated_parameters)))
         columns += [Field("In atten-\ntion", _share), Field("float32", lambda model: model.float32_gib, "GiB")]
     columns.append(Field("Source", _source, left=True, optional=3))
     columns.append(Field("Level", lambda model: model.level))
@@ -77,7 +81,7 @@ def _size(model: Configuration, name: str) -> str:
 def _parameters(model: Configuration, wide: bool) -> str:
     """Parameters as counted; the paper's own if the table is too narrow for both."""
     stated = None if wide else model.stated_parameters
-    return _abbreviated(model.parameters if stated is None else stated)
+    return abbreviated(model.parameters if stated is None else stated)
 
 
 def _share(model: Configuration) -> str:
@@ -85,24 +89,11 @@ def _share(model: Configuration) -> str:
     return percent(in_attention / counted if counted and in_attention is not None else None)
 
 
-def _abbreviated(count: int | None) -> str:
-    """``110M`` as the paper has it, ``124.4M`` as counted; below two billion in millions, unless in round tenths."""
-    if count is None:
-        return "–"
-    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if count >= size and (letter != "B" or count >= 2 * size or count % 10**8 == 0):
-            return f"{count / size:.1f}".removesuffix(".0") + letter
-    return str(count)
-
-
 def _notes(models: Sequence[Configuration], wide: bool) -> Text:
     papers = [model for model in models if model.kind == "paper"]
     lines = [*_on_parameters(models, papers, wide), *_on_models(models)]
     if any(model.level for model in models):
-        lines.append(
-            "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final "
-            "states are those of the untouched model. –: not reproduced. --families lists which commands take which."
-        )
+        lines.append(f"{_LEVEL} –: not reproduced. --families lists which commands take which.")
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
     cited = {model.source for model in papers}
@@ -119,7 +110,7 @@ def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configurati
     if not any_counted:
         return ["Parameters: as a paper states them."]
     counted = ", ".join(
-        f"{model.name} {_abbreviated(model.parameters)}" for model in papers if model.parameters is not None
+        f"{model.name} {abbreviated(model.parameters)}" for model in papers if model.parameters is not None
     )
     lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
     return [*lines, f"Counted from the released sizes: {counted}."] if counted else lines
@@ -168,8 +159,7 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
 
 
 _FAMILY_NOTES = (
-    "model_type: as config.json has it. Level 4: patterns and outputs are recomputed from input and weights, and "
-    "compared with a run whose final states are those of the untouched model.",
+    f"model_type: as config.json has it. {_LEVEL}",
     "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
     "name, unless heads --any-family asks for patterns below level 4; so is Whisper, whose encoder reads sound.",
 )

@@ -10,12 +10,11 @@ from matplotlib.colors import Normalize
 from attnviz.commands.outputs.decision import Decision
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
 from attnviz.commands.outputs.promoted_tokens import Attribution
-from attnviz.commands.outputs.report import how_it_is_read, versus
+from attnviz.commands.outputs.report import DIRECT, SHARES, how_it_is_read, versus
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
 from attnviz.models.wording import percent, quoted, rounded, signed
-from attnviz.present.figure_context import sentence
 from attnviz.present.view import ViewOptions
 
 _Columns = tuple[tuple[str, Numbers], ...]
@@ -28,15 +27,13 @@ def plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPl
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
     yield HeadMapPlan(
         stem="outputs-shares",
-        caption=sentence(
-            f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per "
-            "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
-            "b_O, divided by ‖o‖ (negative where it works against the others)",
-            "below, ‖o_h‖ divided by its sum over the layer’s heads",
-            f"{over}, every row sums to 100 %",
+        **about.told(
+            f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per layer, one "
+            "column per head",
+            f"{over}. Every row sums to 100\N{NO-BREAK SPACE}% in either map",
+            alone=(SHARES,),
         ),
         title=f"{about.model}: share of each head in its layer’s attention output",
-        notes=about.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
         maps=tuple(draw(part, choices.style) for draw in (_along, _length) for part in result.parts),
     )
 
@@ -75,17 +72,15 @@ def plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapP
     target = f"“{attribution.predicted.text}”"
     rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
     at = f"position #{attribution.position} (“{result.read.labels[attribution.position]}”)"
-    reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
     logit = rounded(attribution.predicted.logit)
     yield HeadMapPlan(
         stem="outputs-effects",
-        caption=sentence(
-            f"{about.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
-            f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
-            f"with {rest} they sum to the logit, {logit}",
+        **about.told(
+            f"{about.subject}: what every head adds directly to the logit of the predicted token {target}, and what "
+            "biases (b_O) and feed-forward networks (FFN) of each layer add",
+            f"at {at}; {DIRECT}. All parts sum to its logit, {logit}; the rest: {rest}",
         ),
         title=f"{about.model}: direct effect of each head on the predicted token {target}",
-        notes=about.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
         maps=tuple(
             _effect(part, attribution, choices.style, f"logits added to {target}")
             for part in result.parts
@@ -120,16 +115,13 @@ def _decision(result: HeadOutputs, decision: Decision, style: Style) -> HeadMapP
     total, reading = signed(decision.difference), how_it_is_read(result, decision)
     return HeadMapPlan(
         stem="outputs-effects",
-        caption=sentence(
-            f"{about.subject}, at {at}: what every head adds directly to the logit of {both}, and what biases (b_O; "
-            "LN: those of norms) and feed-forward networks (FFN) of each layer add",
-            f"with {rest} they sum to the difference of the logits, {total}",
-            reading,
+        **about.told(
+            f"{about.subject}: what every head adds directly to the logit of {both}, and what biases (b_O; LN: those "
+            "of norms) and feed-forward networks (FFN) of each layer add",
+            f"at {at}. {reading}",
+            f"all parts sum to the difference of the logits, {total}; the rest: {rest}",
         ),
         title=f"{about.model}: direct effect of each head on the decision {both}",
-        notes=about.notes(
-            f"At {at}. {reading}", f"All parts sum to the difference of the logits, {total}; the rest: {rest}."
-        ),
         maps=(_map(values, style, f"logits for {quoted(decision.label.name)}", beside=beside, diverging=True),),
     )
 

@@ -1,7 +1,7 @@
 """JSON, CSV, tensors and tables of head outputs, and sentences shared with figures."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,16 +18,17 @@ from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
-from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, Row, entry, named
+from attnviz.models.wording import error, percent, quoted, rounded, shortened, signed, unisolated
+from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import cut_note, first_rows, notes, target_note, verification_line
 from attnviz.present.view import View, ViewOptions
 
 MOST_BYTES = 4 * 2**30
 """Most bytes of outputs.safetensors, which is made in memory."""
 
+_CSV = "outputs.csv"
 _PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
 """Tokens listed as promoted and suppressed, and characters of each; least width in columns of the terminal."""
 
@@ -38,6 +39,13 @@ _OF_LAYERS = {
     "classifier bias": "biases of the classifier",
     NOT_LINEAR: "what is not linear in the classifier",
 }
+
+
+SHARES = (
+    "Share of ‖o‖: how far a head’s output reaches along o, the sum of all heads and b_O; below 0 it works against the "
+    "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
+)
+DIRECT = "through the final norm with its scale held fixed, mean over the vocabulary removed"
 
 
 def check_scale(scale: str) -> None:
@@ -66,7 +74,7 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
         "options": {"at": attribution and attribution.position, "tokens_cut_off": result.tokens.truncated},
         "tokens": tokens_entry(result.tokens),
         "verification": {**sum_errors, "logits": logits},
-        **_target_entry(result),
+        **target_entry(result.target),
         "layers": [
             {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
         ],
@@ -90,14 +98,6 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
         "no_attribution": result.no_attribution or None,
         "decision": decision and _decision_entry(decision),
     }  # fmt: skip
-
-
-def _target_entry(result: HeadOutputs) -> dict[str, Any]:
-    """Target of an encoder-decoder; else empty."""
-    target = result.target
-    if target is None:
-        return {}
-    return {"target": target.text, "target_generated": target.generated, "target_tokens": tokens_entry(target.tokens)}
 
 
 def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
@@ -149,8 +149,7 @@ def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
 
 def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     """The verification, heads by share, promoted tokens, and notes."""
-    attribution, cut = result.attribution, result.tokens.truncated
-    decision = result.decision
+    attribution, decision = result.attribution, result.decision
     worst = max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -162,66 +161,46 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
             f" All parts sum to {whole} within {error(split.error)} of the largest (tolerance {split.tolerance:.0e})."
         )
     yield verified
-    heads, count = chosen(result, choices), len(result.select(choices.select))
-    title = "Heads ({}, the largest share of their layer’s output first)"
-    yield _first_heads(title, named(_FIELDS, *_LISTED), heads, count, width)
+    heads, title = result.select(choices.select), "Heads ({}, the largest share of their layer’s output first)"
+    yield first_rows(title, named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width)
     if attribution is not None:
-        yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
+        yield _promotions(attribution, heads, choices.top, width)
         yield _rest(result, attribution)
     if decision is not None:
-        yield _decision_table(decision, result.select(choices.select), choices.top or count, width)
+        yield _decision_table(decision, heads, choices.top, width)
         yield _decision_text(result, decision)
     yield notes(
-        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
-        "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
-        "Σ‖o_h‖: its norm, divided by the sum of the norms of the layer’s heads.",
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES}.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
-        "Promoted tokens: direct effect alone, through the final norm with its scale at the last residual stream held "
-        "fixed; mean over the vocabulary removed. ## continues a word."
+        f"Promoted tokens: direct effect alone, {DIRECT}. ## continues a word."
         if attribution is not None
         else result.no_attribution
         if decision is None
         else how_it_is_read(result, decision),
-        _target_note(result),
-        f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
+        f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
+        if result.target
+        else "",
+        cut_note(result.tokens),
     )
 
 
-def _target_note(result: HeadOutputs) -> str:
-    """Note on the heads of an encoder-decoder, or ''."""
-    target = result.target
-    if target is None:
-        return ""
-    whose = "generated by the model, greedily" if target.generated else "given"
-    return (
-        f"Target ({whose}): {quoted(target.text)}. D and X attend from what the decoder reads, a start token and the "
-        "target without its last token. X: keys, and so f(x) and sinks, are of the source."
-    )
-
-
-def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
+def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
     """Table of direct effects: on the predicted and the next token, and the tokens moved most."""
     known = [promotion for head in heads if (promotion := attribution.find(head.id)) is not None]
-    ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
-    promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
-    suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
+    ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))
     following: list[Field[HeadPromotion]] = [Field("Next", lambda head: signed(head.actual or 0.0))]
     columns = [
         Field("Head", lambda head: head.id, left=True),
         Field("Predicted", lambda head: signed(head.predicted)),
         *(following if attribution.actual is not None else []),
-        Field("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
-        Field("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
+        Field("Promotes (logits)", fit=lambda head, room: _tokens(head.promoted, room), left=True, least=_LEAST),
+        Field(
+            "Suppresses", fit=lambda head, room: _tokens(head.suppressed[:_SUPPRESSED], room), left=True, least=_LEAST
+        ),
     ]
     title = f"Tokens promoted ({{}} head{'s' * (len(known) != 1)}, the largest direct effect first)"
-    return _first_heads(title, columns, ranked, len(known), width)
-
-
-def _first_heads(title: str, columns: Sequence[Field[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
-    """Table of the first heads; the braces of its title are filled with their number."""
-    caption = left_out(len(heads), total, "head", "outputs.csv")
-    return column_table(title.format(listed_of(len(heads), total)), columns, heads, width=width, caption=caption)
+    return first_rows(title, columns, ranked, top, _CSV, width=width)
 
 
 def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
@@ -263,9 +242,9 @@ def versus(decision: Decision) -> str:
     return f"{quoted(decision.label.name)} against {quoted(decision.against.name)}"
 
 
-def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
+def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
     """Table of the heads' parts of the difference of logits, the largest first."""
-    ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
+    ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))
 
     def side(head: HeadId) -> str:
         value = decision.heads[head]
@@ -278,7 +257,7 @@ def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: 
         Field("Speaks for", side, left=True),
     ]
     title = "Parts of the decision ({} heads, the largest direct effect first)"
-    return _first_heads(title, columns, ranked, len(heads), width)
+    return first_rows(title, columns, ranked, top, _CSV, width=width)
 
 
 def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:

@@ -43,7 +43,7 @@ from attnviz.figures.page import (
 )
 from attnviz.figures.style import DPI, FAINTEST, Style, figure_style
 from attnviz.models.wording import percent
-from attnviz.present.figure_context import capital, sentence
+from attnviz.present.figure_context import KINDS
 from attnviz.present.view import Drawing, ViewOptions
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
@@ -51,8 +51,6 @@ _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 
 _SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
 """Where the colours end, by scale."""
-
-_KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 
 
 @dataclass(frozen=True)
@@ -86,21 +84,15 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
     yield HeadGridPlan(
         stem="outputs",
-        caption=sentence(
-            f"{about.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
-            f"head, rows attend to columns, colours {scale}",
+        **about.told(
+            f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
+            f"{shown}: rows attend to columns",
             why_log,
-            _KINDS if result.target else "",
-            f"beside the names {shares}, where there is room",
+            KINDS if result.target else "",
             about.pooled(pooled),
+            alone=(f"colours {scale}", f"beside the names {shares}, where there is room"),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
-        notes=about.notes(
-            f"{shown}: rows attend to columns.",
-            f"{_KINDS}." if result.target else "",
-            f"{capital(why_log)}." * bool(why_log),
-            about.pooled(pooled),
-        ),
         cells=tuple(cells),
         norm=norm,
         bar="share of the head’s largest ‖A f(x)‖" if own else f"norm-weighted ‖A f(x)‖ ({_SCALES[style.scale]})",
@@ -166,28 +158,25 @@ def _head(
     style = style.scaled_for(_longest(result), "per-head")
     about, pooled, (pattern, weighted) = part.figure_context, _pooling(part, style), panels
     labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
-    own, scale, amounts = style.scale == "per-head", _SCALES[style.scale], _amounts(result, head)
+    own, scale = style.scale == "per-head", _SCALES[style.scale]
     of_weights = style.norm(float(pattern.max()))
     of_norms = _norm_colours(style, head.largest if own else result.largest)
     return HeadPlan(
         stem=f"outputs/{head.id.file_stem}",
-        caption=sentence(
-            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
-            "(Kobayashi et al. 2020), with ‖f(x_k)‖ of every key above it",
-            f"rows attend to columns, colours {_ends(of_weights)} (weights) and {_ends(of_norms)} (norms), "
-            + ("the head’s largest" if own else "the same for every head"),
+        **about.told(
+            f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖, "
+            "with ‖f(x_k)‖ of every key above it",
+            _amounts(result, head),
+            "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
+            f"2020){f'; grey: {result.sinks}' if result.sinks else ''}",
             why_log,
-            amounts,
             about.pooled(pooled),
+            alone=(
+                f"colours {_ends(of_weights)} (weights) and {_ends(of_norms)} (norms), "
+                f"{'the head’s largest' if own else 'the same for every head'}",
+            ),
         ),
         title=f"{about.model} {head.id}: attention by weight and by norm",
-        notes=about.notes(
-            amounts,
-            "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
-            f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
-            f"{capital(why_log)}." * bool(why_log),
-            about.pooled(pooled),
-        ),
         pattern=pattern,
         weighted=weighted,
         value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),

@@ -12,7 +12,7 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
-from attnviz.page.page import colours_entry, short_float
+from attnviz.page.page import colours_entry, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import ARROWS, role_name, role_numbers
 from attnviz.present.tables import verification_line
@@ -78,10 +78,8 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
 
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
         numbers = (values.get(head, math.nan) for head in heads)
-        return {
-            "key": key, "title": title, "reading": reading, "unit": "", "uniform": [short_float(uniform)],
-            "values": [short_float(number) if math.isfinite(number) else None for number in numbers],
-        }  # fmt: skip
+        known = [number if math.isfinite(number) else None for number in numbers]
+        return statistic_entry(key, title, reading, "", [uniform], known)
 
     if profile.statistics is not None:
         baselines = profile.statistics.baselines()

@@ -24,7 +24,7 @@ from attnviz.present.fields import Field, named, plain
 from attnviz.present.published import ARROWS, beside, published_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
 from attnviz.present.view import View, ViewOptions, page_view
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
@@ -151,7 +151,7 @@ def _tables(profile: Profile, choices: ViewOptions, width: int) -> Iterator[Rend
     if profile.statistics is not None:
         yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
     if published := _published(profile):
-        yield published_table(published)
+        yield published_table(published, width)
     yield _notes(profile)
 
 
@@ -159,7 +159,7 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     judged: dict[str, list[Role]] = {}
     for role in profile.roles:
         judged.setdefault(role.role, []).append(role)
-    rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations[:top]]
+    rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations]
     columns: list[Field[_RelationRow]] = [
         Field("Relation", lambda row: row.relation.relation, left=True, least=8),
         Field("Best head", lambda row: row.relation.best[0], left=True),
@@ -176,9 +176,8 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(
             Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
-    title = f"Relations ({listed_of(len(rows), len(relations))}, the most frequent first)"
-    caption = left_out(len(rows), len(relations), "relation", "profile.json")
-    return column_table(title, columns, rows, width=width, caption=caption)
+    title = "Relations ({}, the most frequent first)"
+    return first_rows(title, columns, rows, top, "profile.json", width=width, noun="relation")
 
 
 class _RelationRow(NamedTuple):
@@ -276,15 +275,13 @@ def _notes(profile: Profile) -> RenderableType:
             "but broad must beat it"
         )
     return notes(
-        "A role passes if its score reaches its threshold (of a relation: 0.1 above the baseline), if the interval of "
-        f"score less baseline is above 0 (at {ERROR_RATE:g} over all heads together, Bonferroni), if its false "
-        f"discovery rate over all roles is at most {ERROR_RATE:g}. "
-        f"{control}. Roles overlap: a head may have several; profile.json and profile.csv have every score.",
-        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
-        "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
-        "too rare." if profile.relations is not None else "",
-        "Windows: baselines of each layer's heads are of uniform attention within its window; the table's last row is "
-        "the mean of the layers." if profile.statistics is not None and profile.statistics.windowed else "",
+        "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
+        f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
+        "every score.",
+        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the next word). Pass: heads that pass; – where the "
+        "relation is too rare." if profile.relations is not None else "",
+        "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
+        if profile.statistics is not None and profile.statistics.windowed else "",
         encoder_note(profile.checkpoint),
         "Confirmed: score and baseline on the other corpus; no: it does not pass there."
         if profile.confirmed_on else "",

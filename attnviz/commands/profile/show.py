@@ -95,6 +95,13 @@ def _licences(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[st
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
 
 
+GROUPS = (
+    "Best: hits of most weight. Deciles: by the weight of the right one, in a random sample. Failures: misses of most "
+    "weight."
+)
+"""Which examples are kept."""
+
+
 class NamedExample(NamedTuple):
     """An example with its name: ``best 1``, ``decile 5``."""
 
@@ -124,8 +131,7 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width
         yield column_table(title, columns, named_examples(each), width=width)
     licences = _licences(profile, chosen)
     yield notes(
-        "Best: hits of most weight. Decile: by the weight of the right one, in a random sample. Failure: misses of "
-        "most weight. [query] attends most to {key}, with this weight; (the right one) where that is another.",
+        f"{GROUPS} [query] attends most to {{key}}, with this weight; (the right one) where that is another.",
         *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
     )
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import percent, shortened
+from attnviz.models.wording import error, percent, shortened
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import column_table, error, left_out, notes, titled, verification_line
+from attnviz.present.tables import column_table, first_rows, notes, titled, verification_line
 from attnviz.present.view import View, ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
@@ -141,19 +141,16 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
     worst = max(of.parts_error for of in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
-    n = len(result.units)
-    listed = min(n, choices.top or n)
-    left = left_out(listed, n, result.units.name, "rollout.csv")
-    table = column_table("", _ranked_inputs(result), range(listed), width=width, caption=left)
+    fields, ranks, noun = _ranked_inputs(result), range(len(result.units)), result.units.name
+    table = first_rows("", fields, ranks, choices.top, "rollout.csv", width=width, noun=noun)
     yield titled(f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked", table)
     yield column_table(
         "Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers, width=width
     )
     yield notes(
-        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied. Norm "
-        "rollout: the same with the norm of what attention adds (Kobayashi et al. 2020) in place of the weight. "
-        "Uniform: rollout of attention that is the same for every key. Feed-forward networks and layer norms are left "
-        "out of all of these.",
+        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied; norm "
+        "rollout: the norm of what attention adds (Kobayashi et al. 2020) in place of the weight; uniform: of uniform "
+        "attention. Feed-forward networks and layer norms are left out.",
         flow_sentence(result.flow),
         sink_sentence(result),
         spread_sentence(result),
@@ -170,11 +167,11 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
     def column(name: str, row: Tensor) -> Field[int]:
         order = row.argsort(descending=True, stable=True).tolist()
 
-        def written(rank: int, room: int = 99) -> str:
+        def written(rank: int, room: int) -> str:
             number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
             return f"{number} {shortened(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
 
-        return Field(METHOD_NAMES[name].capitalize(), written, left=True, least=_NUMBER + digits, fit=written)
+        return Field(METHOD_NAMES[name].capitalize(), fit=written, left=True, least=_NUMBER + digits)
 
     return [Field("Rank", lambda rank: rank + 1), *(column(*of_method) for of_method in rows.items())]
 

@@ -26,7 +26,6 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted
-from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_BARS = 40
@@ -90,18 +89,16 @@ def _tiles(
     every = np.concatenate([tile.values.ravel() for _, group in tiles for tile in group])
     top, largest = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0), float(every.max())
     cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
-    reading = "row = position at the layer's output, column = input token"
     return TilesPlan(
         stem=stem,
-        caption=sentence(
-            f"{subject}, of {of.model} on {of.text_line}", how(result), reading, f"colours from 0 to {top:g}{cut}",
-            said, spread_sentence(result).replace("After", "after", 1), of.pooled(pooled),
+        **of.told(
+            f"{subject}, of {of.model} on {of.text_line}",
+            "rows: positions at the layer's output; columns: input",
+            spread_sentence(result, brief=True),
+            f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
+            alone=(how(result), f"colours from 0 to {top:g}{cut}", said),
         ),
         title=f"{of.model}: {title}",
-        notes=of.notes(
-            "Rows: positions at the layer's output; columns: input.", spread_sentence(result, brief=True),
-            f"Cells: the largest of {pooled} × {pooled}." if pooled > 1 else "",
-        ),
         groups=tiles,
         labels=Labels(units.labels, units.sink),
         norm=Normalize(0, top, clip=True),
@@ -132,32 +129,23 @@ def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
     values, uniform = (
         {name: row[rows].float().numpy() for name, row in kind.items()} for kind in (measured, baselines)
     )
-    left_out = (
-        f"{len(rows)} of {counted(len(units), units.name)} are shown: those ranked highest by attention, rollout and "
-        "norm rollout, in the order of the text."
-        if len(rows) < len(units)
-        else ""
-    )
+    left_out = f"{len(rows)} of {counted(len(units), units.name)}, those ranked highest" * (len(rows) < len(units))
     without = " (not known for the flow)" if inputs.flow is not None else ""
-    reading = f"rust marks are what uniform attention would give{without}; each column has a scale of its own"
     names = [METHOD_NAMES[name] for name in measured]
     yield BarsPlan(
         stem="rollout-from",
-        caption=sentence(
+        **of.told(
             f"Shares of the input tokens in {chosen(result)} at the output of {last_layer(result)} of {of.model} on "
             f"{of.text_line}, by {', '.join(names[:-1])} and {names[-1]}",
-            f"attention is the mean pattern of that layer's heads alone, rollout goes {how(result)}",
-            reading,
+            f"each column on its own scale; rust: uniform attention{without}",
             left_out,
-            flow_sentence(inputs.flow),
-            spread_sentence(result).replace("After", "after", 1),
+            spread_sentence(result, brief=True),
+            alone=(
+                f"attention is the mean pattern of that layer's heads alone, rollout goes {how(result)}",
+                flow_sentence(inputs.flow),
+            ),
         ),
         title=f"{of.model}: what comes to {chosen(result)} up to layer {result.layer}",
-        notes=of.notes(
-            "Shares of the input tokens, each column on its own scale; rust: uniform attention.",
-            f"{len(rows)} of {counted(len(units), units.name)}, those ranked highest." if left_out else "",
-            spread_sentence(result, brief=True),
-        ),
         labels=tuple(f"{fitted(units.labels[row], 7, DPI, LONGEST)}  #{row}" for row in rows),
         muted=tuple(units.sink[row] for row in rows),
         panels=tuple((METHOD_NAMES[name], row, uniform.get(name)) for name, row in values.items()),

@@ -14,7 +14,7 @@ from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 _LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
@@ -74,7 +74,6 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
     yield Text(f"Texts: {result.source}", "bold")
     yield verification_line(result.verification, result.checkpoint, sample=on_each)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
-    listed = heads[: choices.top or None]
     uniform = heads[0].uniform
     last: list[object] = ["uniform", "", "", "", ""]
     columns: list[Field[HeadSpread]] = [
@@ -87,13 +86,10 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
     for name in _LISTED:
         columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
         last.append(uniform.get(name, ""))
-    caption = left_out(len(listed), len(heads), "head", "heads-texts.csv")
-    title = f"Heads ({listed_of(len(listed), len(heads))}, those of the same label in most texts first)"
-    yield column_table(title, columns, listed, width=width, last=last, caption=caption)
-    shown = result.texts[: choices.top or None]
+    title = "Heads ({}, those of the same label in most texts first)"
+    yield first_rows(title, columns, heads, choices.top, "heads-texts.csv", width=width, last=last)
     lines = named(_LINES, "line", "text", "tokens", "folder")
-    caption = left_out(len(shown), n, "text", "heads-texts.json")
-    yield column_table("Texts", lines, shown, width=width, caption=caption)
+    yield first_rows("Texts", lines, result.texts, choices.top, "heads-texts.json", width=width, noun="text")
     yield _notes(result)
 
 

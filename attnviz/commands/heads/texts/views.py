@@ -9,7 +9,6 @@ from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.models.wording import counted, quoted, visible
-from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
 _MOST_HEADS = 6
@@ -38,21 +37,16 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
     yield TilesPlan(
         stem="texts",
-        caption=sentence(
-            f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on "
-            f"{of}, row by row; in each square rows attend to columns; in brackets the label that most of "
-            f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
-            f"colour = {weight}",
+        **about.told(
+            f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on {of}, row by "
+            "row",
+            "rows attend to columns; in brackets the label that most texts give the head, above each square its own",
             why_log,
-            about.dropped,
             about.pooled(pooled),
+            first=result.source,
+            alone=(f"colour = {weight}",),
         ),
         title=f"{visible(result.checkpoint.short_name)}: {counted(len(heads), 'head')} on {of}",
-        notes=(
-            result.source,
-            "Rows attend to columns.",
-            *filter(None, [f"{capital(why_log)}." * bool(why_log), about.dropped, about.pooled(pooled)]),
-        ),
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
         norm=style.norm(),
