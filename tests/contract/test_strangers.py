@@ -286,11 +286,9 @@ def test_an_unknown_parser_is_told_with_those_installed(name):
     refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", name)
 
 
-@pytest.mark.parametrize("command", ["compare", "outputs"])
-def test_scales_that_a_command_does_not_have_are_not_offered(command, tmp_path):
-    texts = [SENTENCE] * (2 if command == "compare" else 1)
+def test_scales_that_a_command_does_not_have_are_not_offered(tmp_path):
     message = r"unknown scale 'zz': expected one of shared, per-head\.$"
-    refused(message, command, *texts, "--scale", "zz", "-o", tmp_path, code=2)
+    refused(message, "compare", SENTENCE, SENTENCE, "--scale", "zz", "-o", tmp_path, code=2)
 
 
 def test_occurrences_count_from_one(tmp_path):
