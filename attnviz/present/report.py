@@ -19,7 +19,6 @@ from attnviz.present.fields import Field, csv_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.style import Style
     from attnviz.present.view import View, ViewOptions
 
 R = TypeVar("R")
@@ -44,7 +43,6 @@ class CommandSpec(Generic[R]):
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
-        style: default style of figures.
         extra: names of further files that a run may write.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
@@ -60,7 +58,6 @@ class CommandSpec(Generic[R]):
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int | None = 12
     all_selected: bool = False
-    style: "Style | None" = None
     extra: tuple[str, ...] = ()
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none

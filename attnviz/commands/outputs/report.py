@@ -16,7 +16,6 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
-from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
@@ -46,12 +45,6 @@ SHARES = (
     "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
 )
 DIRECT = "through the final norm with its scale held fixed, mean over the vocabulary removed"
-
-
-def check_scale(scale: str) -> None:
-    """Raise UsageError for a scale that norms do not support."""
-    if scale == "log":
-        raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
 
 
 def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
@@ -308,6 +301,5 @@ SPEC = CommandSpec(
         View("heads", "one head by weight and by norm", stems=r"outputs/[LEDX]\d+H\d+"),
     ),
     all_selected=True,
-    style=Style(scale="per-head"),
     tensors=("outputs.safetensors", _tensors),
 )
