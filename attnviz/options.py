@@ -226,6 +226,12 @@ _LOOK = (
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", ("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
+_TABLE = (
+    Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.", None,
+           "FORMAT", choices=("tex", "md")),
+    Option("columns", list[str], "Columns of that table, by their names in the CSV file, with commas between.", (),
+           "NAMES"),
+)
 _FILES = (
     _OUT,
     _switch("overwrite", "Remove pictures of another text from the folder."),
@@ -281,7 +287,7 @@ COMMANDS = {
             _save("attention", "one tensor per layer"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
                  "a few heads of each kind.", None),
-            *_FILES,
+            *_TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),
     ),
@@ -320,7 +326,7 @@ COMMANDS = {
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
                  "--select names.", None),
-            *_FILES,
+            *_TABLE, *_FILES,
         ),
         of_one=("pair", "target", "words", "truncate", "memory", "local_window", "long_range_from", "scale"),
         of_many=("limit", "batch_size", "seed"),
@@ -360,7 +366,7 @@ COMMANDS = {
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
             _top("Number of rows in each table.", 15),
-            *_FILES,
+            *_TABLE, *_FILES,
         ),
     ),
     "explain": Command(
@@ -428,7 +434,7 @@ COMMANDS = {
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
         pictures=_figures("heads, map, curve, gradient"),
-        output=(_top("Number of heads in the table and in ablate-heads.", 12), *_FILES),
+        output=(_top("Number of heads in the table and in ablate-heads.", 12), *_TABLE, *_FILES),
     ),
     "rollout": Command(
         ("rollout",),
@@ -476,6 +482,8 @@ class ViewOptionNames(TypedDict, total=False):
     tensors: bool
     relations: bool
     relation: str | None
+    table: str | None
+    columns: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,6 +498,8 @@ class ViewOptionValues:
     tensors: bool = False
     relations: bool = False
     relation: str | None = None
+    table: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -195,8 +195,8 @@ class Run:
 
         names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
-        if "maps" in drawn:
-            drawn["maps"] = split_names(drawn["maps"])
+        for name in {"maps", "columns"}.intersection(drawn):
+            drawn[name] = split_names(drawn[name])
         scale = self.options.get("scale", "shared")
         style = Style(scale=scale, **{name: self.options[name] for name in ("theme", "width", "bare", "panel")})
         return spec_of(self.command).completed(ViewOptions.of(style, drawn))

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnviz.errors import OutputError
+from attnviz.errors import OutputError, UsageError
 from attnviz.models.head_ids import LayerId
+from attnviz.models.wording import did_you_mean, rounded
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -134,6 +135,58 @@ def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     return buffer.getvalue()
 
 
+def paper_table(content: str, kind: str, columns: Sequence[str], caption: str, label: str) -> str:
+    """A CSV file's content as a table of a paper.
+
+    Args:
+        content: as :func:`csv_text` makes it.
+        kind: ``tex``, with the rules of booktabs, or ``md``.
+        columns: which of its columns, in this order; without any all.
+        caption: of the table, in plain text.
+        label: for references in LaTeX.
+
+    Raises:
+        UsageError: no column of this name; the message names the nearest one.
+    """
+    header, *rows = csv.reader(io.StringIO(content))
+    if unknown := [column for column in columns if column not in header]:
+        meant = did_you_mean(unknown[0], header)
+        raise UsageError(f"the table has no column {unknown[0]!r}: expected any of {', '.join(header)}.{meant}")
+    at = [header.index(column) for column in columns or header]
+    cells = [[_number(row[i]) for i in at] for row in rows]
+    names = [header[i].replace("_", " ") for i in at]
+    right = [all(_is_number(row[i]) for row in cells) for i in range(len(at))]
+    if kind == "md":
+        lines = [names, ["---:" if each else "---" for each in right], *cells]
+        escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        return "\n".join([f"Table: {caption}", "", *(f"| {' | '.join(line)} |" for line in escaped)]) + "\n"
+    body = [" & ".join(_latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in [names, *cells]]
+    return "\n".join([
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(caption)}}}",
+        rf"\label{{{label}}}",
+        rf"\begin{{tabular}}{{{''.join('r' if each else 'l' for each in right)}}}",
+        r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]) + "\n"  # fmt: skip
+
+
+def _number(text: str) -> str:
+    """A number of a CSV file with two decimals, whole ones as they are; any other text unchanged."""
+    return rounded(float(text)) if "." in text and _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?|", text) is not None
+
+
+def _latex(text: str) -> str:
+    return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(character, character) for character in text))
+
+
 def _text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
@@ -160,8 +213,7 @@ def captions_text(captions: Iterable[tuple[str, str]]) -> str:
 def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
     r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure."""
     header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every character (UTF-8), pdfLaTeX most of them."
-    escape = str.maketrans(_LATEX)
-    entries = [(names, _LIGATURE.sub(r"\1{}", text.translate(escape))) for names, text in _of_figures(captions)]
+    entries = [(names, _latex(text)) for names, text in _of_figures(captions)]
     return "\n\n".join([header, *(f"% {names}\n\\caption{{{escaped}}}" for names, escaped in entries)]) + "\n"
 
 

@@ -43,6 +43,7 @@ class CommandSpec(Generic[R]):
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
+        paper: columns of the table for a paper, where none are named.
         extra: names of further files that a run may write.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
@@ -58,6 +59,7 @@ class CommandSpec(Generic[R]):
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int | None = 12
     all_selected: bool = False
+    paper: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
@@ -153,7 +155,7 @@ def layout_of(command: str) -> FileLayout:
 
     spec, views, name = spec_of(command), views_of(command), command.replace(".", "-")
     tensors = [] if spec.tensors is None else spec.tensors[:1]
-    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *spec.extra, *tensors])
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, f"{name}.tex", f"{name}.md", *spec.extra, *tensors])
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
     return FileLayout(
         manifest=f"{name}.json",

@@ -131,6 +131,17 @@ class Result:
         wanted = self._choices(None, choices)
         return plain_text(lambda columns: self.tables(wanted, columns), width)
 
+    def paper_table(self, choices: "ViewOptions") -> str:
+        """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
+        from attnviz.present.documents import paper_table
+
+        spec = spec_of(self.command)
+        caption = f"{repr(self)[1:-1]} (attnviz {self.command.partition('.')[0]}, version {__version__})."
+        label = f"tab:attnviz-{self.command.replace('.', '-')}"
+        return paper_table(
+            spec.csv(self._document((), choices)), choices.table or "md", choices.columns or spec.paper, caption, label
+        )
+
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
         """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
         from attnviz.present.tables import notes, spaced
@@ -192,6 +203,8 @@ class Result:
         """Write as :meth:`save` does, into an open folder."""
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
+        if choices.table:
+            output.write(f"{self.command.replace('.', '-')}.{choices.table}", self.paper_table(choices))
         if choices.tensors and (tensors := spec_of(self.command).tensors):
             name, content = tensors
             output.write(name, content(self, choices))

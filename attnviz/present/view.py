@@ -14,6 +14,7 @@ from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style, figure_bytes
 from attnviz.models.head_ids import selection_texts
+from attnviz.models.wording import did_you_mean
 from attnviz.options import COMMANDS, ViewOptionNames, ViewOptionValues
 from attnviz.page.page import BUDGET, page_html
 
@@ -52,15 +53,18 @@ class ViewOptions(ViewOptionValues):
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
         for name, value in choices.items():
             if name not in kinds:
-                raise UsageError(f"unknown option {name!r}: expected any of {', '.join(kinds)}.")
+                raise UsageError(
+                    f"unknown option {name!r}: expected any of {', '.join(kinds)}.{did_you_mean(name, kinds)}"
+                )
             options_by_name[name].check_value(value)
             check_kind(name, value, kinds[name])
         if style is not None and not isinstance(style, Style):
             raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
-        maps = choices.get("maps", ())
-        if isinstance(maps, str) or not isinstance(maps, Sequence):
-            raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
-        options: dict[str, Any] = {**choices, "maps": tuple(maps)}
+        options: dict[str, Any] = {**choices}
+        for name in ("maps", "columns"):
+            options[name] = tuple(names := options.get(name, ()))
+            if isinstance(names, str):
+                raise UsageError(f"expected {name} as a list of names, found {names!r}: write [{names!r}].")
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
         options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
         return cls(style=style or PLAIN, **options)

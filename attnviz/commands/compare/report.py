@@ -143,5 +143,8 @@ SPEC = CommandSpec(
     same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
     more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
+    paper=(
+        "rank", "id", "distance", "largest_difference", "query_label", "key_label", "label_before", "label_after",
+    ),
 )  # fmt: skip
 """The command's presentation."""

@@ -215,6 +215,7 @@ SPEC = CommandSpec(
     same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
+    paper=("id", "label", "label_score", "label_baseline", "label_n", "role", "role_score", "role_baseline"),
     top=None,
 )  # fmt: skip
 """The command's presentation."""

@@ -152,5 +152,6 @@ SPEC = CommandSpec(
     ),
     same=("attnviz", "models", "corpora", "seed"),
     all_selected=True,
+    paper=("rank", "id", "distance", "low", "high", "changed", "role_before", "role_after"),
 )  # fmt: skip
 """The command's presentation."""

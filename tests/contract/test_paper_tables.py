@@ -1,0 +1,70 @@
+"""--table: the CSV file as a table of a paper, in LaTeX and Markdown."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.errors import UsageError
+from tests.support.hand_made import hand_made
+
+
+@pytest.mark.parametrize("kind", ["tex", "md"])
+def test_the_table_has_the_numbers_of_the_csv_file_in_the_columns_asked_for(kind: str, tmp_path: Path):
+    hand_made(name="my_model").save(tmp_path, figures=(), table=kind, columns=["sink", "id"])
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "heads.csv").read_text())))
+    text = (tmp_path / f"heads.{kind}").read_text()
+    between, end = (" & ", r" \\") if kind == "tex" else (" | ", " |")
+    for row in rows:
+        assert f"{float(row['sink']):.2f}{between}{row['id']}{end}" in text
+    assert ("my\\_model" if kind == "tex" else "my_model") in text
+    assert f"{between}id{end}" in text
+
+
+def test_the_latex_table_has_rules_a_caption_and_a_label(tmp_path: Path):
+    hand_made().save(tmp_path, figures=(), table="tex")
+    text = (tmp_path / "heads.tex").read_text()
+    for part in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{", r"\label{tab:attnviz-heads}", r"\end{table}"):
+        assert part in text
+    columns = text.split(r"\begin{tabular}{")[1].split("}")[0]
+    assert columns.startswith("ll")
+    assert all(line.count(" & ") == len(columns) - 1 for line in text.splitlines() if line.endswith(r" \\"))
+
+
+def test_an_unknown_column_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"no column 'snk'.* Did you mean sink"):
+        hand_made().save(tmp_path / "out", table="md", columns=["snk"])
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_run_of_another_text_removes_the_table_of_the_earlier_one(tmp_path: Path):
+    hand_made().save(tmp_path, figures=(), table="md")
+    assert (tmp_path / "heads.md").is_file()
+    hand_made(text="another").save(tmp_path, figures=())
+    assert not (tmp_path / "heads.md").exists()
+
+
+def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):
+    sides = [attnviz.analyze(text, bert_folder, syntax=False) for text in ("the cat ran", "the dog ran")]
+    attnviz.compare(*sides).save(tmp_path, figures=(), table="md")
+    assert "| rank | id | distance |" in (tmp_path / "compare.md").read_text()
+
+
+def test_the_command_line_takes_names_with_commas(tmp_path: Path, bert_folder: Path):
+    typed = [
+        "--model",
+        str(bert_folder),
+        "--no-figures",
+        "--table",
+        "md",
+        "--columns",
+        "id,sink",
+        "--out",
+        str(tmp_path),
+    ]
+    assert CliRunner().invoke(app, ["heads", "the cat ran", *typed]).exit_code == 0
+    assert "| id | sink |" in (tmp_path / "heads.md").read_text()
