@@ -1,12 +1,10 @@
 """The whole chain over corpora: what is measured, gone on with, split over processes, and given up."""
 
 import json
-import os
 import signal
 import socket
 import sys
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,16 @@ from typer.testing import CliRunner
 from attnviz.cli import main
 from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
-from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.judge.rules import Rule
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.texts.long_runs import Measured, Process, Unfinished
+from attnviz.texts.long_runs import Process, Unfinished
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.support import corpora
 from tests.support.forked import forked, needs_fork
+from tests.support.independent import MINILM_RELATIONS
+from tests.support.long_runs import close, interrupting
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -41,45 +40,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wholes() -> dict[bool, Profile | None]:
-    return {}
-
-
-@pytest.fixture
-def whole(checkpoint: Checkpoint, folder: Path, wholes: dict[bool, Profile | None]) -> Profile | None:
-    """Of all corpora, in one go; once for each model."""
-    if checkpoint.architecture.causal not in wholes:
-        made = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
-        wholes[checkpoint.architecture.causal] = made
-    return wholes[checkpoint.architecture.causal]
+def whole(checkpoint: Checkpoint, folder: Path) -> Profile | None:
+    """Of all corpora, in one go."""
+    return profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
 
 
 def numbers(profile: Profile | None) -> dict[str, Any]:
-    """Everything that was measured, without what depends on the batches that were drawn for verification."""
+    """What was measured, without what depends on the batches that were drawn for verification."""
     assert profile is not None
     document = profile.document()
     return {key: document[key] for key in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles")}
-
-
-def close(found: Any, expected: Any) -> None:
-    """Equal but for rounding."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            close(found[key], value)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            close(one, other)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-5)
-    else:
-        assert found == expected
-
-
-def alone(*arguments: Any, **options: Any) -> Profile | None:
-    """Without an untrained copy, which takes as long again."""
-    return profile_heads(*arguments, control=False, **options)
 
 
 def all_of(folder: Path) -> list[Path]:
@@ -87,13 +57,14 @@ def all_of(folder: Path) -> list[Path]:
 
 
 def measured(*arguments: Any, **options: Any) -> Profile:
-    found = alone(*arguments, **options)
+    """Without an untrained copy, which takes as long again."""
+    found = profile_heads(*arguments, control=False, **options)
     assert found is not None
     return found
 
 
 def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path):
-    one, many = (alone(checkpoint, all_of(folder), batch_size=n, repeats=True, limit=20) for n in (1, 16))
+    one, many = (measured(checkpoint, all_of(folder), batch_size=n, repeats=True, limit=20) for n in (1, 16))
     close(numbers(one), numbers(many))
 
 
@@ -147,13 +118,13 @@ def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, f
     assert told == [f"{path}:2: left out: it has {100 + extra} tokens, but the model has 40 positions."]
 
 
-def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
-    copy = tmp_path / "copy.txt"
-    copy.write_bytes((folder / "lines.txt").read_bytes())
-    with pytest.raises(
-        UsageError, match=r"expected different corpora, found the same content twice: .*lines.txt, .*copy"
-    ):
-        profile_heads(checkpoint, [folder / "lines.txt", copy])
+@pytest.mark.parametrize("confirms", [False, True])
+def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path, confirms: bool):
+    first, copy = folder / "lines.txt", tmp_path / "copy.txt"
+    copy.write_bytes(first.read_bytes())
+    paths, confirm = ([first], [copy]) if confirms else ([first, copy], [])
+    with pytest.raises(UsageError, match=r"found the same content twice: .*lines.txt, .*copy"):
+        profile_heads(checkpoint, paths, confirm=confirm)
 
 
 def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_path: Path):
@@ -165,8 +136,7 @@ def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_pa
     ]
     path.write_text("\n".join([header, *(f"i\t{row}\tu" for row in rows)]) + "\n", encoding="utf-8")
     both = measured(from_loaded(sharp_bert(), bert_tokenizer()), [path])
-    one = alone(from_loaded(sharp_gpt2(), gpt2_tokenizer()), [path])
-    assert one is not None
+    one = measured(from_loaded(sharp_gpt2(), gpt2_tokenizer()), [path])
     assert (both.corpora[0].texts, both.corpora[0].left_out) == (2, 0)
     assert (one.corpora[0].texts, one.corpora[0].left_out) == (1, 1)
     accuracy = one.document()["coreference"]["accuracy"]
@@ -186,27 +156,13 @@ def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, 
 # --- interrupted
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, *signals: signal.Signals) -> None:
-    """Send these in the middle of the batch with this number."""
-    one, batches = CorpusRun.count, count(1)
-
-    def stopping(run: CorpusRun, *arguments: Any) -> None:
-        if next(batches) == after:
-            for each in signals:
-                os.kill(os.getpid(), each)
-        one(run, *arguments)
-
-    monkeypatch.setattr(CorpusRun, "count", stopping)
-
-
 @pytest.mark.parametrize(("checkpoint", "after"), [("bert", 3), ("gpt2", 30)], indirect=["checkpoint"])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, after: int, signals_heard: None
 ):
-    interrupt(monkeypatch, after, signal.SIGINT)
-    kept = tmp_path / "profile.unfinished"
+    kept, stop = tmp_path / "profile.unfinished", interrupting(after, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
+        profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept, progress=stop)
     assert kept.exists()
     told: list[str] = []
     parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
@@ -217,12 +173,12 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert kept.exists()  # whoever saves the profile deletes it then
 
 
-def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    interrupt(monkeypatch, 1, signal.SIGTERM, signal.SIGINT)
-    monkeypatch.setattr(Measured, "note", lambda *_: pytest.fail("it went on"))
+def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, tmp_path: Path, signals_heard: None):
     before = signal.getsignal(signal.SIGINT)
+    twice = interrupting(1, signal.SIGTERM, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        alone(checkpoint, [folder / "trees.conllu"])
+        measured(checkpoint, [folder / "trees.conllu"], unfinished=tmp_path / "u", progress=twice)
+    assert not (tmp_path / "u").exists()  # what was measured is not saved
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -242,13 +198,11 @@ def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     monkeypatch.setattr(Unfinished, "save", full)
     told: list[str] = []
     path = folder / "trees.conllu"
-    found = alone(checkpoint, [path], batch_size=8, unfinished=tmp_path / "u", warn=told.append)
-    assert told == [
-        "cannot keep what was measured in u: No space left on device. Until that is mended, an interruption loses "
-        "what was measured."
-    ]
+    found = measured(checkpoint, [path], batch_size=8, unfinished=tmp_path / "u", warn=told.append)
+    (said,) = told
+    assert said.startswith("cannot keep what was measured in u: No space left on device. Until that is mended")
     assert len(calls) == 2  # once more when all was measured
-    close(numbers(found), numbers(alone(checkpoint, [path])))
+    close(numbers(found), numbers(measured(checkpoint, [path])))
 
 
 def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
@@ -258,12 +212,12 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
     line = good[: good.index(sentence)].count("\n") + 1
     path.write_text(good.replace(sentence, sentence.replace("\t", " ", 1), 1), encoding="utf-8")
     with pytest.raises(CorpusError, match=rf"t.conllu:{line}: expected 10 columns with tabs between, found 9"):
-        alone(checkpoint, [path], unfinished=kept)
+        measured(checkpoint, [path], unfinished=kept)
     path.write_text(good, encoding="utf-8")
     told: list[str] = []
-    mended = alone(checkpoint, [path], unfinished=kept, warn=told.append)
+    mended = measured(checkpoint, [path], unfinished=kept, warn=told.append)
     assert told[0].startswith("continuing after 40 texts")
-    whole = alone(checkpoint, [folder / "trees.conllu"])
+    whole = measured(checkpoint, [folder / "trees.conllu"])
     for part in ("statistics", "syntax", "roles"):
         close(numbers(mended)[part], numbers(whole)[part])
 
@@ -355,27 +309,18 @@ def test_roles_that_pass_are_confirmed_on_another_corpus(
     assert scores(measured(checkpoint, [trees])) == scores(found)  # the other corpus decides nothing here
 
 
-def test_a_corpus_cannot_confirm_itself(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
-    copy = tmp_path / "copy.conllu"
-    copy.write_bytes((folder / "trees.conllu").read_bytes())
-    with pytest.raises(UsageError, match="the same content twice"):
-        profile_heads(checkpoint, [folder / "trees.conllu"], confirm=[copy])
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "after", "part"), [("bert", 13, "untrained"), ("gpt2", 23, "confirmation")], indirect=["checkpoint"]
 )
 def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, part: str
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, after: int, part: str, signals_heard: None
 ):
     """Ten batches each of the model and of its copy, then those of the other corpus."""
     other = corpora.treebank(tmp_path / "other.conllu", 60, seed=5)
     options: dict[str, Any] = {"confirm": [other], "batch_size": 4, "limit": 40}
-    kept = tmp_path / "profile.unfinished"
-    with monkeypatch.context() as patched:
-        interrupt(patched, after, signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, **options)
+    kept, stop = tmp_path / "profile.unfinished", interrupting(after, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, progress=stop, **options)
     assert (tmp_path / f"profile.unfinished-{part}").exists()
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
@@ -399,20 +344,14 @@ def test_sentences_are_parsed_where_there_is_a_parser(checkpoint: Checkpoint, tm
 
 @needs_parser
 def test_a_parser_is_not_mixed_with_gold_trees(checkpoint: Checkpoint, folder: Path):
-    both = alone(checkpoint, [folder / "trees.conllu", folder / "lines.txt"])
-    gold = alone(checkpoint, [folder / "trees.conllu"])
+    both = measured(checkpoint, [folder / "trees.conllu", folder / "lines.txt"])
+    gold = measured(checkpoint, [folder / "trees.conllu"])
     assert numbers(both)["syntax"] == numbers(gold)["syntax"]
 
 
 # --- on real data
 
 
-PUBLISHED = {  # offset and head of a relation; of the first 150 sentences and of all: accuracy, that of the offset, n
-    "det": (1, "L2H8", {150: (0.7687, 0.5680, 294), None: (0.807, 0.591, 1817)}),
-    "obj": (-2, "L2H0", {150: (0.7391, 0.3913, 138), None: (0.739, 0.361, 1190)}),
-    "case": (1, "L2H8", {150: (0.6720, 0.3569, 311), None: (0.676, 0.379, 1990)}),
-    "nsubj": (1, "L2H8", {150: (0.4982, 0.3477, 279), None: (0.555, 0.337, 2108)}),
-}
 whole_corpus = pytest.param(None, marks=pytest.mark.slow)
 
 
@@ -423,7 +362,7 @@ def test_the_published_numbers_of_minilm_come_out(limit: int | None):
     """From an independent computation on the same sentences: transformers' own attentions, numpy and loops."""
     found = measured("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], limit=limit, device="cpu")
     relations = {relation.relation: relation for relation in found.relations or ()}
-    for name, (offset, head, numbers) in PUBLISHED.items():
+    for name, (offset, head, numbers) in MINILM_RELATIONS.items():
         relation, (accuracy, by_offset, n) = relations[name], numbers[limit]
         layer, column = divmod(int(relation.accuracy.scores[0].argmax()), 12)
         assert (f"L{layer}H{column}", relation.offset, relation.n) == (head, offset, n)
