@@ -24,7 +24,6 @@ from attnviz.commands.rollout.rollout_and_flow import (
 )
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
 from attnviz.models.tokens import merge_pattern
-from tests.commands.test_outputs import of_head, own_numbers
 from tests.support.hand_made import uniform_pattern
 from tests.support.models import (
     CAUSAL_LOOKS_AT,
@@ -36,6 +35,7 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.support.outputs import of_head, own_numbers
 from tests.support.verified import random_patterns
 
 TEXT = "the cat that i saw ran away"
