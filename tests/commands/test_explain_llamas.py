@@ -11,12 +11,13 @@ from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
-from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
+from attnviz.commands.explain.steps import numbers_of, step_of
+from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import RMSNorm
 from attnviz.reference.positions import Rotary
-from tests.figures.test_explain_figures import order, planned
 from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
 
 TOKENIZER = sentencepiece_tokenizer()
@@ -241,33 +242,29 @@ def explained() -> dict[str, Explanation]:
 
 def test_steps_are_told_with_this_models_numbers(explained: dict[str, Explanation]) -> None:
     llama, gemma = explained["llama"], explained["gemma2"]
-    told = {
-        "query": "Q = norm(x) W_Q + b_Q",
-        "split": "Q: 64 = 4 × 16; K, V: 32 = 2 × 16",
-        "attention_norm": "norm(x) = x / √(mean(x²) + ε) · γ",
-        "rotated": "pair i of Q and K turned by position · f_i",
-        "gated": "f(g) · u",
-        "feed_forward_output": "(f(g) · u) W_down",
-    }
-    assert {name: step_of(llama, name).formula for name in told} == told
-    assert step_of(gemma, "capped").formula == "3 · tanh(scores / 3)"
-    assert step_of(gemma, "input").formula == "x = word · √d_model"
-    assert step_of(gemma, "attention_residual").formula == "h = x + norm(attention)"
-    assert step_of(gemma, "attention_norm").formula.endswith("· (1 + γ)")
-    assert step_of(gemma, "mask").formula == "allowed: query − 4 < key ≤ query"
-    assert "(with key-value head 1)" in numbers_of(llama, "split")
-    assert "at position 2 is turned by 2 radians" in numbers_of(llama, "rotated")
-    row = llama.tensor("input")[2]
-    assert f"root mean square, {float(row.square().mean().sqrt()):.3g}" in numbers_of(llama, "attention_norm")
-    positive = int((llama.tensor("gate")[2] > 0).sum())
-    assert f": {positive} of 48 inputs are positive" in numbers_of(llama, "activated")
+    phi = explain(TEXT, sharp_llama("phi3"), tokenizer=TOKENIZER)
+    for result, step, formula in (
+        (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
+        (llama, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · γ"),
+        (llama, "gated", "f(g) · u"),
+        (gemma, "capped", "3 · tanh(scores / 3)"),
+        (gemma, "input", "x = word · √d_model"),
+        (gemma, "attention_residual", "h = x + norm(attention)"),
+        (gemma, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · (1 + γ)"),
+        (gemma, "mask", "allowed: query − 4 < key ≤ query"),
+        (phi, "rotated", "pair i of the first 4 dimensions of Q and K turned by position · f_i"),
+    ):
+        assert step_of(result, step).formula == formula
+    row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())
     added = float(gemma.tensor("attention_output_norm")[gemma.token].norm())
-    assert f"plus a vector of length {added:.3g} " in numbers_of(gemma, "attention_residual")
-    assert norm_order(llama).startswith("Pre-norm (Llama): an RMS norm stands before")
-    assert "and one after each" in norm_order(gemma)
-    assert step_of(explain(TEXT, sharp_llama("phi3"), tokenizer=TOKENIZER), "rotated").formula.startswith(
-        "pair i of the first 4 dimensions of Q and K"
-    )
+    for result, step, number in (
+        (llama, "split", "key-value head 1"),
+        (llama, "rotated", "2 radians"),
+        (llama, "attention_norm", f"{float(row.square().mean().sqrt()):.3g}"),
+        (llama, "activated", f"{positive} of 48"),
+        (gemma, "attention_residual", f"{added:.3g}"),
+    ):
+        assert number in numbers_of(result, step)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
@@ -283,20 +280,17 @@ def test_the_report_and_the_document_have_every_step(family: str, explained: dic
 
 
 def test_the_diagram_has_the_steps_of_the_model(explained: dict[str, Explanation]) -> None:
-    heads = ["input", "RMS norm", "attention_norm", "split"]
-    gated = ["RMS norm", "feed_forward_norm", "gates", "activated gate", "gated", "feed_forward_output"]
-    middle = ["mask", "pattern", "weighted", "concatenated", "attention_output"]
-    llama = [*heads, "turned heads", "scores", *middle, "+", "attention_residual", *gated, "+", "output"]
-    assert order(explained["llama"]) == [*llama, "RMS norm", "final_norm"]
-    names = order(explained["gemma3_text"])
-    assert names[3:6] == ["split", "normed heads", "turned heads"]
-    assert names.count("attention_output_norm") == names.count("feed_forward_output_norm") == 1
-    assert "capped" in order(explained["gemma2"])
-
-
-def test_panels_hold_the_numbers_of_the_steps(explained: dict[str, Explanation]) -> None:
-    llama = explained["llama"]
-    plan = planned(llama)
-    assert torch.equal(torch.from_numpy(plan.panels["turned key"].values), llama.tensor("rotated")[1, 3])
-    assert torch.equal(torch.from_numpy(plan.panels["gate"].values), llama.tensor("gate"))
-    assert plan.panels["turned query"].limit == plan.panels["turned key"].limit
+    plans = {family: next(iter(DRAWINGS["path"].plans(of, ViewOptions()))) for family, of in explained.items()}
+    steps = {
+        family: [name for band in plan.bands.values() for group in band for name in group]
+        for family, plan in plans.items()
+    }
+    assert [steps[family].count("RMS norm") for family in ("llama", "gemma3_text")] == [3, 5]
+    assert steps["gemma3_text"][3:6] == ["split", "normed heads", "turned heads"]
+    assert steps["gemma3_text"].count("attention_output_norm") == 1
+    assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
+    assert [name for name in ("gates", "activated gate", "gated") if name not in steps["llama"]] == []
+    llama, panels = explained["llama"], plans["llama"].panels
+    assert torch.equal(torch.from_numpy(panels["turned key"].values), llama.tensor("rotated")[1, 3])
+    assert torch.equal(torch.from_numpy(panels["gate"].values), llama.tensor("gate"))
+    assert panels["turned query"].limit == panels["turned key"].limit
