@@ -67,7 +67,6 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
         ({"head": HeadId(-1, 0)}, "no head L-1H0"),
         *(({"layer": layer}, "expected layer as a whole number") for layer in ("0", 1.5, True, [0])),
         *(({"token": token}, "expected a token of the text") for token in (True, b"cat", ["cat"])),
-        ({"text": b"the cat"}, r"expected text \(and pair\) as a string, found bytes"),
         ({"changes": {"type_vocab_size": 1}, "pair": "the dog"}, "one token type only"),
     ],
 )  # fmt: skip
@@ -217,12 +216,6 @@ def test_foreign_tensors_are_not_overwritten(bert: Explanation, tmp_path: Path) 
     (tmp_path / "stages.safetensors").write_text("mine")
     with pytest.raises(OutputError, match=r"stages\.safetensors"):
         bert.save(tmp_path, figures=[])
-
-
-def test_progress_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
-    of_bert(progress=lambda *given: told.append(given))
-    assert told == [("verifying", 1, 1)]
 
 
 def test_steps_are_a_mapping(bert: Explanation) -> None:

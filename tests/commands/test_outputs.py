@@ -14,7 +14,7 @@ import attnviz
 from attnviz.commands.outputs import residual_stream
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.residual_stream import measure_contributions
-from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.errors import UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.reference.tolerances import TOLERANCES
@@ -153,17 +153,9 @@ def test_short_formats_are_measured_in_float32(kind, dtype):
         assert 1e-6 < result.attribution.error <= TOLERANCES[dtype].output
 
 
-def test_a_model_in_memory_keeps_its_settings():
-    model = model_of("gpt2")
-    model.set_attn_implementation("sdpa")
-    model.train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = attnviz.head_outputs(SENTENCE, model, tokenizer=TOKENIZERS["gpt2"])
-        output = result.output("L1H1")
-    assert model.training
-    assert model.config._attn_implementation == "sdpa"
-    assert torch.equal(output, result_of("gpt2").output("L1H1"))
-    (output * torch.ones(1, requires_grad=True)).sum().backward()  # no inference tensor: usable in a graph
+def test_outputs_can_be_used_in_a_graph():
+    output = result_of("gpt2").output("L1H1")
+    (output * torch.ones(1, requires_grad=True)).sum().backward()  # no inference tensor
 
 
 def test_a_text_without_content_has_no_shares():
@@ -228,12 +220,6 @@ def test_heads_are_ranked_by_share_and_selected_in_that_order(kind):
 def test_an_unknown_head_is_told_with_the_range(method):
     with pytest.raises(UsageError, match="no head L7H0; it has L0H0 to L2H3"):
         getattr(result_of("bert"), method)("L7H0")
-
-
-@pytest.mark.parametrize(("options", "kind"), [({"text": ["the", "cat"]}, "list"), ({"pair": 3}, "int")])
-def test_a_text_that_is_no_text(options, kind):
-    with pytest.raises(TextError, match=f"as a string, found {kind}"):
-        measured("bert", **options)
 
 
 def test_only_one_head_of_a_layer_is_in_memory_at_a_time(monkeypatch):

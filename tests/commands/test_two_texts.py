@@ -205,10 +205,6 @@ def test_every_part_has_its_own_texts_and_patterns(found):
     assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())
 
 
-def test_heads_are_in_the_order_of_the_stacks_though_they_run_in_turns(found):
-    assert [head.id for head in found.heads] == [head for stack in found.checkpoint.stacks for head in stack.heads]
-
-
 def test_the_document_tells_kinds_targets_and_alignments(found):
     document = json.loads(json.dumps(found.document()))
     assert (document["target"], document["target_generated"]) == (TARGET, False)
@@ -293,7 +289,6 @@ def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
 
 def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(found):
     (plan,) = plans(found, "heads", select=["X0H1"])
-    assert plan.stem == "heads/X00H01"
     assert plan.values.shape == (len(found.target.tokens), len(found.tokens))
     figure = found.figure("heads", select=["X0H1"])
     ax = figure.axes[0]
@@ -332,13 +327,6 @@ def test_a_token_that_no_text_has_is_missed_in_each_by_name(found):
     assert str(refused.value).count("no token") == 1
 
 
-def test_lines_of_several_kinds_are_pictures_of_their_own(found):
-    stems = [plan.stem for plan in plans(found, "lines", select=["E0H0", "X0"])]
-    assert stems == ["lines-encoder", "lines-cross-attention"]
-    (plan,) = plans(found, "lines", select=["D0H0", "X0H0"], token="#1")[:1]
-    assert set(plan.query) == {1}
-
-
 def test_special_tokens_are_dropped_from_both_texts(found):
     (plan,) = plans(found, "heads", select=["X0H1"], drop_special=True)
     assert plan.values.shape == (len(found.target.tokens) - 1, len(found.tokens) - 1)
@@ -357,17 +345,27 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert diagonality.maps[0].reference.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
 
 
-def test_every_kind_has_means_of_its_own(found):
+@pytest.mark.parametrize(
+    ("view", "choices", "stems"),
+    [
+        ("heads", {"select": ["X0H1"]}, ["heads/X00H01"]),
+        ("lines", {"select": ["E0H0", "X0"]}, ["lines-encoder", "lines-cross-attention"]),
+        ("mean", {"select": "D0"}, ["mean-decoder", "mean-all-decoder"]),
+        ("panel", {"select": "E0H1,X0"}, ["panel-encoder", "panel-cross-attention"]),
+    ],
+)
+def test_every_kind_has_pictures_of_its_own(found, view, choices, stems):
+    assert [plan.stem for plan in plans(found, view, **choices)] == stems
+
+
+def test_means_of_a_kind_are_those_of_its_layers(found):
     drawn = {plan.stem: plan for plan in plans(found, "mean")}
-    assert list(drawn) == [
-        f"{stem}-{kind}" for kind in ("encoder", "decoder", "cross-attention") for stem in ("mean", "mean-all")
-    ]
+    assert len(drawn) == 6
     cross = drawn["mean-cross-attention"]
     assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
     of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
     np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
-    assert [plan.stem for plan in plans(found, "mean", select="D0")] == ["mean-decoder", "mean-all-decoder"]
 
 
 def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found):
@@ -381,13 +379,6 @@ def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found):
     assert named[0][0] == found.target.tokens.labels[0]
     assert set(named[1]) <= set(found.tokens.labels)
     plt.close(figure)
-
-
-def test_a_panel_holds_heads_of_one_kind(found):
-    stems = {
-        plan.stem: [tile.shorter[0] for tile in plan.groups[0][1]] for plan in plans(found, "panel", select="E0H1,X0")
-    }
-    assert stems == {"panel-encoder": ["E0H1"], "panel-cross-attention": ["X0H0", "X0H1", "X0H2", "X0H3"]}
 
 
 @pytest.fixture(scope="module")
