@@ -288,6 +288,9 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         assert [bool(plan.outlines) for plan in view.plans(analysis, choices)] == [name[0] == "E" for name in ids]
         told = list(hints(analysis, choices, {"figures": []}))
         assert ["encoder alone" in message for message in told] == [True] * (select != ("E",))
+    kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.patterns} for kind in "EDX"}
+    assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
+    assert [part.parse is not None for part in analysis.parts] == [True, False, False]
     assert analysis.document(relations=True)["heads"][0]["relation"] is None  # no head has one as its label
     encoder = analysis.checkpoint.stacks[0]
     assert analysis.page(relation="obj").count('"pairs"') == encoder.n_layers * encoder.n_heads

@@ -123,7 +123,7 @@ def test_flow_worked_by_hand():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("n_layers", [2, 3, 4])
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
 def test_the_flow_agrees_with_another_library(n_layers: int, causal: bool):
     networkx = pytest.importorskip("networkx")  # which torch depends on
     mixed = mixed_with_identity(random_patterns(9, n_layers, causal, seed=1)).numpy()

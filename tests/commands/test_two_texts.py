@@ -224,14 +224,6 @@ def test_the_document_tells_kinds_targets_and_alignments(found):
     assert [layer["layer"] for layer in document["summary"]["cross-attention"]["layers"]] == [0, 1, 2]
 
 
-def test_documents_of_models_of_one_kind_have_none_of_this():
-    document = analyze("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).document()
-    assert not {"target", "target_generated", "target_tokens"} & set(document)
-    assert not {"stack", "diagonality", "alignment"} & set(document["heads"][0])
-    assert "stacks" not in document["model"]
-    assert document["heads"][0]["id"] == "L0H0"
-
-
 def test_tables_stand_by_kind(found):
     by_kind = dict(
         zip("_EDX", re.split(r"(?:Encoder|Decoder|Cross-attention) \((?:E|D|X)\): ", found.report(110)), strict=True)
@@ -450,7 +442,6 @@ def test_the_command_writes_every_kind(tmp_path):
     [
         (["--pair", " "], "the pair is blank"),
         (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
-        (["--select", "L0"], "attention of several kinds"),
         (["--figures", "pair"], "give the second one with --pair"),
     ],
 )

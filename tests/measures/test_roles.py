@@ -441,14 +441,6 @@ def test_repeats_are_judged_by_the_spread_over_sequences():
     assert {each.role for each in with_previous} == {"previous-token", *found}
 
 
-@pytest.mark.parametrize("heads", [1, 72])
-def test_intervals_hold_for_all_heads_together(heads: int):
-    candidate = Candidate("sink", ANY_SCORE, estimate([[[0.8] * heads]], error=0.01))
-    for role in candidate.roles():
-        expected = share_evidence(0.8, 0.1, (0.01, 0.01), 1000, ERROR_RATE / heads)
-        assert role.interval == pytest.approx(expected.interval)
-
-
 def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
     candidate = Candidate("sink", ANY_SCORE, estimate([[[0.1, 0.9], [0.2, NOTHING]]]))
     assert {str(role.id): role.score for role in candidate.roles()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
