@@ -377,5 +377,5 @@ def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
     assert document["figures"] == ["map-entropy.svg", "map-previous.svg"]
     assert told == [1, 2]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
-    lines = found.save(tmp_path, figures=["lines", "heads"], select="L0H0", token="the", style=Style("dark"))
-    assert lines["figures"] == ["heads/L00H00.png", "lines.png"]
+    lines = found.save(tmp_path, figures=["lines"], formats=["svg"], select="L0H0", token="the", style=Style("dark"))
+    assert lines["figures"] == ["lines.svg"]

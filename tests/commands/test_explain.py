@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.steps import numbers_of, step_of
+from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
+from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -247,3 +249,76 @@ def test_the_built_in_models_are_explained(model: str) -> None:
     if model == "minilm":
         assert result.positions.heads[2].groups["position"] == pytest.approx(1.0, abs=0.05)
         assert (result.positions.heads[1].groups["content"] or 0) > 0.8
+
+
+# --- of the Llama kind ---------------------------------------------------------------------------------------------
+
+LLAMAS_TEXT = "the cat that i saw ran away."
+
+
+@pytest.fixture(scope="module")
+def llamas() -> dict[str, Explanation]:
+    def result(family: str, **options: Any) -> Explanation:
+        return explain(LLAMAS_TEXT, sharp_llama(family), tokenizer=sentencepiece_tokenizer(), **options)
+
+    return {
+        "llama": result("llama", head="L1H3", token="cat"),
+        "gemma2": result("gemma2"),
+        "gemma3_text": result("gemma3_text", layer=1),
+    }
+
+
+def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation]) -> None:
+    llama, gemma = llamas["llama"], llamas["gemma2"]
+    phi = explain(LLAMAS_TEXT, sharp_llama("phi3"), tokenizer=sentencepiece_tokenizer())
+    for result, step, formula in (
+        (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
+        (llama, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · γ"),
+        (llama, "gated", "f(g) · u"),
+        (gemma, "capped", "3 · tanh(scores / 3)"),
+        (gemma, "input", "x = word · √d_model"),
+        (gemma, "attention_residual", "h = x + norm(attention)"),
+        (gemma, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · (1 + γ)"),
+        (gemma, "mask", "allowed: query − 4 < key ≤ query"),
+        (phi, "rotated", "pair i of the first 4 dimensions of Q and K turned by position · f_i"),
+    ):
+        assert step_of(result, step).formula == formula
+    row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())
+    added = float(gemma.tensor("attention_output_norm")[gemma.token].norm())
+    for result, step, number in (
+        (llama, "split", "key-value head 1"),
+        (llama, "rotated", "2 radians"),
+        (llama, "attention_norm", f"{float(row.square().mean().sqrt()):.3g}"),
+        (llama, "activated", f"{positive} of 48"),
+        (gemma, "attention_residual", f"{added:.3g}"),
+    ):
+        assert number in numbers_of(result, step)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
+def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[str, Explanation]) -> None:
+    result = llamas[family]
+    text, content = result.report(80), result.document()
+    assert "{" not in text
+    assert "this model has no position embeddings" in text.replace("\n", " ")
+    assert [stage["name"] for stage in content["stages"]] == list(result.stages)
+    assert content["positions"] is None
+    with pytest.raises(UsageError, match="not told apart in a model without position embeddings"):
+        result.figure("positions")
+
+
+def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) -> None:
+    plans = {family: next(iter(DRAWINGS["path"].plans(of, ViewOptions()))) for family, of in llamas.items()}
+    steps = {
+        family: [name for band in plan.bands.values() for group in band for name in group]
+        for family, plan in plans.items()
+    }
+    assert [steps[family].count("RMS norm") for family in ("llama", "gemma3_text")] == [3, 5]
+    assert steps["gemma3_text"][3:6] == ["split", "normed heads", "turned heads"]
+    assert steps["gemma3_text"].count("attention_output_norm") == 1
+    assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
+    assert [name for name in ("gates", "activated gate", "gated") if name not in steps["llama"]] == []
+    llama, panels = llamas["llama"], plans["llama"].panels
+    assert torch.equal(torch.from_numpy(panels["turned key"].values), llama.tensor("rotated")[1, 3])
+    assert torch.equal(torch.from_numpy(panels["gate"].values), llama.tensor("gate"))
+    assert panels["turned query"].limit == panels["turned key"].limit
