@@ -361,7 +361,9 @@ def test_published_heads_are_those_of_the_models_name_and_shape(tmp_path: Path):
 def test_special_tokens_can_be_left_out_of_pictures(found: Analysis):
     for view in ("heads", "overview", "mean", "lines"):
         assert "[SEP]" not in texts_of(found.figure(view, select="L0H0", drop_special=True))
-    assert "[SEP]" in texts_of(found.figure("heads"))
+    one, other = (found.figure("heads") for _ in range(2))
+    assert "[SEP]" in texts_of(one)
+    assert one is not other
 
 
 def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):

@@ -158,6 +158,7 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
     entry = found.document()["heads"][0]
     assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
     assert "measures its encoder alone" in found.report(200)
+    assert found.figure("map").axes
 
 
 # --- dropout
@@ -467,6 +468,7 @@ def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_f
 def test_the_ranking_shows_heads_and_their_noise(result: attnviz.CorpusComparison):
     figure = result.figure("distances")
     assert "L1H2" in texts_of(figure)
+    assert any("0.83" in text for text in texts_of(figure))  # the largest possible
     (ax,) = figure.axes
     noise, dots = ax.collections[-2:]
     np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])

@@ -144,6 +144,7 @@ def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
     (heads,) = COMPARISONS["map"].plans(compared, compared._choices(None, {}))
     assert [(each.name[0], each.values.shape) for each in heads.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
     assert heads.maps[2].values[0, 1] == compared.head("X0H1").distance
+    assert all(compared.figure(name).axes for name in ("overview", "map", "differences"))
     with pytest.raises(UsageError, match="no figure 'page'"):
         compared.page()
 

@@ -277,6 +277,7 @@ def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
     assert shapes["E0H0"] == ((n, n), {n - 1})
     assert shapes["D0H0"] == ((m, m), {0})
     assert shapes["X0H0"] == ((m, n), {n - 1})
+    assert found.figure("overview").axes
 
 
 def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(found):
@@ -293,12 +294,13 @@ def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(f
 
 
 def test_fast_files_are_rectangular_too(found, tmp_path):
-    found.save(tmp_path, figures=["heads"], formats=["png"], select=["X0H1", "E0H0"], style=Style(width=3.3))
+    found.save(tmp_path, figures=["heads"], formats=["png", "svg"], select=["X0H1", "E0H0"], style=Style(width=3.3))
     with Image.open(tmp_path / "heads/X00H01.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     figure = found.figure("heads", Style(width=3.3), select=["X0H1"])
     assert abs(pixels.shape[1] / pixels.shape[0] - figure.get_figwidth() / figure.get_figheight()) < 0.02
     assert (np.ptp(pixels, axis=2) > 60).sum() > 500  # coloured cells
+    assert (tmp_path / "heads/X00H01.svg").read_bytes().count(b"<path") > 20
 
 
 def test_lines_run_from_the_target_to_the_source(found):
@@ -402,6 +404,7 @@ def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
     _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
     assert of_cross.rules == of_encoder.rules
     assert of_cross.keys.texts == two.tokens.labels
+    assert two.figure("pair", select="X0H0").axes
     with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
         plans(two, "pair", select="D0")
 

@@ -313,11 +313,11 @@ def test_a_head_that_rests_on_sinks_has_no_position():
     assert verdicts(statistic_candidates(statistics(previous=1.0, sink=0.90001))) == {"sink"}
 
 
-def test_a_sink_takes_over_six_tenths():
-    assert not of_statistics("sink", sink=0.6).passed
-    assert of_statistics("sink", sink=0.600001).passed
-    assert of_statistics("sink", sink=0.7, baselines={"sink": 0.6}).passed
-    assert not of_statistics("sink", sink=0.699999, baselines={"sink": 0.6}).passed
+@pytest.mark.parametrize(
+    ("score", "uniform", "passed"), [(0.6, 0.1, False), (0.600001, 0.1, True), (0.7, 0.6, True), (0.699999, 0.6, False)]
+)
+def test_a_sink_takes_over_six_tenths_and_ten_points_above_uniform(score: float, uniform: float, passed: bool):
+    assert of_statistics("sink", sink=score, baselines={"sink": uniform}).passed is passed
 
 
 def test_broad_is_above_a_share_of_the_uniform_entropy_interval_included():
