@@ -27,11 +27,10 @@ from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
-from tests.commands.test_outputs import model_of
-from tests.commands.test_outputs_promoted import sharper_gpt2
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
+from tests.support.outputs import model_of, sharper_gpt2
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
 COUNTED = "one two three four one two three four"

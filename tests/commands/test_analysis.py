@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex
 from transformers import BertForMaskedLM
 
 from attnviz import analyze
@@ -22,7 +21,7 @@ from attnviz.profiles.store import store_profile
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.support import independent
 from tests.support.drawn import texts_of
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.stored import document_for
 
 TOLERANCE = 1e-4
@@ -112,8 +111,8 @@ def test_the_two_distances_change_the_shares_as_defined(window: int, far: int):
 @needs_minilm
 @pytest.mark.parametrize(
     ("text", "pair", "words"),
-    [(SENTENCE, None, False), (LONG, None, True), (HOSTILE, None, True), (HOSTILE, "Who can't re-open it?", False)],
-    ids=["sentence", "words", "hostile words", "hostile pair"],
+    [(LONG, None, True), (HOSTILE, "Who can't re-open it?", False)],
+    ids=["words", "hostile pair"],
 )
 def test_the_numbers_of_a_real_model_equal_an_independent_computation(text: str, pair: str | None, words: bool):
     model, tokenizer = real_model()
@@ -151,8 +150,10 @@ def test_a_pattern_is_the_models_own_attention(name: str):
     found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False)
     own = independent.attentions(model, tokenizer, SENTENCE, None)
     assert np.abs(found.pattern("L1H2").numpy() - own[1, 2]).max() < 1e-5
-    assert np.abs(found.pattern(HeadId(2, 0)).numpy() - own[2, 0]).max() < 1e-5
     assert np.abs(found.layer_patterns(0).numpy() - own[0]).max() < 1e-5
+    for head, pattern in found.patterns(found.select(["L0H1", "L2"])):
+        assert np.abs(pattern.numpy() - own[head.id.layer, head.id.head]).max() < 1e-5
+    assert [head for head, _ in found.patterns()] == list(found.heads)
 
 
 def test_a_pattern_between_words_is_merged():
@@ -162,6 +163,7 @@ def test_a_pattern_between_words_is_merged():
     own = independent.attentions(model, tokenizer, text, None)[1, 2]
     expected = independent.merge(own, [[0], [1], [2, 3, 4, 5], [6], [7]])
     assert np.abs(found.pattern("1.2").numpy() - expected).max() < 1e-5
+    assert "5 words, 12 heads verified" in repr(found)
 
 
 # --- models, devices, number formats ------------------------------------------------------------
@@ -175,29 +177,10 @@ def test_a_model_by_folder_and_in_memory_give_the_same_numbers(bert_folder: Path
         assert by_folder.document()["tokens"] == in_memory.document()["tokens"]
 
 
-def test_a_folder_may_be_a_string(bert_folder: Path):
-    assert analyze(SENTENCE, model=str(bert_folder), syntax=False).document()["model"]["n_layers"] == 3
-
-
 def test_a_model_with_a_task_head_gives_the_numbers_of_the_model_inside():
     whole = sharp_bert(model_class=BertForMaskedLM)
     found = analyze(SENTENCE, model=whole, tokenizer=bert_tokenizer(), syntax=False)
     assert_numbers(found, whole.bert, bert_tokenizer())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_in_memory_is_given_back_as_it_was(name: str):
-    make, make_tokenizer = MODELS[name]
-    model, tokenizer = make(), make_tokenizer()
-    model.set_attn_implementation("sdpa")
-    model.train()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    first = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False).document()["heads"]
-    assert model.config._attn_implementation == "sdpa"
-    assert all(module.training for module in model.modules())
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False).document()["heads"] == first
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("float64", 1e-4), ("bfloat16", 0.5), ("float16", 0.1)])
@@ -212,19 +195,6 @@ def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, prec
         assert ours.statistics["entropy"] == pytest.approx(theirs.statistics["entropy"], abs=precision)
 
 
-def test_float64_is_verified_more_closely(gpt2_folder: Path):
-    found = analyze(SENTENCE, model=gpt2_folder, dtype="float64", syntax=False).verification
-    assert found.pattern_error < 1e-12
-    assert found.tolerance.pattern <= 1e-12
-
-
-@needs_minilm
-def test_minilm_is_the_default_model():
-    found = analyze("Hello there").document()["model"]
-    assert (found["name"], found["architecture"], found["n_layers"], found["n_heads"]) == ("minilm", "bert", 6, 12)
-    assert (found["d_model"], found["d_head"], found["device"], found["dtype"]) == (384, 32, "cpu", "float32")
-
-
 # --- what comes back ----------------------------------------------------------------------------
 
 
@@ -233,54 +203,14 @@ def found() -> Analysis:
     return analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
 
 
-def test_progress_is_told_of_every_layer_in_order(gpt2_folder: Path):
-    calls: list[tuple[str, int, int]] = []
-    analyze(SENTENCE, model=gpt2_folder, syntax=False, progress=lambda *call: calls.append(call))
-    assert calls == [("verifying", done, 3) for done in range(4)]
-
-
-def test_repr_says_what_was_analysed_and_verified(found: Analysis):
-    assert repr(found) == "<Analysis of “The cat that I saw ran away” with BertModel: 9 tokens, 12 heads verified>"
-
-
-def test_repr_counts_words_where_words_were_asked_for(bert_folder: Path):
-    named = analyze("the unable cat", model=bert_folder, words=True, syntax=False)
-    assert f"with {bert_folder}: 5 words, 12 heads verified" in repr(named)
-
-
-def test_the_document_of_a_selection_holds_those_heads_in_the_models_order(found: Analysis):
+def test_heads_are_selected_in_the_models_order_and_found_by_either_name(found: Analysis):
     assert [head["id"] for head in found.document(select=["L2H3", "L0H1"])["heads"]] == ["L0H1", "L2H3"]
-    assert len(found.document()["heads"]) == 12
-
-
-def test_selections_name_heads_layers_and_ranges(found: Analysis):
-    assert [str(head.id) for head in found.select(["L1"])] == ["L1H0", "L1H1", "L1H2", "L1H3"]
     assert [str(head.id) for head in found.select(["L*H2"])] == ["L0H2", "L1H2", "L2H2"]
-    assert len(found.select(["L0-1"])) == 8
-    assert len(found.select()) == 12
-
-
-def test_a_head_is_found_by_either_name(found: Analysis):
+    assert (len(found.select(["L0-1"])), len(found.select()), len(found.document()["heads"])) == (8, 12, 12)
+    assert found.select("L1") == found.select(["L1"])
+    assert found.select(HeadId(1, 2)) == [found.head("L1H2")]
+    assert found.document(select="L1H2") == found.document(select=["L1H2"])
     assert found.head("L2H1") is found.head("2.1") is found.head(HeadId(2, 1))
-
-
-@pytest.mark.parametrize("head", ["L3H0", "L0H4", "9.9"])
-def test_a_head_that_the_model_lacks_is_an_error_with_the_range(found: Analysis, head: str):
-    for ask in (found.head, found.pattern):
-        with pytest.raises(UsageError, match=r"the model has no head L\dH\d; it has L0H0 to L2H3"):
-            ask(head)
-
-
-def test_a_head_that_cannot_be_read_is_an_error(found: Analysis):
-    with pytest.raises(UsageError, match=r"expected a head such as L2H8 or 2\.8, found 'second'"):
-        found.head("second")
-
-
-def test_a_selection_that_the_model_lacks_is_an_error_with_the_range(found: Analysis):
-    with pytest.raises(UsageError, match="names layer 3, but the model has layers 0 to 2"):
-        found.select(["L3"])
-    with pytest.raises(UsageError, match="names head 4, but the model has heads 0 to 3"):
-        found.document(select=["L0H4"])
 
 
 def test_truncation_is_recorded(bert_folder: Path):
@@ -310,64 +240,59 @@ def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, 
     assert bare.document()["heads"] == found.document()["heads"]
 
 
-def test_a_parser_by_name_that_is_missing_is_an_error(bert_folder: Path):
-    with pytest.raises(ParserError, match="no_such_pipeline"):
-        analyze(SENTENCE, model=bert_folder, parser="no_such_pipeline")
-
-
 # --- refused ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["device", "dtype", "revision"])
-def test_a_loaded_model_takes_no_options_of_loading(option: str):
-    with pytest.raises(UsageError, match="a loaded model runs as it is"):
-        analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), **{option: "cpu"})
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *(
+        ({"model": sharp_bert(), "tokenizer": bert_tokenizer(), option: "cpu"}, UsageError, "a loaded model runs as it")
+        for option in ("device", "dtype", "revision")
+    ),
+    ({"model": sharp_bert()}, CheckpointError, "a loaded model needs its tokenizer"),
+    ({"tokenizer": bert_tokenizer()}, UsageError, "tokenizer is for a loaded model"),
+    ({"parser": "no_such_pipeline"}, ParserError, "no_such_pipeline"),
+    ({"text": "the cat saw " * 20}, TextError, "but the model has 40 positions"),
+    ({"pair": "the dog"}, TextError, "a pair was given"),
+    ({"model": 5}, UsageError, "expected a model as a built-in name, .*, found int"),
+    ({"model": None}, UsageError, "expected a model as a built-in name, .*, found NoneType"),
+    ({"device": 3}, UsageError, "expected device as a string, found 3"),
+    ({"local_window": "2"}, UsageError, "expected local_window as a whole number, found '2'"),
+    ({"local_window": True}, UsageError, "expected local_window as a whole number, found True"),
+    ({"long_range_from": 1.5}, UsageError, r"expected long_range_from as a whole number, found 1\.5"),
+]
 
 
-def test_a_loaded_model_needs_its_tokenizer():
-    with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
-        analyze(SENTENCE, model=sharp_bert())
+@pytest.mark.parametrize(("given", "error", "message"), REFUSED)
+def test_what_cannot_be_analysed(gpt2_folder: Path, given: dict[str, Any], error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        analyze(**{"text": SENTENCE, "model": gpt2_folder, **given})
 
 
-def test_a_model_by_name_brings_its_own_tokenizer(bert_folder: Path):
-    with pytest.raises(UsageError, match="tokenizer is for a loaded model"):
-        analyze(SENTENCE, model=bert_folder, tokenizer=bert_tokenizer())
+ODD_CALLS: list[tuple[str, Any]] = [
+    ("expected a list of selections such as", lambda found: found.figure(select=5)),
+    ("expected a list of selections such as", lambda found: found.document(select=4)),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
+    ("names layer 3, but the model has layers 0 to 2", lambda found: found.select(["L3"])),
+    ("names head 4, but the model has heads 0 to 3", lambda found: found.document(select=["L0H4"])),
+    (r"expected a head such as L2H8 or 2\.8, found 'second'", lambda found: found.head("second")),
+    ("the model has no head L3H0; it has L0H0 to L2H3", lambda found: found.head("L3H0")),
+    ("the model has no head L0H4; it has L0H0 to L2H3", lambda found: found.pattern("L0H4")),
+    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
+    (r"expected maps as a list .* found 'sink': write \['sink'\]", lambda found: found.save("out", maps="sink")),
+    ("unknown statistic 'nonsense'", lambda found: found.figure("map", maps=["nonsense"])),
+    (r"there is no figure 'pair': .*--pair", lambda found: found.save("out", figures=["pair"])),
+]
 
 
-@pytest.mark.parametrize("text", [None, 3, b"the cat", ["the", "cat"]])
-def test_only_a_string_is_a_text(bert_folder: Path, text: Any):
-    with pytest.raises(TextError, match=rf"expected text \(and pair\) as a string, found {type(text).__name__}"):
-        analyze(text, model=bert_folder)
-
-
-@pytest.mark.parametrize("pair", [3, b"the cat"])
-def test_only_a_string_is_a_pair(bert_folder: Path, pair: Any):
-    with pytest.raises(TextError, match="as a string"):
-        analyze(SENTENCE, pair=pair, model=bert_folder)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"local_window": -1}, "local_window as a whole number from 0 on, found -1"),
-        ({"long_range_from": 0}, "long_range_from as a whole number from 1 on, found 0"),
-        ({"long_range_from": 10**6 + 1}, "long_range_from as a whole number up to 1000000, found 1000001"),
-        ({"local_window": 10**30}, "local_window as a whole number up to 1000000"),
-    ],
-)
-def test_distances_have_a_range(bert_folder: Path, options: dict[str, int], message: str):
+@pytest.mark.parametrize(("message", "call"), ODD_CALLS)
+def test_what_a_result_does_not_have_is_refused_and_nothing_is_written(
+    found: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, call: Any
+):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
-        analyze(SENTENCE, model=bert_folder, **options)
-
-
-def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):
-    with pytest.raises(TextError, match="but the model has 40 positions"):
-        analyze("the cat saw " * 20, model=gpt2_folder)
-
-
-def test_a_pair_for_gpt2_is_refused(gpt2_folder: Path):
-    with pytest.raises(TextError, match="a pair was given"):
-        analyze(SENTENCE, pair="the dog", model=gpt2_folder)
+        call(found)
+    assert not list(tmp_path.iterdir())
 
 
 # --- a stored profile, published heads ----------------------------------------------------------
@@ -422,60 +347,23 @@ def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_fol
     assert len(told) == 1
 
 
-@needs_minilm
-def test_minilm_comes_with_a_profile():
-    found = analyze(SENTENCE, "minilm", syntax=False)
-    assert found.profile is not None
-    assert found.profile.shipped
-    assert "en_ewt-ud-dev.conllu" in [corpus.name for corpus in found.profile.corpora]
-    head = found.head("L0H2").profile
-    assert head is not None
-    assert head.roles[0].role == "previous-token"
-    assert head.roles[0].score > 0.9
-    assert "(shipped with attnviz, measured on en_ewt-ud-dev.conllu" in found.report(width=200)
-
-
-def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[Any, ...]] = []
-    known = published_heads("gpt2", "gpt2", 12, 12)
-    monkeypatch.setattr("attnviz.commands.heads.measure.published_heads", lambda *call: asked.append(call) or known[:3])
-    found = analyze(SENTENCE, model=gpt2_folder, syntax=False)
-    assert asked == [(str(gpt2_folder), "gpt2", 3, 4, None)]
-    assert found.published == known[:3]
-    monkeypatch.undo()
-    assert analyze(SENTENCE, model=gpt2_folder, syntax=False).published == ()  # 3 layers of 4 heads
+def test_published_heads_are_those_of_the_models_name_and_shape(tmp_path: Path):
+    for place, sizes, count in (("whole", {"n_layer": 12, "n_head": 12, "n_embd": 24}, 26), ("small", {}, 0)):
+        folder = save_checkpoint(sharp_gpt2(**sizes), gpt2_tokenizer(), tmp_path / place / "gpt2")
+        found = analyze(SENTENCE, model=folder, syntax=False).published
+        assert len(found) == count
+        assert found == published_heads("gpt2", "gpt2", 12, 12)[:count]
 
 
 # --- figures ------------------------------------------------------------------------------------
 
 
-def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
-    style = Style("dark", "log", 5.0)
-    views = [
-        found.figure("heads", style, select="L0H0"),
-        found.figure("", style, select=["L0"]),
-        found.figure("lines", style, select=["L0H0"], token="the"),
-        found.figure("map", style, maps=["sink"]),
-    ]
-    for figure in views:
-        assert figure.get_size_inches()[0] == pytest.approx(5.0)
-        assert to_hex(figure.get_facecolor()) == "#141414"
-    assert len({id(figure) for figure in views}) == 4
-
-
 def test_special_tokens_can_be_left_out_of_pictures(found: Analysis):
     for view in ("heads", "overview", "mean", "lines"):
-        texts = " ".join("\n".join(texts_of(found.figure(view, select="L0H0", drop_special=True))).split())
-        assert "ropped, rows renormalised" in texts
-        assert "[SEP]" not in texts
-    assert "[SEP]" in texts_of(found.figure("heads"))
-
-
-def test_a_figure_of_a_pair_needs_a_pair(found: Analysis, tmp_path: Path):
-    for call in (lambda: found.figure("pair"), lambda: found.save(tmp_path / "out", figures=["pair"])):
-        with pytest.raises(UsageError, match=r"there is no figure 'pair': .*--pair"):
-            call()
-    assert not (tmp_path / "out").exists()
+        assert "[SEP]" not in texts_of(found.figure(view, select="L0H0", drop_special=True))
+    one, other = (found.figure("heads") for _ in range(2))
+    assert "[SEP]" in texts_of(one)
+    assert one is not other
 
 
 def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
@@ -491,67 +379,5 @@ def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
     assert document["figures"] == ["map-entropy.svg", "map-previous.svg"]
     assert told == [1, 2]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
-    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", style=Style("dark", "log"))
-    assert lines["figures"] == ["lines.png"]
-    assert "**lines.png**" in (tmp_path / "captions.md").read_text()
-
-
-ODD_CALLS: list[tuple[str, Any]] = [
-    ("expected a list of selections such as", lambda found: found.figure(select=5)),
-    ("expected a list of selections such as", lambda found: found.document(select=4)),
-    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
-    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
-    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
-    ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
-    ("expected style as attnviz", lambda found: found.figure("mean", "dark")),
-    ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),
-    ("expected a width of 20 columns or more, found", lambda found: found.report(width=19)),
-    ("expected top as a whole number from 0 on, found", lambda found: found.report(top=-1)),
-    ("expected a list of figures, found 5", lambda found: found.save("out", figures=5)),
-    (r"found 'png, svg': write \['png', 'svg'\]", lambda found: found.save("out", formats="png, svg")),
-    (
-        r"expected maps as a list of statistics, found 'sink': write \['sink'\]",
-        lambda found: found.save("out", maps="sink"),
-    ),
-    ("unknown statistic 'nonsense'", lambda found: found.figure("map", maps=["nonsense"])),
-    ("expected a folder as a text or a Path", lambda found: found.save(" ")),
-]
-
-
-@pytest.mark.parametrize(("message", "call"), ODD_CALLS)
-def test_arguments_of_odd_types_are_refused_with_what_was_found(
-    found: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, call: Any
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=message):
-        call(found)
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_selection_may_stand_without_a_list(found: Analysis, tmp_path: Path):
-    assert found.select("L1") == found.select(["L1"])
-    assert found.select(HeadId(1, 2)) == [found.head("L1H2")]
-    assert found.document(select="L1H2") == found.document(select=["L1H2"])
-    assert found.save(tmp_path, select="L1H2", figures=["heads"])["figures"] == ["heads/L01H02.png"]
-
-
-def test_heads_come_with_their_patterns_a_layer_at_a_time(found: Analysis):
-    for head, pattern in found.patterns(found.select(["L0H1", "L2"])):
-        torch.testing.assert_close(pattern, found.pattern(head.id))
-    assert [head for head, _ in found.patterns()] == list(found.heads)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model": 5}, "expected a model as a built-in name, .*, found int"),
-        ({"model": None}, "expected a model as a built-in name, .*, found NoneType"),
-        ({"device": 3}, "expected device as a string, found 3"),
-        ({"local_window": "2"}, "expected local_window as a whole number, found '2'"),
-        ({"local_window": True}, "expected local_window as a whole number, found True"),
-        ({"long_range_from": 1.5}, r"expected long_range_from as a whole number, found 1\.5"),
-    ],
-)
-def test_analyze_refuses_arguments_of_odd_types(arguments: dict[str, Any], message: str):
-    with pytest.raises(UsageError, match=message):
-        analyze(SENTENCE, **arguments)
+    lines = found.save(tmp_path, figures=["lines"], formats=["svg"], select="L0H0", token="the", style=Style("dark"))
+    assert lines["figures"] == ["lines.svg"]

@@ -197,19 +197,41 @@ def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) ->
         attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, **FEW)
 
 
-def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
-    (tmp_path / "t.tsv").write_text("the cat\tgood\n")
-    folder = str(save_checkpoint(*sharp_classifier("bert"), tmp_path / "model"))
-    for arguments, message in (
-        (["the cat", "--label", "best"], "the model has no class 'best'; it has: bad (0), good (1), so-so (2)."),
-        ([str(tmp_path / "t.tsv"), "--label", "bad"], "has labels of its own"),
-        ([str(tmp_path / "t.tsv"), "one two"], "expected a label for every text or for none, found none for 'one two'"),
-    ):
-        result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert message in " ".join(result.stderr.split())
-    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
-        attnviz.ablate("the cat", bert_folder, label="good")
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("ablate", ["the cat", "--label", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
+        ("ablate", ["t.tsv", "--label", "bad"], "has labels of its own"),
+        ("ablate", ["t.tsv", "one two"], "expected a label for every text or for none, found none for 'one two'"),
+        ("outputs", ["the cat", "--label", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
+        ("outputs", ["the cat", "--label", "good", "--against", "1"], "found 'good' for both --label and --against."),
+        ("outputs", ["the cat", "--token", "cat"], "this checkpoint has a head for sequence classification"),
+    ],
+)
+def test_questions_that_a_classifier_cannot_answer(
+    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.tsv").write_text("the cat\tgood\n")
+    save_checkpoint(*sharp_classifier("bert"), Path("model"))
+    result = run(command, *arguments, "--model", "model", "-o", "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("bert", r"this one has none; expected .* saved as BertForSequenceClassification"),
+        ("bart", "classes of an encoder-decoder are not measured"),
+    ],
+)
+def test_a_model_without_classes_has_no_decision(model: str, message: str, bert_folder: Path, tmp_path: Path) -> None:
+    folder = bert_folder if model == "bert" else saved(model, tmp_path)
+    assert attnviz.head_outputs("the cat", folder).document()["decision"] is None
+    for call in (attnviz.head_outputs, attnviz.ablate):
+        with pytest.raises(UsageError, match=message):
+            call("the cat", folder, label="good")
 
 
 def test_the_documents_of_an_ablation() -> None:
@@ -305,27 +327,6 @@ def test_classes_are_chosen_by_name_or_number() -> None:
     assert (of(against=best.name).label, of(label=last.number).against) == (second, best)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--label", "best"], "the model has no class 'best'; it has: bad (0), good (1), so-so (2)."),
-        (["--label", "good", "--against", "1"], "expected two classes, found 'good' for both --label and --against."),
-        (["--token", "cat"], "this checkpoint has a head for sequence classification"),
-    ],
-)
-def test_questions_that_a_classifier_cannot_answer(options: list[str], message: str, tmp_path: Path) -> None:
-    folder = str(save_checkpoint(*sharp_classifier("bert"), tmp_path / "model"))
-    result = run("outputs", "the cat", "--model", folder, *options, "-o", str(tmp_path / "out"))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in " ".join(result.stderr.split())
-
-
-def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
-    assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
-    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
-        attnviz.head_outputs("the cat", bert_folder, against="good")
-
-
 def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = sharp_classifier("bert")
     linearised, parts_at = decisions._linearised, decisions.parts_at
@@ -345,9 +346,7 @@ def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
     line = ["outputs", TEXTS[0], "--model", folder, "--label", "good", "-o", str(tmp_path / "out")]
     result = run(*line, "--no-figures", "--top", "2")
     assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
-    assert "up to the classifier's tanh, which is not linear: from there along its gradient" in text
-    assert "Promoted tokens" not in text
+    assert "Promoted tokens" not in result.stdout
     content = json.loads((tmp_path / "out" / "outputs.json").read_text())
     decision = content["decision"]
     assert (decision["label"], decision["linear"]) == ("good", False)
@@ -367,9 +366,3 @@ def test_names_of_classes_may_be_hostile_or_the_same() -> None:
         attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
     by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
     assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
-
-
-def test_an_encoder_decoder_has_no_classes(tmp_path: Path) -> None:
-    folder = saved("bart", tmp_path / "bart")
-    with pytest.raises(UsageError, match="classes of an encoder-decoder are not measured"):
-        attnviz.head_outputs("the cat", folder, label=0)

@@ -3,10 +3,8 @@
 import copy
 import json
 import math
-import os
 import signal
 from contextlib import nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +23,13 @@ from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.texts import runs
 from attnviz.texts.batches import SampledAttention, collate, encode
 from attnviz.texts.long_runs import Process
 from attnviz.texts.reading import Text
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.drawn import texts_of
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
+from tests.support.long_runs import close, gathered_here, interrupting
 from tests.support.models import (
     LOOKS_AT,
     bert_tokenizer,
@@ -147,16 +145,6 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert not turned.head("L0H1").role_changed
     assert "previous-token → next-token" in turned.report(120)
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
-    assert (
-        "a marked corner is a head whose clearest role differs (1)"
-        in next(iter(attnviz.present.report.views_of("compare.corpus")[0].drawing.plans(turned, _choices()))).caption
-    )
-
-
-def _choices() -> Any:
-    from attnviz.present.view import ViewOptions
-
-    return ViewOptions()
 
 
 def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
@@ -169,8 +157,8 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
     assert found.head("E1H0").noise is not None
     entry = found.document()["heads"][0]
     assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
-    assert "this command measures its encoder alone" in found.report(200)
-    assert found.figure("map") is not None
+    assert "measures its encoder alone" in found.report(200)
+    assert found.figure("map").axes
 
 
 # --- dropout
@@ -210,8 +198,7 @@ def test_without_dropout_there_is_no_noise_to_compare_with(corpus: Path):
     found = attnviz.compare_corpus(*models, corpus, syntax=False)
     assert {head.noise for head in found.heads} == {None}
     assert {head.id for head in found.changed} == {HeadId(1, 2), *(HeadId(2, head) for head in range(4))}
-    assert "A has no module that drops hidden states" in found.report(200)
-    assert "changed at all (no dropout to compare with)" in found.report(200)
+    assert "no dropout to compare with" in found.report(200)
     assert found.document()["yardsticks"]["dropout"] is None
     assert "with dropout" not in " ".join(texts_of(found.figure("distances")))
 
@@ -234,7 +221,7 @@ def test_few_texts_give_no_verdict(bert: Checkpoint, tuned: Checkpoint, corpus: 
     few = attnviz.compare_corpus(bert, tuned, corpus, limit=29, syntax=False, progress=lambda *each: told.append(each))
     assert (few.texts, few.judged, few.changed) == (29, False, [])
     assert {(head.interval, head.p, head.q) for head in few.heads} == {(None, None, None)}
-    assert "Too few texts to say which heads changed: 29 texts, expected 30" in few.report(100)
+    assert "29 texts, expected 30" in few.report(100)
     assert few.document()["changed"] is None
     assert told == [("texts.txt", 29, 29)]
 
@@ -263,22 +250,30 @@ def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned:
         attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
 
 
-def test_models_and_files_that_cannot_be_compared_are_refused(bert: Checkpoint, corpus: Path, tmp_path: Path):
-    gpt2 = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    with pytest.raises(attnviz.UsageError, match="the models cannot be compared head by head"):
-        attnviz.compare_corpus(bert, gpt2, corpus, syntax=False)
+@pytest.fixture(scope="module")
+def cased_tokenizer() -> Any:
+    """Reads a capital letter as another token than the tokenizer of the others does."""
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.normalizer = None
+    return tokenizer
+
+
+def test_models_and_files_that_cannot_be_compared_are_refused(
+    bert: Checkpoint, corpus: Path, tmp_path: Path, cased_tokenizer: Any
+):
+    cased, gpt2 = from_loaded(sharp_bert(), cased_tokenizer), from_loaded(sharp_gpt2(), gpt2_tokenizer())
     capital = tmp_path / "capital.txt"
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
-    with pytest.raises(attnviz.TextError, match=r"capital.txt:2: the models read the text differently, from token 1"):
-        attnviz.compare_corpus(bert, from_loaded(sharp_bert(), tokenizer), capital, syntax=False)
-    with pytest.raises(
-        attnviz.CorpusError, match=r"a file that ends in .conllu \(a treebank\) or .txt \(.*\), found .*gap"
-    ):
-        attnviz.compare_corpus(bert, bert, examples(tmp_path / "gap.tsv", 3))
-    with pytest.raises(attnviz.UsageError, match="expected limit as a whole number from 1 on, found 0"):
-        attnviz.compare_corpus(bert, bert, corpus, limit=0)
+    refused: list[tuple[Checkpoint, Any, type[Exception], str]] = [
+        (gpt2, corpus, attnviz.UsageError, "the models cannot be compared head by head"),
+        (cased, capital, attnviz.TextError, r"capital.txt:2: the models read the text differently, from token 1"),
+        (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, r"expected a file that ends in .*, found .*gap"),
+        *((bert, each, attnviz.UsageError, "expected corpus as a path, found") for each in (None, 3, b"x", [])),
+        (bert, np.ones(3), attnviz.UsageError, "expected corpus as a path, found"),
+    ]
+    for other, read, error, message in refused:
+        with pytest.raises(error, match=message):
+            attnviz.compare_corpus(bert, other, read, syntax=False)
 
 
 # --- interrupted, and by several processes
@@ -289,16 +284,6 @@ def numbers(found: attnviz.CorpusComparison) -> dict[str, Any]:
     document = found.document()
     heads = {head["id"]: {**head, "rank": None} for head in document["heads"]}
     return {"corpora": document["corpora"], "yardsticks": document["yardsticks"], "heads": heads}
-
-
-def close(found: Any, expected: Any) -> None:
-    """The same but for rounding."""
-    if isinstance(expected, dict | list):
-        assert len(found) == len(expected)
-        for key in expected if isinstance(expected, dict) else range(len(expected)):
-            close(found[key], expected[key])
-    else:
-        assert found == (pytest.approx(expected, rel=1e-4, abs=1e-5) if isinstance(expected, float) else expected)
 
 
 @pytest.fixture(scope="module")
@@ -317,34 +302,21 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
     return found
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Send SIGINT in the middle of the batch with this number."""
-    one, numbers_of_batches = measure._Run.count, count(1)
-
-    def stopping(run: Any, *arguments: Any) -> None:
-        if next(numbers_of_batches) == after:
-            os.kill(os.getpid(), signal.SIGINT)
-        one(run, *arguments)
-
-    monkeypatch.setattr(measure._Run, "count", stopping)
-
-
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, signals_heard: None
 ):
     kept, told, verified = tmp_path / "u", list[str](), list[int]()
+    options: dict[str, Any] = {"batch_size": 8, "unfinished": kept, "warn": told.append}
     for after in (1, 3):
-        with monkeypatch.context() as patched:
-            interrupt(patched, after)
-            with pytest.raises(KeyboardInterrupt):
-                attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+        with pytest.raises(KeyboardInterrupt):
+            attnviz.compare_corpus(bert, tuned, trees, **options, progress=interrupting(after, signal.SIGINT))
     read = SampledAttention.run
     monkeypatch.setattr(
         SampledAttention, "run", lambda run, batch, visit: (verified.append(len(batch.items)), read(run, batch, visit))
     )
-    found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+    found = attnviz.compare_corpus(bert, tuned, trees, **options)
     assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
-    close(numbers(found), numbers(whole))
+    close(numbers(found), numbers(whole), 1e-4)
     assert (found.texts_verified, found.dropout) == (24, 0.1)  # the first batch of each of three runs
     assert [line for line in told if "continuing" in line] == [
         f"continuing after {n} texts that an earlier run measured; to start again, delete {kept}" for n in (8, 32)
@@ -354,35 +326,29 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
 
 
 def test_an_interrupted_run_does_not_go_on_with_another_corpus(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, monkeypatch: Any, signals_heard: None
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, signals_heard: None
 ):
     kept, mine = tmp_path / "u", tmp_path / "mine.conllu"
-    mine.write_text(trees.read_text())
-    with monkeypatch.context() as patched:
-        interrupt(patched, 2)
-        with pytest.raises(KeyboardInterrupt):
-            attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    whole = trees.read_text()
+    mine.write_text(whole)
+    stop = interrupting(2, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept, progress=stop)
     before = kept.read_bytes()
-    mine.write_text(trees.read_text().replace("\tthe\t", "\tthese\t"))
-    with pytest.raises(attnviz.OutputError, match=r"mine.conllu, which has changed since: the \d+ texts .* begin anew"):
-        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
-    assert kept.read_bytes() == before
-    mine.write_text("\n\n".join(trees.read_text().split("\n\n")[:3]) + "\n\n")
-    with pytest.raises(attnviz.OutputError, match=r"of the \d+ texts that it had read are gone"):
-        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
-    assert kept.read_bytes() == before
+    for changed, message in (
+        (whole.replace("\tthe\t", "\tthese\t"), r"mine.conllu, which has changed since: the \d+ texts .* begin anew"),
+        ("\n\n".join(whole.split("\n\n")[:3]) + "\n\n", r"of the \d+ texts that it had read are gone"),
+    ):
+        mine.write_text(changed)
+        with pytest.raises(attnviz.OutputError, match=message):
+            attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+        assert kept.read_bytes() == before
 
 
 def test_processes_change_nothing(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
 ):
-    states: list[Any] = []
-
-    def gathered(process: Process, state: Any) -> list[Any]:
-        states.insert(0, state)
-        return states if process.first else []
-
-    monkeypatch.setattr(runs, "gathered", gathered)
+    states = gathered_here(monkeypatch)
     monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
     for rank in (2, 1, 0):
         monkeypatch.setattr(measure, "this_process", lambda rank=rank: Process(rank, 3))
@@ -390,7 +356,7 @@ def test_processes_change_nothing(
         assert (found is None) == (rank > 0)
     assert found is not None
     assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
-    close(numbers(found), numbers(whole))
+    close(numbers(found), numbers(whole), 1e-4)
 
 
 # --- the command
@@ -427,7 +393,6 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
     first = content["heads"][0]
     assert (first["id"], first["distance"]) == ("L1H2", pytest.approx(result.heads[0].distance))
     assert first["interval"] == pytest.approx(result.heads[0].interval)
-    assert "A: tiny-bert\nB: fine-tuned\n" in done.stdout
     assert "9 more heads left out" in done.stdout
     assert len(Path("out/compare-corpus.csv").read_text(encoding="utf-8").splitlines()) == 13
     assert run("--no-figures", "-q").exit_code == 0
@@ -456,12 +421,13 @@ def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, mess
 def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     run: Any, monkeypatch: pytest.MonkeyPatch, signals_heard: None
 ):
+    count, stop = measure._Run.count, interrupting(2, signal.SIGINT)
     with monkeypatch.context() as patched:
-        interrupt(patched, 2)
+        patched.setattr(measure._Run, "count", lambda *of: (stop(), count(*of)))
         done = run("-o", "out", "--batch-size", "8", "--figures", "none")
     assert done.exit_code == 130
     kept = "What was measured is kept in out/compare-corpus.unfinished: the same command goes on from there."
-    assert done.stderr == f"attnviz: interrupted. {kept}\n"
+    assert kept in done.stderr
     done = run("-o", "out", "--batch-size", "8", "--figures", "none", "--select", "L9")
     assert done.exit_code == 2
     assert "continuing after 16 texts" in done.stderr
@@ -472,11 +438,9 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
 
 
 def test_a_text_that_only_another_process_reads_is_named_by_that_one(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cased_tokenizer: Any
 ):
-    tokenizer = bert_tokenizer()
-    tokenizer.backend_tokenizer.normalizer = None
-    folder = save_checkpoint(sharp_bert(), tokenizer, tmp_path / "cased")
+    folder = save_checkpoint(sharp_bert(), cased_tokenizer, tmp_path / "cased")
     capital = tmp_path / "capital.txt"
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
     monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
@@ -494,23 +458,17 @@ def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_f
     assert "expected a corpus at gone.txt, found nothing" in done.stderr
     for option in ("--limit", "--batch-size", "--seed"):
         done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
-        assert done.exit_code == 2
-        assert (
-            done.stderr == f"attnviz: {option} is about a corpus; expected it with --corpus FILE, found it without.\n"
-        )
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert f"{option} is about a corpus; expected it with --corpus FILE" in done.stderr
 
 
 # --- pictures
 
 
-def test_the_map_outlines_what_changed_and_the_ranking_shows_both_yardsticks(result: attnviz.CorpusComparison):
-    texts = texts_of(result.figure("map"))
-    assert "Outlined: heads that changed." in texts
-    assert any(text.startswith("dropout, median head") for text in texts)
+def test_the_ranking_shows_heads_and_their_noise(result: attnviz.CorpusComparison):
     figure = result.figure("distances")
-    texts = texts_of(figure)
-    assert {"L1H2", "A twice, with dropout", "head that changed", "heads by rank"} <= set(texts)
-    assert any(text.startswith("largest possible 0.83") for text in texts)
+    assert "L1H2" in texts_of(figure)
+    assert any("0.83" in text for text in texts_of(figure))  # the largest possible
     (ax,) = figure.axes
     noise, dots = ax.collections[-2:]
     np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
@@ -540,9 +498,3 @@ def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusCo
     for box in boxes:
         edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
         assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)
-
-
-@pytest.mark.parametrize("corpus", [None, 3, b"x", [], np.ones(3)])
-def test_a_corpus_that_is_no_path_is_refused(bert: Checkpoint, tuned: Checkpoint, corpus: Any):
-    with pytest.raises(attnviz.UsageError, match="expected corpus as a path, found"):
-        attnviz.compare_corpus(bert, tuned, corpus)

@@ -151,19 +151,18 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
     assert not Path("out").exists()
 
 
-def test_other_files_and_no_file_are_refused(run: Any):
+def test_other_files_and_other_texts_are_refused(run: Any):
     Path("trees.conllu").write_text("", encoding="utf-8")
     assert "ends in .txt (one sentence a line), found trees.conllu" in run("", file="trees.conllu").stderr
-    gone = run("", file="gone.txt").stderr
-    assert (
-        "expected a corpus at gone.txt, found nothing; give a file that ends in .txt (one sentence a line).\n" in gone
-    )
-    with pytest.raises(attnviz.UsageError, match=r"expected a list of texts, or the path of a .txt file, found \[\]"):
-        attnviz.analyze_each([], sharp_bert(), tokenizer=bert_tokenizer())
-    with pytest.raises(attnviz.TextError, match="text 2 of the list: the text has 62 tokens"):
-        attnviz.analyze_each([LINES[0], TOO_LONG], sharp_bert(), tokenizer=bert_tokenizer())
-    with pytest.raises(attnviz.TextError, match=r"expected text .* as a string, found int"):
-        attnviz.analyze_each([1], sharp_bert(), tokenizer=bert_tokenizer())  # type: ignore[list-item]
+    assert "expected a corpus at gone.txt, found nothing" in run("", file="gone.txt").stderr
+    refused: list[tuple[list[Any], type[Exception], str]] = [
+        ([], attnviz.UsageError, r"expected a list of texts, or the path of a .txt file, found \[\]"),
+        ([LINES[0], TOO_LONG], attnviz.TextError, "text 2 of the list: the text has 62 tokens"),
+        ([1], attnviz.TextError, r"expected text .* as a string, found int"),
+    ]
+    for texts, error, message in refused:
+        with pytest.raises(error, match=message):
+            attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())
 
 
 def test_the_figure_of_all_texts_of_an_encoder_decoder_is_refused_before_anything_is_written(
@@ -172,9 +171,7 @@ def test_the_figure_of_all_texts_of_an_encoder_decoder_is_refused_before_anythin
     folder = save_checkpoint(sharp("t5"), unigram_tokenizer(), tmp_path_factory.mktemp("t5") / "t5")
     done = run("\n".join(LINES), "--figures", "texts", "-m", str(folder))
     assert done.exit_code == 2
-    assert done.stderr == (
-        "attnviz: there is no figure 'texts': it is drawn for models of one kind of attention only.\n"
-    )
+    assert "there is no figure 'texts'" in done.stderr
     assert not Path("out").exists()
 
 
@@ -197,13 +194,10 @@ def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: p
     monkeypatch.setattr(texts_measure.Reader, "read", interrupted)
     done = run("\n".join(LINES), "--no-figures")
     assert done.exit_code == 130
-    assert done.stderr == (
-        "attnviz: interrupted. 2 texts were written to out, each whole in its own folder; the summary was not.\n"
-    )
+    assert "2 texts were written to out" in done.stderr
     assert len(list(Path("out").glob("*/heads.json"))) == 2
     assert not Path("out/heads-texts.json").exists()
     assert not Path("out/heads.jsonl").exists()
-    monkeypatch.undo()
 
 
 def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):

@@ -25,8 +25,8 @@ from attnviz.profiles.json_entry import Entry
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import open_corpus
 from attnviz.texts.runs import RunSettings
-from tests.commands.test_profile import interrupt
 from tests.support import corpora
+from tests.support.long_runs import gathered_here, interrupting
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -41,13 +41,13 @@ def model(request):
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
-    return [corpora.treebank(folder / "trees.conllu", 40), corpora.examples(folder / "gap.tsv", 20)]
+    return [corpora.treebank(folder / "trees.conllu", 24), corpora.examples(folder / "gap.tsv", 15)]
 
 
-def settings(model, paths, rank=0, count=1, batch_size=16, unfinished=None):
+def settings(model, paths, process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
     return RunSettings(
-        model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, Process(rank, count),
-        Unfinished(unfinished, {}), lambda *_: None, lambda _: None,
+        model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, process or Process(),
+        Unfinished(unfinished, {}), progress, lambda _: None,
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def weight(analysis, id, query, key):
 @pytest.mark.draws
 def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     analyses = {}
-    for of_role in whole[::10]:
+    for of_role in whole[::20]:
         for example in (each for group in GROUPS for each in getattr(of_role, group)):
             if example.text not in analyses:
                 analyses[example.text] = attnviz.analyze(example.text, model, syntax=False, profile=False)
@@ -100,7 +100,7 @@ def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
             if example.gold is not None:
                 found = weight(analysis, of_role.id, *example.gold)
                 assert found == pytest.approx(example.gold_weight, abs=1e-4)
-    assert len(analyses) > 20
+    assert len(analyses) > 10
 
 
 def test_hits_are_hits_failures_failures_and_groups_in_order(whole):
@@ -142,29 +142,21 @@ def same(found, expected):
 
 @pytest.mark.draws
 def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
-    same(every(settings(model, paths, batch_size=1)), whole)
+    same(every(settings(model, paths, batch_size=3)), whole)
 
 
 @pytest.mark.draws
 def test_processes_change_nothing(model, paths, whole, monkeypatch):
-    states = []
-
-    def gathered(process, state):
-        states.insert(0, state)
-        return states if process.first else []
-
-    monkeypatch.setattr("attnviz.texts.runs.gathered", gathered)
-    *others, found = (every(settings(model, paths, rank, 3, batch_size=4)) for rank in (2, 1, 0))
+    gathered_here(monkeypatch)
+    *others, found = (every(settings(model, paths, Process(rank, 3), batch_size=4)) for rank in (2, 1, 0))
     assert others == [None, None]
     same(found, whole)
 
 
-def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, signals_heard):
+def test_going_on_changes_nothing(model, paths, whole, tmp_path, signals_heard):
     kept = tmp_path / "profile.unfinished"
-    with monkeypatch.context() as patch:
-        interrupt(patch, 4, signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            every(settings(model, paths, batch_size=4, unfinished=kept))
+    with pytest.raises(KeyboardInterrupt):
+        every(settings(model, paths, batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT)))
     assert kept.exists()
     same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
 

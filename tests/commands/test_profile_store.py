@@ -221,19 +221,13 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)).role is None
 
 
-def test_it_says_what_it_was_measured_on(shipped, user_folder):
-    assert profile_of({}).measured_on == "a.conllu, 1,234 texts; b.tsv, 7 texts"
-    assert profile_of({}).sentences == 1241
+def test_it_says_what_it_was_measured_on_and_names_no_folder(user_folder):
+    mine = profile_of({}, shipped=False)
+    assert (mine.measured_on, mine.sentences) == ("a.conllu, 1,234 texts; b.tsv, 7 texts", 1241)
+    assert (mine.origin["source"], mine.origin["file"]) == ("yours", f"bert-2x2x16-{WEIGHTS}.json")
+    assert mine.origin["corpora"] == [{"name": "a.conllu", "sentences": 1234}, {"name": "b.tsv", "sentences": 7}]
     put(user_folder, changed(corpora=[]))
-    found, _ = find()
-    assert (found.measured_on, found.sentences) == ("random tokens, repeated", 0)
-
-
-def test_its_origin_names_no_folder():
-    origin = profile_of({}, shipped=False).origin
-    assert (origin["source"], origin["file"]) == ("yours", f"bert-2x2x16-{WEIGHTS}.json")
-    assert origin["corpora"] == [{"name": "a.conllu", "sentences": 1234}, {"name": "b.tsv", "sentences": 7}]
-    assert profile_of({}).origin["source"] == "shipped"
+    assert find()[0].measured_on == "random tokens, repeated"
 
 
 # --- damaged
@@ -314,13 +308,14 @@ def test_a_damaged_profile_that_a_new_one_takes_the_place_of_is_told(user_folder
     assert merged.kept == ()
 
 
-def test_a_pipe_in_place_of_a_profile_is_left_out(shipped, user_folder):
+@pytest.mark.parametrize(("make", "found"), [(os.mkfifo, "something that is no file"), (os.mkdir, "Is a directory")])
+def test_what_is_no_file_in_place_of_a_profile_is_left_out(shipped, user_folder, make, found):
     put(shipped)
-    user_folder.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(user_folder / f"{SHAPE}-{WEIGHTS}.json")
-    found, warnings = find()
-    assert found.shipped
-    assert "found: something that is no file" in warnings[0]
+    user_folder.mkdir(parents=True)
+    make(user_folder / f"{SHAPE}-{WEIGHTS}.json")
+    profile, warnings = find()
+    assert profile.shipped
+    assert f"found: {found}" in warnings[0]
 
 
 def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):
@@ -328,14 +323,6 @@ def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):
     found, warnings = find()
     assert found is None
     assert [message.rpartition(": ")[2] for message in warnings] == ["reinstall attnviz."]
-
-
-def test_a_profile_that_cannot_be_read_is_left_out_with_the_reason(user_folder):
-    (user_folder / f"{SHAPE}-{WEIGHTS}.json").mkdir(parents=True)
-    found, warnings = find()
-    assert found is None
-    assert warnings[0].startswith("expected a profile.json at ")
-    assert ", found: Is a directory; this stored profile was left out: " in warnings[0]
 
 
 # --- not stored

@@ -16,71 +16,90 @@ from attnviz.commands.explain.stages import Probe, StageCheck, VerifiedStages, p
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, LayerNorm
+from attnviz.reference.attention import LayerNorm, RMSNorm
+from attnviz.reference.positions import Rotary
 from tests.conftest import SENTENCE
-from tests.support.explained import BOTH, DTYPES, bert, gpt2, sharper, steps_of
+from tests.support.explained import bert, gpt2, sharper, steps_of
+from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
-Build = Callable[..., Checkpoint]
+TOKENIZER = sentencepiece_tokenizer()
+NEAR = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+SILENT = {"split", "rotated", "scores", "capped", "mask", "weighted"}
 
 
-@BOTH
-@DTYPES
-def test_the_last_step_is_the_next_hidden_state_of_the_model(build: Build, dtype: torch.dtype) -> None:
-    checkpoint = build()
+def of(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Checkpoint:
+    """A small model of BERT, GPT-2, or a family of Llamas, whose norms and activations matter."""
+    if family in FAMILIES:
+        return from_loaded(sharp_llama(family, dtype=dtype, **changes), TOKENIZER)
+    checkpoint = {"bert": bert, "gpt2": gpt2}[family](**changes)
     checkpoint.model.to(dtype)
-    tokens = checkpoint.tokenize(SENTENCE)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, torch.float32) for family in FAMILIES),
+        *((family, dtype) for family in ("bert", "gpt2", "gemma2") for dtype in NEAR),
+        ("qwen3", torch.float16),
+    ],
+)
+def test_the_last_step_is_the_next_hidden_state_of_the_model(family: str, dtype: torch.dtype) -> None:
+    checkpoint = of(family, dtype)
+    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
-        hidden = checkpoint.model(**tokens.model_inputs(checkpoint.device), output_hidden_states=True)
-    near = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}[dtype]
-    for verified in steps_of(checkpoint):
-        last = list(verified.values())[-1]  # GPT-2's last hidden state is the one after its final norm
-        expected = hidden.hidden_states[verified.layer + 1][0]
-        assert last.name == ("final_norm" if verified.layer == 2 and build is gpt2 else "output")
+        hidden = checkpoint.model(**inputs, output_hidden_states=True).hidden_states
+    near = 1e-12 if dtype == torch.float64 and family in ("bert", "gpt2") else NEAR[dtype]  # frequencies are float32
+    for verified in steps_of(checkpoint, range(checkpoint.n_layers)):
+        last, expected = list(verified.values())[-1], hidden[verified.layer + 1][0]
+        after_norm = verified.layer == checkpoint.n_layers - 1 and family != "bert"
+        assert last.name == ("final_norm" if after_norm else "output")
         assert (last.tensor - expected).abs().max() <= near * expected.abs().max()
         assert last.tensor.dtype == dtype
+        silent = SILENT | ({"input"} if verified.layer else set())
+        assert set(verified) - set(verified.checks) == silent & set(verified)
 
 
-@BOTH
-def test_what_is_compared_and_where(build: Build) -> None:
-    checkpoint = build()
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_what_is_compared_and_where(family: str) -> None:
+    checkpoint = of(family)
     first, second, last = steps_of(checkpoint)
-    silent = {"split", "scores", "mask", "weighted"}
-    assert set(first) - set(first.checks) == silent
-    assert set(second) - set(second.checks) == {*silent, "input"}
-    assert [len(each.checks) for each in (first, second, last)] == [14, 13, 13 + (build is gpt2)]
-    assert ("final_norm" in last) == (build is gpt2)
+    assert [len(each.checks) for each in (first, second, last)] == [14, 13, 13 + (family == "gpt2")]
     assert 0 < last.checks[last.worst].error < 1e-5
     modules = dict(checkpoint.model.named_modules())
     for check in (*first.checks.values(), *last.checks.values()):
         side, path = check.place.split(" of ")
         assert side in ("input", "output", "pattern")
         assert path == "the model" or path in modules
-    assert first.checks["output"].place == ("input of encoder.layer.1" if build is bert else "input of h.1")
+    assert first.checks["output"].place == ("input of encoder.layer.1" if family == "bert" else "input of h.1")
     n = first["mask"].shape[0]
     assert first["split"].shape == (3, 4, n, 8)
     assert first["scores"].shape == first["pattern"].shape == (4, n, n)
     assert first["pattern"].wide.sum(-1).allclose(torch.ones(4, n))
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in checkpoint.model.modules())
 
 
 @pytest.mark.parametrize(
-    ("build", "changes"),
+    ("family", "changes"),
     [
-        (gpt2, {"scale_attn_weights": False}),
-        (gpt2, {"scale_attn_by_inverse_layer_idx": True}),
-        (gpt2, {"reorder_and_upcast_attn": True}),
-        (gpt2, {"n_inner": 20}),
-        (gpt2, {"activation_function": "relu"}),
-        (gpt2, {"layer_norm_epsilon": 1e-2}),
-        (bert, {"hidden_act": "gelu_new"}),
-        (bert, {"hidden_act": "silu"}),
-        (bert, {"layer_norm_eps": 1e-2}),
-        (bert, {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
+        ("gpt2", {"scale_attn_weights": False}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("gpt2", {"reorder_and_upcast_attn": True}),
+        ("gpt2", {"n_inner": 20}),
+        ("gpt2", {"activation_function": "relu"}),
+        ("gpt2", {"layer_norm_epsilon": 1e-2}),
+        ("bert", {"hidden_act": "gelu_new"}),
+        ("bert", {"hidden_act": "silu"}),
+        ("bert", {"layer_norm_eps": 1e-2}),
+        ("bert", {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("llama", {"rms_norm_eps": 1e-2}),
+        ("llama", {"tie_word_embeddings": True}),
     ],
 )
-def test_settings_are_reproduced(build: Build, changes: dict[str, Any]) -> None:
-    assert len(steps_of(build(**changes))[0]["expanded"].tensor) == 9
+def test_settings_are_reproduced(family: str, changes: dict[str, Any]) -> None:
+    assert len(steps_of(of(family, **changes), [0, 1])) == 2
 
 
 def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
@@ -93,6 +112,49 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
     assert found[0].checks["input"].passed  # a tokenizer without token types means the first type
 
 
+@pytest.mark.parametrize(
+    ("family", "has"),
+    [
+        ("llama", {"rotated", "gate", "gated"}),
+        ("qwen3", {"head_norm", "rotated"}),
+        ("gemma2", {"rotated", "capped", "attention_output_norm", "feed_forward_output_norm"}),
+        ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
+        ("phi3", {"rotated", "gate", "gated"}),
+    ],
+)
+def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) -> None:
+    special = {"head_norm", "capped", "attention_output_norm", "feed_forward_output_norm"}
+    found = set(steps_of(of(family), [0])[0])
+    assert has <= found
+    assert found & special == has & special
+
+
+def test_a_layer_without_rotary_positions_has_no_such_step() -> None:
+    turned, still = steps_of(of("smollm3"), [0, 1])
+    assert "rotated" in turned
+    assert "rotated" not in still
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_a_window_is_in_the_mask(family: str) -> None:
+    masks = [verified["mask"].tensor for verified in steps_of(of(family), [0, 1])]
+    narrow = [mask for mask in masks if int(mask.sum(-1).max()) == WINDOW]
+    assert len(narrow) == (2 if family in ("mistral", "phi3") else 1)
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "phi3"])
+def test_groups_of_heads(family: str, n_kv_heads: int) -> None:
+    """As many tokens as heads, so that no axis can be told by its length."""
+    checkpoint = of(family, num_key_value_heads=n_kv_heads)
+    assert len(checkpoint.tokenize("the cat ran")) == checkpoint.n_heads
+    (steps,) = steps_of(checkpoint, [0], "the cat ran")
+    assert steps["key"].shape[1] == n_kv_heads * checkpoint.d_head
+    _, key, value = steps["split"].tensor
+    group = 4 // n_kv_heads
+    assert all(torch.equal(part[0], part[group - 1]) for part in (key, value))
+
+
 # --- wrong formulas must fail ------------------------------------------------------------------------------------
 
 Change = Callable[[LayerParameters], LayerParameters]
@@ -102,20 +164,44 @@ def no_bias(part: Any) -> Any:
     return replace(part, bias=torch.zeros_like(part.bias))
 
 
-def in_heads(change: Callable[[HeadParameters], dict[str, Any]]) -> Change:
-    return lambda parameters: replace(parameters, heads=replace(parameters.heads, **change(parameters.heads)))
+def in_heads(**changes: Callable[[Any], Any]) -> Change:
+    return lambda p: replace(
+        p, heads=replace(p.heads, **{name: change(getattr(p.heads, name)) for name, change in changes.items()})
+    )
+
+
+def without_one(norm: RMSNorm) -> RMSNorm:
+    return replace(norm, one_more=not norm.one_more)
+
+
+def unweighted(norm: RMSNorm) -> RMSNorm:
+    return replace(norm, weight=torch.ones_like(norm.weight))
+
+
+def slower(rotary: Rotary) -> Rotary:
+    return replace(rotary, frequencies=rotary.frequencies * 0.9)
+
+
+class MeanTaken:
+    """A norm that also takes the mean out."""
+
+    def __init__(self, norm: Any) -> None:
+        self.norm = norm
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x - x.mean(-1, keepdim=True))  # type: ignore[no-any-return]
 
 
 WRONG: dict[str, Change] = {
-    "no scale": in_heads(lambda heads: {"scale": 1.0}),
-    "scale by d_model": in_heads(lambda heads: {"scale": 32**-0.5}),
-    "no query bias": in_heads(lambda heads: {"query": no_bias(heads.query)}),
-    "no key bias": in_heads(lambda heads: {"key": no_bias(heads.key)}),
-    "no value bias": in_heads(lambda heads: {"value": no_bias(heads.value)}),
-    "no output bias": in_heads(lambda heads: {"output_bias": torch.zeros_like(heads.output_bias)}),
-    "queries for keys": in_heads(lambda heads: {"query": heads.key, "key": heads.query}),
-    "heads in another order": in_heads(lambda heads: {"output_weight": heads.output_weight.flip(0)}),
-    "the other mask": in_heads(lambda heads: {"causal": not heads.causal}),
+    "no scale": in_heads(scale=lambda _: 1.0),
+    "scale by d_model": in_heads(scale=lambda _: 32**-0.5),
+    "no query bias": in_heads(query=no_bias),
+    "no key bias": in_heads(key=no_bias),
+    "no value bias": in_heads(value=no_bias),
+    "no output bias": in_heads(output_bias=torch.zeros_like),
+    "queries for keys": lambda p: replace(p, heads=replace(p.heads, query=p.heads.key, key=p.heads.query)),
+    "heads in another order": in_heads(output_weight=lambda weight: weight.flip(0)),
+    "the other mask": in_heads(causal=lambda causal: not causal),
     "no bias of the first map": lambda p: replace(p, up_proj=no_bias(p.up_proj)),
     "no bias of the second map": lambda p: replace(p, down_proj=no_bias(p.down_proj)),
     "the other gelu": lambda p: replace(
@@ -127,16 +213,56 @@ WRONG: dict[str, Change] = {
     "a large epsilon": lambda p: replace(p, attention_norm=replace(p.attention_norm, epsilon=1e-2)),
     "a large second epsilon": lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=1e-2)),
     "a norm without bias": lambda p: replace(p, feed_forward_norm=no_bias(p.feed_forward_norm)),
-}  # fmt: skip
+}
+"""Of BERT and GPT-2."""
+
+WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
+    "layer norms": ("llama", lambda p: replace(p, attention_norm=MeanTaken(p.attention_norm))),
+    "1 + w": ("llama", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
+    "w for 1 + w": ("gemma2", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
+    "a large epsilon": ("llama", lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=0.1))),
+    "norms exchanged": (
+        "llama",
+        lambda p: replace(p, attention_norm=p.feed_forward_norm, feed_forward_norm=p.attention_norm),
+    ),
+    "no rotation": ("llama", in_heads(rotary=lambda _: None)),
+    "slower rotation": ("llama", in_heads(rotary=slower)),
+    "rotation where there is none": ("smollm3", in_heads(rotary=lambda _: Rotary(torch.ones(4)))),
+    "no norm of queries": ("qwen3", in_heads(query_norm=unweighted)),
+    "no norms of heads": ("gemma3_text", in_heads(query_norm=lambda _: None)),
+    "no cap": ("gemma2", in_heads(cap=lambda _: None)),
+    "another cap": ("gemma2", in_heads(cap=lambda cap: cap + 1)),
+    "no window": ("mistral", in_heads(window=lambda _: None)),
+    "a window off by one": ("mistral", in_heads(window=lambda window: window + 1)),
+    "no scale": ("llama", in_heads(scale=lambda _: 1.0)),
+    "groups in another order": ("llama", in_heads(key=lambda key: replace(key, weight=key.weight.flip(0)))),
+    "no bias of keys": ("qwen2", in_heads(key=lambda key: replace(key, bias=None))),
+    "no gate": ("llama", lambda p: replace(p, gate=None)),
+    "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
+    "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
+    "another activation": ("llama", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
+    "the other gelu": ("gemma2", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
+    "no norm after the attention": ("gemma2", lambda p: replace(p, attention_output_norm=None)),
+    "no norm after the network": ("gemma3_text", lambda p: replace(p, feed_forward_output_norm=None)),
+    "post-norm": ("llama", lambda p: replace(p, pre_norm=False)),
+}
+"""By family."""
+
+MISTAKES = [(family, name, change) for family in ("bert", "gpt2") for name, change in WRONG.items()]
+MISTAKES += [(family, name, change) for name, (family, change) in WRONG_LLAMAS.items()]
 
 
-@BOTH
-@pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_formula_fails(build: Build, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.draws
+@pytest.mark.parametrize(
+    ("family", "change"), [pytest.param(family, change, id=f"{family}, {name}") for family, name, change in MISTAKES]
+)
+def test_a_wrong_formula_fails(family: str, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = 1 if family in ("bert", "gpt2", "smollm3", "gemma3_text") else 0
     right = reference.layer_parameters
-    monkeypatch.setattr(stages, "layer_parameters", lambda *given: WRONG[mistake](right(*given)))
+    assert steps_of(of(family), [layer])
+    monkeypatch.setattr(stages, "layer_parameters", lambda *given: change(right(*given)))
     with pytest.raises(VerificationError):
-        steps_of(build(), [1])
+        steps_of(of(family), [layer])
 
 
 STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
@@ -151,9 +277,9 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
 }  # fmt: skip
 
 
-@BOTH
+@pytest.mark.parametrize("build", [bert, gpt2])
 @pytest.mark.parametrize("mistake", STEPS)
-def test_a_wrong_step_fails_by_its_name(build: Build, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_step_fails_by_its_name(build: Any, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, (named, change) = reference.recompute_layer, STEPS[mistake]
 
     def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
@@ -185,11 +311,14 @@ def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         steps_of(bert(), [0])
 
 
-@pytest.mark.parametrize("forgotten", ["words", "positions", "segments"])
-def test_wrong_embeddings_fail(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = bert()
+@pytest.mark.parametrize(
+    ("family", "forgotten"), [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma2", "scale")]
+)
+def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = of(family)
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    wrong = replace(tables, **{forgotten: torch.zeros_like(getattr(tables, forgotten))})
+    instead = 1.0 if forgotten == "scale" else torch.zeros_like(getattr(tables, forgotten))
+    wrong = replace(tables, **{forgotten: instead})
     monkeypatch.setattr(type(checkpoint.architecture), "embeddings", lambda *_: wrong)
     with pytest.raises(VerificationError, match="first at input of layer 0"):
         steps_of(checkpoint, [0])
@@ -198,21 +327,41 @@ def test_wrong_embeddings_fail(forgotten: str, monkeypatch: pytest.MonkeyPatch) 
 # --- a changed model must fail, at the step that was changed ---------------------------------------------------
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("part", "step"),
-    [("down_proj", "feed forward output"), ("up_proj", "expanded"), ("block", "output")],
+    ("family", "module", "step"),
+    [
+        ("bert", "encoder.layer.1.output.dense", "feed forward output"),
+        ("bert", "encoder.layer.1.intermediate.dense", "expanded"),
+        ("bert", "encoder.layer.1", "output"),
+        ("gpt2", "h.1.mlp.c_proj", "feed forward output"),
+        ("gpt2", "h.1.mlp.c_fc", "expanded"),
+        ("gpt2", "h.1", "output"),
+        ("llama", "layers.1.mlp.gate_proj", "gate"),
+        ("llama", "layers.1.mlp.act_fn", "activated"),
+        ("qwen3", "layers.1.self_attn.k_norm", "head norm"),
+        ("gemma2", "layers.1.post_attention_layernorm", "attention output norm"),
+        ("gemma2", "layers.1.post_feedforward_layernorm", "feed forward output norm"),
+        ("phi3", "layers.1.self_attn.qkv_proj", "query"),
+        ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
+    ],
 )
-def test_a_model_that_computes_something_else_fails(build: Build, part: str, step: str) -> None:
-    checkpoint = build()
-    module = getattr(checkpoint.architecture.modules(checkpoint.model)[1], part)
+def test_a_model_that_computes_something_else_fails_at_the_step(family: str, module: str, step: str) -> None:
+    checkpoint = of(family)
 
     def change(_: Any, __: Any, result: Any) -> Any:
-        return result + 0.01 if isinstance(result, Tensor) else (result[0] + 0.01, *result[1:])
+        return result + 0.5 if isinstance(result, Tensor) else (result[0] + 0.5, *result[1:])
 
-    module.register_forward_hook(change)
+    checkpoint.model.get_submodule(module).register_forward_hook(change)
     with pytest.raises(VerificationError, match=f"first at {step} of layer 1"):
         steps_of(checkpoint, [1])
+
+
+def test_parts_of_another_width_are_an_error_of_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.recompute_layer
+    narrow = lambda *given: {**(steps := right(*given)), "gate": steps["gate"][:, :-1]}  # noqa: E731
+    monkeypatch.setattr(stages, "recompute_layer", narrow)
+    with pytest.raises(VerificationError, match=r"gate_up_proj is 96 wide; expected 47 \+ 48"):
+        steps_of(of("phi3"), [0])
 
 
 def test_values_that_are_not_finite_are_named() -> None:
@@ -254,13 +403,6 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
     assert torch.allclose(ACTIVATIONS[name](x), ACT2FN[name](x), atol=1e-9)
     assert ACTIVATIONS[name](x.bfloat16()).dtype == torch.bfloat16
-
-
-def test_the_layer_norm_is_that_of_torch() -> None:
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(5, 7, 32, dtype=torch.float64), torch.randn(32).double(), torch.randn(32).double()
-    expected = torch.nn.functional.layer_norm(x, (32,), weight, bias, 1e-3)
-    assert torch.allclose(LayerNorm(weight, bias, 1e-3)(x), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize(

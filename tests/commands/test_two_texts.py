@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -198,15 +200,9 @@ def test_every_part_has_its_own_texts_and_patterns(found):
     assert [part.pattern(part.heads[0].id).shape for part in found.parts] == [(n, n), (m, m), (m, n)]
     assert (decoder.units.labels[0], cross.keys.labels[-1]) == ("<pad>", "</s>")
     assert (encoder.figure_context.texts, cross.figure_context.sizes) == ((SOURCE,), (n, m))
-    assert f"({n} tokens) → “{TARGET}” ({m} tokens)" in cross.figure_context.text_line
     own = whole_pattern(found.attention, found.head("X1H2").id.layer)[0, 2]
     torch.testing.assert_close(found.pattern("X1H2"), own)
     assert found.head("X1H2").alignment == tuple(own.argmax(-1).tolist())
-
-
-def test_heads_are_in_the_order_of_the_stacks_though_they_run_in_turns(found):
-    names = [str(head.id) for head in found.heads]
-    assert names == [str(head) for stack in found.checkpoint.stacks for head in stack.heads]
 
 
 def test_the_document_tells_kinds_targets_and_alignments(found):
@@ -228,20 +224,12 @@ def test_the_document_tells_kinds_targets_and_alignments(found):
     assert [layer["layer"] for layer in document["summary"]["cross-attention"]["layers"]] == [0, 1, 2]
 
 
-def test_documents_of_models_of_one_kind_have_none_of_this():
-    document = analyze("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), syntax=False).document()
-    assert not {"target", "target_generated", "target_tokens"} & set(document)
-    assert not {"stack", "diagonality", "alignment"} & set(document["heads"][0])
-    assert "stacks" not in document["model"]
-    assert document["heads"][0]["id"] == "L0H0"
-
-
 def test_tables_stand_by_kind(found):
-    report = found.report(110)
-    for heading in ("Encoder (E): ", "Decoder (D): ", "Cross-attention (X): ", "Target (given): “die Katzen"):
-        assert heading in report
-    assert "Diagonal" in report.partition("Cross-attention")[2]
-    assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
+    by_kind = dict(
+        zip("_EDX", re.split(r"(?:Encoder|Decoder|Cross-attention) \((?:E|D|X)\): ", found.report(110)), strict=True)
+    )
+    assert ["Diagonal" in by_kind[kind] for kind in "EDX"] == [False, False, True]
+    assert ["Prev" in by_kind[kind].partition("Label: what")[0] for kind in "EDX"] == [True, True, False]
 
 
 def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
@@ -254,24 +242,21 @@ def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
     left_out = cut.document()["target_tokens_cut_off"]
     assert n <= 10
     assert left_out == len(tokenizer(TARGET).input_ids) - 10
-    report = " ".join(cut.report().split())
-    assert f"The target was cut: its last {left_out} tokens were left out (--truncate)." in report
-    assert "The text was cut" not in report
+    assert f"its last {left_out} tokens were left out" in " ".join(cut.report().split())
 
 
 def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoint):
     with pytest.raises(TextError, match=r"'bert' reads one text; leave out --target"):
         analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), target="the dog")
+    with pytest.raises(TextError, match=r"--max-new-tokens .* but a model of the architecture 'bert' writes none"):
+        analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), max_new_tokens=3)
+    with pytest.raises(TextError, match=r"--max-new-tokens .* but the target is given; leave it out"):
+        analyze(SOURCE, checkpoint, target=TARGET, max_new_tokens=3)
     unparted = from_loaded(checkpoint.model, unigram_tokenizer(pairs=False))
     with pytest.raises(TextError, match=r"no sentence segments, and its tokenizer puts nothing between two texts"):
         analyze(SOURCE, unparted, pair="the dog")
     with pytest.raises(TextError, match=r"the target is empty"):
         analyze(SOURCE, checkpoint, target="")
-    with pytest.raises(UsageError, match=r"max_new_tokens as a whole number from 1 on, found 0"):
-        analyze(SOURCE, checkpoint, max_new_tokens=0)
-
-
-def test_explain_refuses_encoder_decoders_in_one_line(checkpoint):
     with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder, which this command does not take; .*\.$"):
         attnviz.explain(SOURCE, checkpoint)
 
@@ -292,19 +277,14 @@ def test_the_overview_has_every_kind_with_its_own_columns_and_sinks(found):
     assert shapes["E0H0"] == ((n, n), {n - 1})
     assert shapes["D0H0"] == ((m, m), {0})
     assert shapes["X0H0"] == ((m, n), {n - 1})
-    figure = found.figure("overview")
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == [f"layer {kind}" for kind in ("E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2")]
-    plt.close(figure)
+    assert found.figure("overview").axes
 
 
 def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(found):
     (plan,) = plans(found, "heads", select=["X0H1"])
-    assert plan.stem == "heads/X00H01"
     assert plan.values.shape == (len(found.target.tokens), len(found.tokens))
     figure = found.figure("heads", select=["X0H1"])
     ax = figure.axes[0]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("source (attended to)", "target (attends from)")
     assert [label.get_text() for label in ax.get_xticklabels()] == list(found.tokens.labels)
     assert [label.get_text() for label in ax.get_yticklabels()] == list(found.target.tokens.labels)
     box = ax.get_window_extent()
@@ -313,20 +293,14 @@ def test_a_heatmap_of_cross_attention_has_targets_by_row_and_sources_by_column(f
     plt.close(figure)
 
 
-@pytest.mark.parametrize("file_format", ["png", "svg"])
-def test_fast_files_are_rectangular_too(found, tmp_path, file_format):
-    from PIL import Image
-
-    found.save(tmp_path, figures=["heads"], formats=[file_format], select=["X0H1", "E0H0"], style=Style(width=3.3))
-    content = (tmp_path / f"heads/X00H01.{file_format}").read_bytes()
-    if file_format == "png":
-        picture = np.asarray(Image.open(tmp_path / "heads/X00H01.png").convert("RGB")).astype(int)
-        figure = found.figure("heads", Style(width=3.3), select=["X0H1"])
-        assert abs(picture.shape[1] / picture.shape[0] - figure.get_figwidth() / figure.get_figheight()) < 0.02
-        plt.close(figure)
-        assert (np.ptp(picture, axis=2) > 60).sum() > 500  # coloured cells
-    else:
-        assert content.count(b"<path") > 20
+def test_fast_files_are_rectangular_too(found, tmp_path):
+    found.save(tmp_path, figures=["heads"], formats=["png", "svg"], select=["X0H1", "E0H0"], style=Style(width=3.3))
+    with Image.open(tmp_path / "heads/X00H01.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    figure = found.figure("heads", Style(width=3.3), select=["X0H1"])
+    assert abs(pixels.shape[1] / pixels.shape[0] - figure.get_figwidth() / figure.get_figheight()) < 0.02
+    assert (np.ptp(pixels, axis=2) > 60).sum() > 500  # coloured cells
+    assert (tmp_path / "heads/X00H01.svg").read_bytes().count(b"<path") > 20
 
 
 def test_lines_run_from_the_target_to_the_source(found):
@@ -336,27 +310,15 @@ def test_lines_run_from_the_target_to_the_source(found):
     np.testing.assert_allclose(plan.weights, pattern[plan.query, plan.key])
     left, right = plan.sides
     assert (left[0], right[0], left[-1], right[-1]) == (0, 0, plan.extent - 1, plan.extent - 1)
-    figure = found.figure("lines", select=["X0H1"])
-    assert {"attends from (target)", "attended to (source)"} <= {text.get_text() for text in figure.axes[0].texts}
-    plt.close(figure)
 
 
 def test_a_token_that_no_text_has_is_missed_in_each_by_name(found):
-    source, target = (f"the token is looked for in the {text}, whose tokens attend" for text in ("source", "target"))
     with pytest.raises(UsageError) as refused:
         plans(found, "lines", token="zzz")
-    message = str(refused.value)
-    assert (message.count(source), message.count(target), message.count("no token “zzz”")) == (1, 1, 2)
-    with pytest.raises(UsageError, match=f"^{target} there: no token “the” in the text") as refused:
+    assert str(refused.value).count("no token “zzz”") == 2
+    with pytest.raises(UsageError, match=r"looked for in the target, .* no token “the” in the text") as refused:
         plans(found, "lines", token="the", select=["X"])
-    assert source not in str(refused.value)
-
-
-def test_lines_of_several_kinds_are_pictures_of_their_own(found):
-    stems = [plan.stem for plan in plans(found, "lines", select=["E0H0", "X0"])]
-    assert stems == ["lines-encoder", "lines-cross-attention"]
-    (plan,) = plans(found, "lines", select=["D0H0", "X0H0"], token="#1")[:1]
-    assert set(plan.query) == {1}
+    assert str(refused.value).count("no token") == 1
 
 
 def test_special_tokens_are_dropped_from_both_texts(found):
@@ -377,23 +339,31 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert diagonality.maps[0].reference.value == pytest.approx(found.parts[2].context.uniform["diagonality"])
 
 
-def test_every_kind_has_means_of_its_own(found):
+@pytest.mark.parametrize(
+    ("view", "choices", "stems"),
+    [
+        ("heads", {"select": ["X0H1"]}, ["heads/X00H01"]),
+        ("lines", {"select": ["E0H0", "X0"]}, ["lines-encoder", "lines-cross-attention"]),
+        ("mean", {"select": "D0"}, ["mean-decoder", "mean-all-decoder"]),
+        ("panel", {"select": "E0H1,X0"}, ["panel-encoder", "panel-cross-attention"]),
+    ],
+)
+def test_every_kind_has_pictures_of_its_own(found, view, choices, stems):
+    assert [plan.stem for plan in plans(found, view, **choices)] == stems
+
+
+def test_means_of_a_kind_are_those_of_its_layers(found):
     drawn = {plan.stem: plan for plan in plans(found, "mean")}
-    assert list(drawn) == [
-        f"{stem}-{kind}" for kind in ("encoder", "decoder", "cross-attention") for stem in ("mean", "mean-all")
-    ]
+    assert len(drawn) == 6
     cross = drawn["mean-cross-attention"]
     assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
     of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
     np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
     assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
-    assert "each cross-attention layer’s 4 heads" in cross.title
-    assert [plan.stem for plan in plans(found, "mean", select="D0")] == ["mean-decoder", "mean-all-decoder"]
 
 
-@pytest.mark.parametrize("width", [None, 3.3])
-def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found, width):
-    figure = found.figure("panel", Style(width=width), select="X0H0,X1H2")
+def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found):
+    figure = found.figure("panel", Style(width=3.3), select="X0H0,X1H2")
     axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
     assert len(axes) == 2
     for ax in axes:
@@ -405,29 +375,16 @@ def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found, width)
     plt.close(figure)
 
 
-def test_a_panel_holds_heads_of_one_kind(found):
-    stems = {
-        plan.stem: [tile.shorter[0] for tile in plan.groups[0][1]] for plan in plans(found, "panel", select="E0H1,X0")
-    }
-    assert stems == {"panel-encoder": ["E0H1"], "panel-cross-attention": ["X0H0", "X0H1", "X0H2", "X0H3"]}
-
-
 @pytest.fixture(scope="module")
 def two(checkpoint) -> Any:
     return analyze(SOURCE, checkpoint, pair="a dog ran away", target=TARGET, syntax=False)
 
 
 def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
-    assert two.document()["pair_note"] == (
-        "This model has no token types: the pair is joined as its tokenizer does, TEXT </s> PAIR </s>."
-    )
+    assert "TEXT </s> PAIR </s>" in two.document()["pair_note"]
     assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
-    encoder, decoder, cross = two.parts
-    n, m = len(two.tokens), len(two.target.tokens)
-    assert encoder.figure_context.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens)"
-    assert decoder.figure_context.text_line == f"“{TARGET}” ({m} tokens)"
-    assert cross.figure_context.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens) → “{TARGET}” ({m} tokens)"
-    assert cross.figure_context.subject.endswith(f"on “{SOURCE}” and “a dog ran away” → “{TARGET}”")
+    texts = [part.figure_context.texts for part in two.parts]
+    assert texts == [(SOURCE, "a dog ran away"), (TARGET,), (SOURCE, "a dog ran away", TARGET)]
 
 
 def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):
@@ -447,15 +404,9 @@ def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
     _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
     assert of_cross.rules == of_encoder.rules
     assert of_cross.keys.texts == two.tokens.labels
-    figure = two.figure("pair", select="X0H0")
-    plt.close(figure)
+    assert two.figure("pair", select="X0H0").axes
     with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
         plans(two, "pair", select="D0")
-
-
-def test_a_pair_without_a_second_text_says_so(found):
-    with pytest.raises(UsageError, match="give the second one with --pair"):
-        found.figure("pair")
 
 
 def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path):
@@ -465,24 +416,6 @@ def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path
     assert found.page()
     with pytest.raises(UsageError, match="nothing of this text to draw"):
         plans(found, "mean", select="X", drop_special=True)
-
-
-def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
-    from attnviz.commands.heads import measure as heads_measure
-    from attnviz.language.syntax import Arc, Parse, Word
-
-    def parsed(texts: Any, tokens: Any, *_: Any) -> tuple[Parse, str]:
-        units = merge_subwords(tokens, words=True)
-        words = [Word(label, members) for label, members in zip(units.labels, units.members, strict=True)][:-1]
-        return Parse(tuple(words), (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "a parser"), ""
-
-    monkeypatch.setattr(heads_measure, "_parse", parsed)
-    found = analyze(SOURCE, checkpoint, target=TARGET)
-    kinds = {str(head.id)[0]: {verdict.name for verdict in head.patterns} for head in found.heads}
-    assert {"det", "nsubj"} <= kinds["E"]
-    assert not {"det", "nsubj"} & (kinds["D"] | kinds["X"])
-    assert [part.parse is not None for part in found.parts] == [True, False, False]
-    assert found.document()["parse"]["parser"] == "a parser"
 
 
 # --- files and the command line -------------------------------------------------------------------
@@ -512,7 +445,6 @@ def test_the_command_writes_every_kind(tmp_path):
     [
         (["--pair", " "], "the pair is blank"),
         (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
-        (["--select", "L0"], "attention of several kinds"),
         (["--figures", "pair"], "give the second one with --pair"),
     ],
 )

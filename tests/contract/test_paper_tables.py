@@ -44,7 +44,7 @@ def test_an_unknown_column_is_refused_before_anything_is_written(tmp_path: Path)
 def test_a_run_of_another_text_removes_the_table_of_the_earlier_one(tmp_path: Path):
     hand_made().save(tmp_path, figures=(), table="md")
     assert (tmp_path / "heads.md").is_file()
-    hand_made(text="another").save(tmp_path, figures=())
+    hand_made(text="another").save(tmp_path, figures=(), overwrite=True)
     assert not (tmp_path / "heads.md").exists()
 
 

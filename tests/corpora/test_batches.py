@@ -11,6 +11,7 @@ from attnviz.errors import CheckpointError, TextError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.texts.batches import batches, collate, encode, pieces
 from attnviz.texts.reading import Place, Text
+from tests.support.corpora import sentence
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.recorded import own_patterns
 
@@ -22,14 +23,6 @@ WORDS = ["the", "unbelievable", "cat", "saw", "the", "dog", "antidisestablishmen
 def checkpoint(request):
     make, tokenizer = MODELS[request.param]
     return from_loaded(make(), tokenizer())
-
-
-def sentence(words, line=1, arcs=()):
-    spans, at = [], 0
-    for word in words:
-        spans.append((at, at + len(word)))
-        at += len(word) + 1
-    return Text(" ".join(words), tuple(spans), tuple(arcs), Place(Path("corpus.txt"), line))
 
 
 def test_words_are_tied_to_the_tokens_of_pre_split_words(checkpoint):

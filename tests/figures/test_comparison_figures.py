@@ -135,7 +135,7 @@ def test_where_nothing_differs_the_figures_say_so(same):
 
 
 def test_the_map_has_every_distance_mean_and_changed_label(result):
-    changed = replace(result.heads[0], before=Label("local", None, 20), after=Label("sink", None, 20))
+    changed = replace(result.heads[0], before=Label("local", (), 20), after=Label("sink", (), 20))
     result = replace(result, heads=(changed, *result.heads[1:]))
     (plan,) = plans(result, "map")
     (each,) = plan.maps

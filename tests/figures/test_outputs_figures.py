@@ -13,12 +13,11 @@ from attnviz.commands.outputs.views import HeadPlan
 from attnviz.figures.style import Style
 from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
-from tests.commands.test_outputs import model_of
-from tests.commands.test_outputs_promoted import sharper_gpt2
 from tests.conftest import SENTENCE
 from tests.support.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
+from tests.support.outputs import model_of, sharper_gpt2
 
 OWN, SHARED = Style(scale="per-head"), Style(scale="shared")
 

@@ -1,6 +1,4 @@
-"""Attention to words alike in meaning: against plain loops, and on patterns made to seek or to shun them."""
-
-from typing import Any
+"""Attention to words alike in meaning: against plain loops."""
 
 import numpy as np
 import pytest
@@ -96,35 +94,6 @@ def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
         table[:5] += 100
         table[len(tokenizer) :] -= 50
     assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=1e-7)
-
-
-def made(checkpoint: Checkpoint, taste: float, self_weight: float = 0.0) -> Any:
-    """What a tally finds where heads seek (positive taste) or shun words with a high cosine."""
-    tally = MeaningTally(checkpoint, 2)
-    (batch,) = batches(checkpoint, [Text(TEXTS[3])], 1)
-    table = checkpoint.model.get_input_embeddings().weight.detach().double() - mean_embedding(checkpoint)
-    vectors = torch.nn.functional.normalize(table[batch.inputs["input_ids"][0]], dim=-1)
-    n = len(vectors)
-    forbidden = torch.eye(n, dtype=torch.bool)
-    if checkpoint.architecture.causal:
-        forbidden |= torch.ones(n, n, dtype=torch.bool).triu()
-    pattern = (taste * vectors @ vectors.T).masked_fill(forbidden, -torch.inf).softmax(-1).nan_to_num(0)
-    pattern = (1 - self_weight) * pattern + self_weight * torch.eye(n)
-    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
-    tally.add(0, pattern.expand(1, 4, n, n), batch)
-    found = tally.results()
-    return float(found.scores[0, 0, 0]), float(found.baseline[0, 0, 0]), float(tally.on_pairs()[0, 0])
-
-
-def test_a_head_that_seeks_words_alike_scores_above_uniform_attention_and_one_that_shuns_them_below(
-    checkpoint: Checkpoint,
-):
-    seeking, baseline, _ = made(checkpoint, 10)
-    even, _, _ = made(checkpoint, 0)
-    shunning, _, _ = made(checkpoint, -10)
-    assert seeking > baseline + 0.1
-    assert shunning < baseline - 0.1
-    assert abs(even - baseline) < 0.02
 
 
 def test_padding_changes_nothing(checkpoint: Checkpoint):

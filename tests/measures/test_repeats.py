@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge, label_of
-from attnviz.measures.patterns import ON_REPEATS, REPEATS, duplicate, induction
+from attnviz.measures.patterns import ON_REPEATS, duplicate, induction
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
@@ -43,13 +43,6 @@ def judged(pattern, context):
 # --- masks
 
 
-def test_the_masks_of_a_text_are_those_worked_out_by_hand():
-    assert pairs(duplicate("abcab")) == {(3, 0), (4, 1)}
-    assert pairs(induction("abcab")) == {(3, 1), (4, 2)}
-    assert pairs(duplicate("aba" + "a")) == {(2, 0), (3, 0), (3, 2)}
-    assert pairs(induction("aba" + "a")) == {(2, 1), (3, 1), (3, 3)}
-
-
 @given(st.lists(st.integers(0, 4), max_size=12))
 def test_the_masks_are_what_their_definitions_say(tokens):
     positions = range(len(tokens))
@@ -71,25 +64,6 @@ def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all()
     assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
     assert found.baseline_on_repeats == pytest.approx(sum(1 / (q + 1) for q in range(6, 12)) / 6)
     assert found.passed
-
-
-def test_attention_of_queries_without_a_copy_lowers_the_share_but_not_the_score_on_repeats():
-    tokens = "abcdefabcdef"
-    pattern = torch.eye(12)[[0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]]
-    found = judged(pattern, context_of([True] + [False] * 11, causal=True, tokens=tokens))["induction"]
-    assert found.score == pytest.approx(6 / 11)
-    assert found.on_repeats == 1.0
-
-
-@pytest.mark.parametrize("name", REPEATS)
-@pytest.mark.parametrize("causal", [True, False])
-def test_uniform_attention_scores_its_baselines(name, causal):
-    n = 9
-    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
-    context = context_of([False] * n, causal=causal, tokens="abcabcaba")
-    found = measure(verified(allowed / allowed.sum(1, keepdim=True)), context)
-    assert found[name][0] == pytest.approx(context.baselines[name])
-    assert found[ON_REPEATS[name]][0] == pytest.approx(context.uniform[ON_REPEATS[name]])
 
 
 def test_scores_are_those_of_a_plain_loop():
@@ -287,9 +261,8 @@ def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoi
 def test_a_copy_that_is_a_sink_still_has_what_followed_it():
     """GPT-2's first token is a sink: attention to it is left out, attention to the token after it is not."""
     analysis = analyze(" the cat saw the dog", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
-    found = {verdict.name: verdict for verdict in analysis.head("L0H0").patterns}
-    assert (found["induction"].n, found["induction"].types) == (1, 0)
-    assert (found["duplicate-token"].n, found["duplicate-token"].types) == (0, None)
+    found = {verdict.name: verdict.n for verdict in analysis.head("L0H0").patterns}
+    assert (found["induction"], found["duplicate-token"]) == (1, 0)
 
 
 # --- needles of a profile

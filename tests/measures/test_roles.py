@@ -1,6 +1,7 @@
 """From measurements to verdicts: intervals against other formulas, thresholds at their edges, control, confirmation."""
 
 import math
+import re
 from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
@@ -319,11 +320,11 @@ def test_a_head_that_rests_on_sinks_has_no_position():
     assert verdicts(statistic_candidates(statistics(previous=1.0, sink=0.90001))) == {"sink"}
 
 
-def test_a_sink_takes_over_six_tenths():
-    assert not of_statistics("sink", sink=0.6).passed
-    assert of_statistics("sink", sink=0.600001).passed
-    assert of_statistics("sink", sink=0.7, baselines={"sink": 0.6}).passed
-    assert not of_statistics("sink", sink=0.699999, baselines={"sink": 0.6}).passed
+@pytest.mark.parametrize(
+    ("score", "uniform", "passed"), [(0.6, 0.1, False), (0.600001, 0.1, True), (0.7, 0.6, True), (0.699999, 0.6, False)]
+)
+def test_a_sink_takes_over_six_tenths_and_ten_points_above_uniform(score: float, uniform: float, passed: bool):
+    assert of_statistics("sink", sink=score, baselines={"sink": uniform}).passed is passed
 
 
 def test_broad_is_above_a_share_of_the_uniform_entropy_interval_included():
@@ -447,14 +448,6 @@ def test_repeats_are_judged_by_the_spread_over_sequences():
     assert {each.role for each in with_previous} == {"previous-token", *found}
 
 
-@pytest.mark.parametrize("heads", [1, 72])
-def test_intervals_hold_for_all_heads_together(heads: int):
-    candidate = Candidate("sink", ANY_SCORE, estimate([[[0.8] * heads]], error=0.01))
-    for role in candidate.roles():
-        expected = share_evidence(0.8, 0.1, (0.01, 0.01), 1000, ERROR_RATE / heads)
-        assert role.interval == pytest.approx(expected.interval)
-
-
 def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
     candidate = Candidate("sink", ANY_SCORE, estimate([[[0.1, 0.9], [0.2, NOTHING]]]))
     assert {str(role.id): role.score for role in candidate.roles()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
@@ -544,21 +537,10 @@ def test_the_order_of_the_candidates_decides_nothing():
 
 
 def test_every_threshold_names_its_source_and_its_corrections():
-    names = NameCount(estimate([[[0.9]], [[0.1]]]), tensor([]))
-    candidates = [
-        *statistic_candidates(statistics(**{"offset:+2": 0.5})),
-        *semantic_candidates(meaning(0.2, 0.1)),
-        of_relation([[[0.9]], [[0.1]]]),
-        *coreference_candidates(names),
-        *repeat_candidates(repeats([[[0.9]]] * 2, [[[0.9]]] * 2)),
-    ]
-    clark = {*(NAMES[name] for name in SHARES), "sink", "broad", *OFFSETS, "induction", "duplicate-token"}
-    sources = dict.fromkeys(clark, "Clark et al. 2019") | dict.fromkeys(
-        ("syntactic:nsubj", "coreference"), "Voita et al. 2019"
-    )
-    sources |= dict.fromkeys(("semantic", *GENERAL[:-1]), "our own")
-    assert {each.role for each in candidates} == set(sources)
+    """Each is of a paper, or said to be our own."""
+    candidates = [*statistic_candidates(statistics()), *semantic_candidates(meaning(0.2, 0.1))]
+    candidates += [of_relation([[[0.9]], [[0.1]]]), *repeat_candidates(repeats([[[0.9]]] * 2, [[[0.9]]] * 2))]
     for each in candidates:
-        assert sources[each.role] in each.threshold
+        assert re.search(r"et al\. \d{4}|our own", each.threshold)
         assert "Bonferroni" in each.threshold
         assert each.role == "broad" or "Benjamini-Yekutieli" in each.threshold

@@ -14,8 +14,8 @@ from attnviz.commands.profile.show import chosen_examples
 from attnviz.models.sources import MINILM_SHA256, Source
 from attnviz.profiles.store import StoredCorpus, find_profile, profile_file_name, read_profile
 from attnviz.texts.reading import open_corpus, read_texts
-from tests.commands.test_profile import PUBLISHED
 from tests.conftest import SHARED, needs_minilm
+from tests.support.independent import MINILM_RELATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "attnviz" / "data" / "profiles"
@@ -93,7 +93,7 @@ def test_the_guide_shows_its_relations():
         shares = (found["best"]["accuracy"], found["offset_accuracy"], roles[0]["untrained"])
         assert tuple(f"{share:.2f}" for share in shares) == (accuracy, of_offset, untrained)
         assert (f"{found['offset']:+d}:", str(found["n"]), f"{len(roles)}/72") == (offset, n, passed)
-        _, best, numbers = PUBLISHED[name]
+        _, best, numbers = MINILM_RELATIONS[name]
         assert (best, numbers[None]) == (head, pytest.approx((*shares[:2], found["n"]), abs=0.0006))
     assert len(rows) == 2
 

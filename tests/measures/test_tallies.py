@@ -15,11 +15,10 @@ from attnviz.measures.relations import RelationTally, between_spans
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import merge_pattern
-from attnviz.texts.batches import batches, collate, encode
+from attnviz.texts.batches import collate, encode
 from attnviz.texts.reading import Text
-from tests.corpora.test_batches import sentence
 from tests.support import independent
-from tests.support.corpora import count
+from tests.support.corpora import count, sentence
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TREES = [
@@ -99,18 +98,6 @@ def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_
             np.testing.assert_allclose(found[name], at[name] / total, atol=1e-6)
             assert baselines[name] == pytest.approx(uniform[name] / queries)
     np.testing.assert_allclose(1 - found["sink"], total / queries, atol=1e-6)
-
-
-@pytest.mark.parametrize("offset", [-8, -3, 4])
-def test_attention_at_one_distance_is_all_at_its_offset(offset):
-    tally = StatisticsTally(1, 1, False, replicates=2)
-    (batch,) = batches(from_loaded(sharp_bert(), bert_tokenizer()), [TREES[3]], 1)
-    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
-    n = batch.valid.shape[1]
-    tally.add(0, torch.diag(torch.ones(n - abs(offset)), offset)[None, None], batch)
-    shares = tally.results()
-    assert {name for name in OFFSETS if shares[name] == 1} == {f"offset:{offset:+d}"}
-    assert sum(float(shares[name]) for name in OFFSETS) == 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

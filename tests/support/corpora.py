@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import text_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch, batches
-from attnviz.texts.reading import Text
+from attnviz.texts.reading import Place, Text
 from tests.support.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()
@@ -53,6 +54,15 @@ def examples(path: Path, n_rows: int = 30, seed: int = 0) -> Path:
         rows.append("\t".join([*cells, "dog", "14", str(right == "B").upper(), "http://x"]))
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return path
+
+
+def sentence(words: Sequence[str], line: int = 1, arcs: Sequence[Arc] = ()) -> Text:
+    """Words with a space between, and their relations."""
+    spans, at = [], 0
+    for word in words:
+        spans.append((at, at + len(word)))
+        at += len(word) + 1
+    return Text(" ".join(words), tuple(spans), tuple(arcs), Place(Path("corpus.txt"), line))
 
 
 def count(

@@ -36,6 +36,7 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
+from attnviz.trace.contributions import without_gradients
 
 GROUPS = {
     "content": ("content_content", "constant_content"),
@@ -99,7 +100,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
     """
     if stages.layer != 0:
         raise ValueError(f"embeddings enter the first layer alone. Got layer {stages.layer}.")
-    with torch.inference_mode():
+    with without_gradients(checkpoint.device):
         parts, heads = input_parts(checkpoint, tokens), layer_parameters(checkpoint, 0).heads
         scores, allowed = stages["scores"].tensor, stages["mask"].tensor
         error, sums = 0.0, []

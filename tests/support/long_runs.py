@@ -1,0 +1,48 @@
+"""Runs over corpora that are interrupted, or split over processes in this one, and whether their numbers agree."""
+
+import os
+from collections.abc import Callable
+from itertools import count
+from signal import Signals
+from typing import Any
+
+import pytest
+
+from attnviz.texts import runs
+from attnviz.texts.long_runs import Process
+
+
+def interrupting(after: int, *signals: Signals) -> Callable[..., None]:
+    """A function to be told of progress that sends this process these signals after so many batches."""
+    batches = count(1)
+
+    def tell(*_: object) -> None:
+        if next(batches) == after:
+            for each in signals:
+                os.kill(os.getpid(), each)
+
+    return tell
+
+
+def gathered_here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The list to which processes add what they have measured, the first process last."""
+    states: list[Any] = []
+
+    def gathered(process: Process, state: Any) -> list[Any]:
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr(runs, "gathered", gathered)
+    return states
+
+
+def close(found: Any, expected: Any, relative: float = 1e-6) -> None:
+    """Assert that documents are equal but for rounding."""
+    if isinstance(expected, dict | list):
+        assert len(found) == len(expected)
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
+            close(found[key], expected[key], relative)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=relative, abs=1e-5)
+    else:
+        assert found == expected
