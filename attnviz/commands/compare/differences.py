@@ -143,10 +143,13 @@ def mean_differences(blocks: _Blocks, queries: Tensor) -> tuple[Tensor, Tensor]:
     sums = torch.zeros(())
     for first, one, other in blocks:
         device = "cpu" if one.device.type == "mps" else one.device  # which has no float64
-        p, q = (rows.to(device, torch.float64) for rows in (one, other))
-        of_mean, of_p, of_q = (entropy(rows) for rows in ((p + q) / 2, p, q))
-        divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
-        counted = queries[:, None, first : first + p.shape[2]].to(p)
-        sums = sums + (torch.stack([divergence, (q - p).abs().sum(-1) / 2]) * counted).sum(-1).cpu()
+        heads = []
+        for rows in zip(one.unbind(1), other.unbind(1), strict=True):  # in float64 one at a time, to save memory
+            p, q = (each.to(device, torch.float64) for each in rows)
+            of_mean, of_p, of_q = (entropy(each) for each in ((p + q) / 2, p, q))
+            divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
+            heads.append(torch.stack([divergence, (q - p).abs().sum(-1) / 2]))
+        counted = queries[:, None, first : first + one.shape[2]].to(heads[0])
+        sums = sums + (torch.stack(heads, 2) * counted).sum(-1).cpu()
     divergence, variation = sums / queries.sum(1, keepdim=True).cpu()
     return divergence, variation

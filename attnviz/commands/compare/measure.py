@@ -269,7 +269,8 @@ def noting_largest(
     Of several equally large ones it is the first in reading order.
     """
     for first, p, q in blocks:
-        for head, difference in enumerate(q.double() - p.double()):
+        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+            difference = of_b.double() - of_a.double()
             query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
             here = LargestDifference(float(difference[query, key]), first + query, key)
             largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
