@@ -19,7 +19,7 @@ from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from attnviz.present.tables import plain_text
 from tests.conftest import needs_minilm
-from tests.models.test_config_files import FIRST, put
+from tests.support.hub import FIRST, put
 
 PAPERS = [known.name for known in paper_configurations()]
 
@@ -65,9 +65,8 @@ def test_without_names_all_that_are_known_are_listed(monkeypatch, tmp_path):
 
 
 def test_cached_models_stand_between_the_built_in_ones_and_the_papers(cache):
-    snapshot = put(cache, "org/tiny")
-    (snapshot / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}', encoding="utf-8")
-    put(cache, "org/broken").joinpath("config.json").write_text("[]", encoding="utf-8")
+    put(cache, "org/tiny", {"config.json": b'{"model_type": "gpt2", "n_layer": 2}'})
+    put(cache, "org/broken", {"config.json": b"[]"})
     found = {model["name"]: model for model in listed()}
     assert list(found)[-16:] == ["org/broken", "org/tiny", *PAPERS]
     tiny, broken = found["org/tiny"], found["org/broken"]
