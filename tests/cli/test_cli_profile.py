@@ -255,29 +255,6 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     assert document()["control_texts"] == 40
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
-        (["missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
-        (["broken.txt"], 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
-        (["empty.txt"], 1, "empty.txt is empty: expected at least"),
-        (["trees.conllu", "--figures", "map"], 2, "found both"),
-        (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
-        (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
-        (["trees.conllu", "--confirm", "trees.conllu"], 2, "expected different corpora, found the same content twice"),
-        (["trees.conllu", "--confirm", "missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
-    ],
-)
-def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):
-    Path("broken.txt").write_bytes(b"the \xff cat\n")
-    Path("empty.txt").write_text("\n \n")
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert message in " ".join(result.stderr.replace("│", " ").split())
-    assert not Path("out").exists()
-
-
 def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
     Path("out").mkdir()
     Path("out/profile.unfinished").write_text("my notes")

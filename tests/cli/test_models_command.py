@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,24 +73,6 @@ def test_cached_models_stand_between_the_built_in_ones_and_the_papers(cache):
     assert "expected a JSON object, found list" in broken["reason"]
 
 
-def test_models_of_papers_import_neither_torch_nor_transformers(tmp_path):
-    code = (
-        "import sys\n"
-        "from typer.testing import CliRunner\n"
-        "from attnviz.cli.program import app\n"
-        "assert CliRunner().invoke(app, ['models', 'gpt2-xl']).exit_code == 0\n"
-        "assert CliRunner().invoke(app, ['models', 'bert-base', 'gpt3-175b', '--json']).exit_code == 0\n"
-        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
-    )
-    environment = {
-        "HF_HUB_CACHE": str(tmp_path / "nowhere"),
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(attnviz.__file__).parents[1]),
-    }
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "[]\n"
-
-
 # --- by name
 
 
@@ -108,23 +88,6 @@ def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
 
 
 # --- errors
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["org/nothing"], 1, "attnviz: no configuration of 'org/nothing': "),
-        (["./nothing"], 1, "attnviz: expected a folder with a config.json at nothing, found nothing."),
-        ([""], 2, "attnviz: NAME is empty"),
-        (["-o", " "], 2, "attnviz: -o is empty"),
-    ],
-)
-def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert result.stderr.startswith(message)
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
 
 
 # --- files

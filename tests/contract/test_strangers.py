@@ -1,36 +1,20 @@
 """Hostile weights, arguments, paths and folders: one message that says what is wrong and what to do, whatever runs."""
 
 import os
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models
 from transformers import BertForMaskedLM, GPT2LMHeadModel, PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.libraries import panics_unprinted
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-
-
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
-def refused(message: str, *arguments: str | Path, code: int = 1) -> None:
-    """The command ends with one message and no traceback."""
-    result = run(*arguments)
-    assert (result.exit_code, type(result.exception)) == (code, SystemExit), (result.stderr, result.exception)
-    assert re.search(message, " ".join(result.stderr.split())), result.stderr
-
 
 # --- numbers that overflow on the way -------------------------------------------------------------------------------
 
@@ -169,62 +153,6 @@ def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
 
 
 # --- messages with advice -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["zz", "spacy"])  # a package, but no pipeline
-def test_an_unknown_parser_is_told_with_those_installed(name):
-    message = rf"cannot load the pipeline '{name}'.* Installed pipelines: \S.*python -m spacy download NAME"
-    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", name)
-
-
-@pytest.mark.parametrize("command", ["compare", "outputs"])
-def test_scales_that_a_command_does_not_have_are_not_offered(command, tmp_path):
-    texts = [SENTENCE] * (2 if command == "compare" else 1)
-    message = r"unknown scale 'zz': expected one of shared, per-head\.$"
-    refused(message, command, *texts, "--scale", "zz", "-o", tmp_path, code=2)
-
-
-def test_occurrences_count_from_one(tmp_path):
-    message = r"“saw” stands in the text once, found saw#0: occurrences count from saw#1\."
-    refused(message, "explain", SENTENCE, "-m", "tiny-gpt2", "--token", "saw#0", "-o", tmp_path, code=2)
-
-
-@pytest.mark.parametrize("out", ["a\0b", "\0"])
-def test_a_null_character_in_a_folders_name_is_named(out):
-    refused("-o has a null character", "heads", SENTENCE, "-m", "tiny-gpt2", "-o", out, code=2)
-
-
-def test_a_tilde_in_a_folders_name_is_the_home(tmp_path, monkeypatch):
-    """A shell leaves it in ``--out=~/x``."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    commands = [
-        ["models", "tiny-gpt2"], ["heads", SENTENCE, "-m", "tiny-gpt2", "--no-figures"],
-        ["profile", "--repeats", "--limit", "1", "-m", "tiny-gpt2", "--no-figures", "--no-control", "--no-store"],
-    ]  # fmt: skip
-    for command, *arguments in commands:
-        ran = run(command, *arguments, f"--out=~/of {command}")
-        assert ran.exit_code == 0, ran.output
-    attnviz.analyze(SENTENCE, "tiny-gpt2").save("~/of save", figures=[])
-    assert {path.name for path in (tmp_path / "home").iterdir()} == {f"of {each[0]}" for each in [*commands, ["save"]]}
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
-    message = "expected a folder, found '~nobody-of-this-name/x', which is of no user here"
-    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--out=~nobody-of-this-name/x", code=2)
-
-
-@pytest.mark.parametrize("text", ["caf\udce9", "a\ud800b"])
-@pytest.mark.parametrize("command", ["heads", "ablate", "explain"])
-def test_text_that_is_not_unicode_is_named(command, text):
-    refused("TEXT is not valid UTF-8: found byte 0xe", command, text, "-m", "tiny-gpt2")
-
-
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "against"), ("ablate", "label")],
-)
-def test_an_option_that_is_not_unicode_is_named(command, option):
-    message = f"--{option} is not valid UTF-8: found byte 0xe"
-    refused(message, command, "cat", "-m", "tiny-gpt2", f"--{option}", "\udce9")
 
 
 @pytest.mark.parametrize("ax", [None, "ax"])
