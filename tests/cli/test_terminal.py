@@ -26,7 +26,7 @@ from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text, read_captions
 from attnviz.present.tables import Column, column_table, number, plain_text
 from tests.conftest import SENTENCE
-from tests.contract.test_results import result_of
+from tests.support.results import result_of
 
 
 def invoke(*arguments: str) -> Any:
