@@ -144,10 +144,7 @@ def test_the_table_in_80_columns_and_in_120():
         (wide, "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 –"),
     ):
         assert row(table, expected.split()[0]) == expected.split()
-    flowing = " ".join(text.split())
-    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
-    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
-    assert "*: not in the paper, but in the config that its authors released." in flowing
+    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in " ".join(text.split())
 
 
 def test_what_is_not_known_is_a_dash_and_the_reason_is_said_once():

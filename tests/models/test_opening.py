@@ -33,7 +33,9 @@ def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
 
 
 @pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
-def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_path: Path) -> None:
+def test_the_head_gives_the_models_own_logits_and_is_left_out_unless_asked_for(
+    make: Any, model_class: Any, tmp_path: Path
+) -> None:
     model, folder = saved(make, model_class, tmp_path)
     checkpoint, _ = open_checkpoint(folder, device="cpu", language_head=True)
     inputs = checkpoint.tokenize("the cat ran away").model_inputs(torch.device("cpu"))
@@ -45,11 +47,6 @@ def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_p
         torch.testing.assert_close(checkpoint.language_head(hidden), expected)
     assert expected.std() > 0.01
     assert not checkpoint.language_head.training
-
-
-@pytest.mark.parametrize(("make", "model_class"), WITH_HEAD)
-def test_the_head_is_left_out_unless_asked_for(make: Any, model_class: Any, tmp_path: Path) -> None:
-    _, folder = saved(make, model_class, tmp_path)
     assert open_checkpoint(folder, device="cpu")[0].language_head is None
 
 
