@@ -6,7 +6,6 @@ What all commands share is held by test_cli, for heads.
 import copy
 import csv
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.ablate import hooks
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.outputs import report
 from attnviz.errors import VerificationError
@@ -342,16 +340,6 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
     assert names(".") == set()
 
 
-def test_an_interruption_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hooks, "resume", stop)
-    result = run("ablate", "the cat ran", model="gpt2", out="")
-    assert (result.exit_code, result.stderr) == (130, "attnviz: interrupted; nothing was written.\n")
-    assert names(".") == set()
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "model", "read"),
     [
@@ -448,9 +436,7 @@ def test_two_models_on_one_text(run: Any):
     assert content["compared"] == "models"
     assert len({model["weights_sha256"] for model in content["models"]}) == 2
     first, *others = content["heads"]
-    assert first["id"] == "L2H1"
-    assert first["distance"] > 0
-    assert first["beyond_rounding"]
+    assert (first["id"], first["beyond_rounding"]) == ("L2H1", True)
     assert all(head["divergence"] == 0 for head in others)
     assert result.stdout.count("Verified 12 heads") == 2
 
@@ -490,17 +476,6 @@ def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
     assert [model["dtype"] for model in document("compare")["models"]] == ["float64"] * 2
     assert compared(run, TEXT, model="bert+tuned").exit_code == 0
     assert len(loaded) == 3
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_figures_are_chosen_by_name(run: Any):
-    for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
-        result = compared(
-            run, TEXT, "--figures", option, "--select", "L2H1", model="bert+tuned", out=option, figures=True
-        )
-        assert result.exit_code == 0, result.output
-        single = ["differences/L02H01.png", "compare.html"] if option == "all" else []
-        assert document("compare", option)["figures"] == [*drawn, *single]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -607,28 +582,6 @@ def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: di
             assert float(row["predicted"]) == head["promotion"]["predicted"]
 
 
-def test_bert_has_null_where_gpt2_has_tokens(run: Any):
-    result = adding(run, "bert", "--json")
-    content = document("outputs")
-    assert json.loads(result.stdout) == content
-    assert content["attribution"] is content["verification"]["logits"] is content["options"]["at"] is None
-    assert {head["promotion"] for head in content["heads"]} == {None}
-    assert content["no_attribution"].endswith("can be told apart.")
-    with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
-        assert {row["predicted"] for row in csv.DictReader(table)} == {""}
-
-
-@pytest.mark.parametrize(("options", "drawn"), [(["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)])
-@pytest.mark.draws
-def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], drawn: int):
-    result = adding(run, "gpt2", *options, figures="heads")
-    ranked = [head["id"] for head in document("outputs")["heads"]][:drawn]
-    assert {re.sub("L0?(.)H0?(.)", r"L\1H\2", path.stem) for path in Path("out/outputs").iterdir()} == set(ranked)
-    for title in ("Heads (", "Tokens promoted ("):
-        rows = result.stdout.split(title)[1].split("\n\n")[0].splitlines()
-        assert sum(bool(re.match(r"L\dH\d", row)) for row in rows) == drawn
-
-
 def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
     assert adding(run, "gpt2", "--save-outputs").exit_code == 0
     result = attnviz.head_outputs(SENTENCE, folders["loud-gpt2"], device="cpu")
@@ -641,6 +594,7 @@ def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, fo
             total = outputs.sum(0) + tensors.get_tensor(f"bias.{layer}")
             assert torch.allclose(total, result.attention.model_output(layer)[0], atol=1e-5)
     assert adding(run, "bert", "--save-outputs", "--select", "L1H3,L1H0,L2H2", "--dtype", "float64").exit_code == 0
+    assert {head["promotion"] for head in document("outputs")["heads"]} == {None}  # which BERT does not have
     with safe_open("out/outputs.safetensors", framework="pt") as tensors:
         assert set(tensors.keys()) == {"layer.1", "layer.2", "bias.1", "bias.2"}
         assert tensors.get_tensor("layer.1").shape == (2, 9, 32)
@@ -655,12 +609,6 @@ def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert "the outputs of 12 heads are 0.0 GiB, more than" in result.stderr
     assert not Path("out").exists()
     assert adding(run, "bert", "--save-outputs", "--select", "L0-1").exit_code == 0
-
-
-def test_a_text_that_was_cut_says_so(run: Any):
-    cut = adding(run, "bert", "--truncate", text="the cat " * 40)
-    assert "its last 42 tokens were left out" in " ".join(cut.stdout.split())
-    assert document("outputs")["options"]["tokens_cut_off"] == 42
 
 
 @needs_minilm

@@ -355,30 +355,6 @@ def test_wrong_arguments_of_save_are_refused_before_anything_is_written(tmp_path
 # --- other weights
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_path: Path):
-    from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
-
-    folder, out = tmp_path / "model", tmp_path / "out"
-    model, tokenizer = sharp_bert(), bert_tokenizer()
-    save_checkpoint(model, tokenizer, folder)
-    attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L0"])
-    before = json.loads((out / "heads.json").read_text())["model"]["weights_sha256"]
-    model.encoder.layer[0].output.dense.bias.data += 0.1
-    save_checkpoint(model, tokenizer, folder)
-    document = attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L1H0"])
-    assert document["model"]["weights_sha256"] != before
-    assert document["files"] == [
-        "captions.md",
-        "captions.tex",
-        "heads.csv",
-        "heads.json",
-        "heads/L01H00.png",
-        "overview.png",
-    ]
-    assert names(out) == document["files"]
-
-
 def test_what_makes_a_run_the_same_includes_the_weights():
     for command in ("heads", "outputs", "compare", "explain", "rollout", "ablate", "profile"):
         assert {"model", "models"} & set(spec_of(command).same)

@@ -292,16 +292,6 @@ def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, 
     assert list(tmp_path.rglob("*")) in ([], [out])
 
 
-def test_command_with_a_wrong_reference_leaves_earlier_results_as_they_were(monkeypatch, bert_folder, tmp_path):
-    first = heads_command(bert_folder, tmp_path, "--figures", "none")
-    assert first.exit_code == 0, first.stderr
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert tmp_path / "heads.json" in before
-    change_parameters(monkeypatch, "bert", OUTPUT_MUTATIONS["no output bias"])
-    assert heads_command(bert_folder, tmp_path, "--figures", "none").exit_code == 3
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
 def wrong_eager(scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
     def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
         weights = query @ key.mT * scale
@@ -699,19 +689,15 @@ def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(mon
 
 
 def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
-    half = heads_command(bert_folder, tmp_path, "--figures", "none", "--dtype", "bfloat16").stdout
-    assert re.search(
-        r"In bfloat16 the comparison is coarse\. It finds a wrong scale of all scores of a layer from [\d.]+ % on",
-        squeezed(half),
-    )
-    assert "--dtype float32 finds them" in squeezed(half)
+    half = squeezed(heads_command(bert_folder, tmp_path, "--figures", "none", "--dtype", "bfloat16").stdout)
+    assert re.search(r"coarse\. It finds a wrong scale of all scores of a layer from [\d.]+ % on", half)
     layer = json.loads((tmp_path / "heads.json").read_text())["verification"]["layers"][0]
     assert layer["row_error"] >= 0
     assert layer["scale_error"] <= layer["scale_limit"]
     assert "coarse" not in heads_command(bert_folder, tmp_path, "--figures", "none").stdout
     alone = CliRunner().invoke(app, ["heads", "e", "-m", str(gpt2_folder), "-o", str(tmp_path / "1"), "--no-syntax",
                                      "--figures", "none", "--dtype", "float16"])  # fmt: skip
-    assert "It finds no wrong scale of scores, because the weights are too even or too few" in squeezed(alone.stdout)
+    assert "It finds no wrong scale of scores" in squeezed(alone.stdout)
 
 
 def squeezed(text: str) -> str:
