@@ -88,7 +88,7 @@ def test_without_figures_no_command_imports_matplotlib(here, bert_folder):
         ["explain", SENTENCE],
         ["outputs", SENTENCE],
         ["rollout", SENTENCE],
-        ["compare", SENTENCE, "-m", str(bert_folder)],
+        ["compare", SENTENCE, "-m", str(bert_folder), "--no-syntax"],
         ["profile", "corpus.txt", "--no-store", "--no-control", "--no-syntax"],
     ]
     code = (
