@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
-from attnviz.measures.guesses import BASELINES
 from attnviz.texts import batches
 from attnviz.texts.long_runs import Unfinished
 from tests.support import corpora
@@ -43,51 +42,21 @@ def document() -> dict[str, Any]:
     return content
 
 
-def test_files_tables_and_the_document(run: Any):
-    options = ["gap.tsv", "--repeats", "--no-store", "--no-control"]
-    result = run("trees.conllu", *options)
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
-    for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
-        assert title in result.stdout
-    assert result.stderr == "Wrote 2 files to out\n"
-
-
-def test_the_document_is_laid_out_as_the_contract_says(run: Any):
+def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(run: Any):
     assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
     content = document()
-    assert list(content)[:11] == [
-        "attnviz", "model", "corpora", "control_texts", "confirmed_on", "seed", "verification", "statistics", "syntax",
-        "coreference", "repeats",
-    ]  # fmt: skip
     assert (content["control_texts"], content["confirmed_on"]) == (40 + 32, [])  # of GAP's 40 rows, 8 are neither
-    assert len(content["model"]["weights_sha256"]) == 64
     assert [corpus["path"] for corpus in content["corpora"]] == ["trees.conllu", "gap.tsv"]
-    assert content["seed"] == 7
-    assert (content["verification"]["heads_compared"], len(content["verification"]["layers"])) == (12, 3)
-    assert content["verification"]["sentences_verified"] > 0
-    names = ["entropy", "distance", "confidence", "sink", "previous", "current", "next", "local", "long_range"]
-    assert list(content["statistics"]) == [*names, "baseline"]
-    assert {(len(content["statistics"][name]), len(content["statistics"][name][0])) for name in names} == {(3, 4)}
-    assert set(content["statistics"]["baseline"]) == {*names, "sink"} - {"distance", "confidence"}
+    assert (content["seed"], content["verification"]["heads_compared"]) == (7, 12)
     relation = content["syntax"]["relations"][0]
-    names = {"relation", "n", "sentences", "offset", "offset_accuracy", "best", "accuracy", "baselines"}
-    assert set(relation) == names
-    assert list(relation["baselines"]) == list(BASELINES)
     assert relation["baselines"]["fixed offset"]["dependent_to_head"][2][3] == relation["offset_accuracy"]
     best = relation["accuracy"][relation["best"]["direction"]]
     layer, head = (int(part) for part in relation["best"]["id"][1:].split("H"))
     assert best[layer][head] == relation["best"]["accuracy"] == max(max(row) for row in best)
-    coreference = content["coreference"]
-    assert set(coreference) == {"n", "nearer_name", "guesses", "accuracy", "accuracy_by_mean", "other_words"}
-    assert coreference["guesses"]["nearer name"] == coreference["nearer_name"]
-    assert set(coreference["guesses"]) - {"subject, else nearer name"} == {"nearer name", "longer name"}
-    assert set(content["repeats"]) == {"previous", "duplicate", "induction", "retrieval"}
+    assert content["coreference"]["guesses"]["nearer name"] == content["coreference"]["nearer_name"]
     for role in content["roles"]:
         low, high = role["interval"]
         assert low <= role["score"] <= high
-        assert role["difference"][0] <= role["difference"][1]
-        assert role["threshold"]
         assert role["baseline"] == max(role["baselines"].values())
         assert (role["p"] is None) == (role["q"] is None)
         assert role["confirmed"] is None
@@ -253,29 +222,6 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     assert "continuing after 24 texts" in stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
     assert document()["control_texts"] == 40
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
-        (["missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
-        (["broken.txt"], 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
-        (["empty.txt"], 1, "empty.txt is empty: expected at least"),
-        (["trees.conllu", "--figures", "map"], 2, "found both"),
-        (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
-        (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
-        (["trees.conllu", "--confirm", "trees.conllu"], 2, "expected different corpora, found the same content twice"),
-        (["trees.conllu", "--confirm", "missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
-    ],
-)
-def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):
-    Path("broken.txt").write_bytes(b"the \xff cat\n")
-    Path("empty.txt").write_text("\n \n")
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert message in " ".join(result.stderr.replace("│", " ").split())
-    assert not Path("out").exists()
 
 
 def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):

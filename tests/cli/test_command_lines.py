@@ -1,12 +1,12 @@
-"""The command lines of ablate, compare, explain, outputs and rollout: files, documents, messages, exit codes.
+"""Command lines: what cannot be done is one message and an exit code; what can be done, command by command.
 
-What all commands share is held by test_cli, for heads; refusals of all others are one table here.
+What all commands share is held by test_cli, for heads.
 """
 
 import copy
 import csv
 import json
-import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.ablate import hooks
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.outputs import report
 from attnviz.errors import VerificationError
@@ -28,9 +27,9 @@ from attnviz.models import opening, sources
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
 from tests.conftest import SENTENCE, needs_minilm
+from tests.support.ablations import masked_token_model, next_token_model
 from tests.support.corpora import sentences, treebank
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
-from tests.support.outputs import model_of, sharper_gpt2
+from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
 COUNTED = "one two three four one two three four"
@@ -49,8 +48,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_fo
         "gpt2": gpt2_folder,
         "tuned": save_checkpoint(tuned, bert_tokenizer(), place / "fine-tuned"),
         "masked": save_checkpoint(masked, bert_tokenizer(), place / "masked"),
-        "loud bert": save_checkpoint(model_of("bert"), bert_tokenizer(), place / "tiny-bert"),
-        "loud gpt2": save_checkpoint(sharper_gpt2(), gpt2_tokenizer(), place / "tiny-gpt2"),
+        "loud-bert": save_checkpoint(*masked_token_model(), place / "tiny-bert"),
+        "loud-gpt2": save_checkpoint(*next_token_model(), place / "tiny-gpt2"),
     }
 
 
@@ -79,13 +78,208 @@ def on_one_line(result: Result) -> str:
     return " ".join((result.stdout + result.stderr).replace("│", " ").split())
 
 
-# --- what all share
+# --- what cannot be done
+
+USES = {
+    "heads": "TEXT -m bert", "compare": "TEXT OTHER -m bert", "explain": "TEXT -m bert", "rollout": "TEXT -m bert",
+    "outputs": "TEXT -m loud-bert", "ablate": "TEXT -m gpt2", "profile": "trees.conllu -m bert", "models": "",
+}  # fmt: skip
+"""What stands in a line of the table for three dots."""
+
+ONE_OF_TWO = "expected one text and two models, or two texts and one model: attnviz compare TEXT --model M1"
+REFUSED: list[tuple[str, int, str]] = [
+    # texts
+    ("heads '' -m bert", 1, "TEXT is empty or blank; expected a sentence, or - to read standard input."),
+    ("heads \u3000 -m bert", 1, "TEXT is empty or blank"),
+    ("heads \u200b -m bert", 1, "no tokens are left of the text after tokenization"),
+    ("heads ... --pair '  '", 1, "the pair is blank; expected at least one word"),
+    ("heads TEXT -m gpt2 --pair b", 1, "this architecture has no sentence segments"),
+    ("heads LONG -m bert", 1, "the text has 82 tokens, but the model has 40 positions"),
+    ("heads LONG -m bert", 1, "--truncate"),
+    ("compare LONG LONG -m bert", 1, "the model has 40 positions"),
+    ("ablate LONG -m gpt2", 1, "but the model has 40 positions"),
+    ("ablate '  ' -m gpt2", 1, "empty or blank"),
+    ("compare TEXT ' ' -m bert", 1, "TEXT is empty or blank"),
+    ("ablate - - -m gpt2", 2, "standard input (-) can be read only once"),
+    ("compare - - -m bert", 2, "both texts are -, but standard input can be read only once"),
+    ("ablate nowhere.conllu -m gpt2", 1, "expected a corpus at nowhere.conllu, found nothing"),
+    ("outputs TEXT -m loud-gpt2 --pair 'the dog'", 1, "no sentence segments"),
+    *((f"{each} The cat", 2, "A text of several words stands in quotes") for each in
+      ("heads", "explain", "outputs", "rollout")),
+    ("compare The cat ran", 2, "found 3 texts and 1 model. A text of several words stands in quotes."),
+    *((f"{each} {text} -m gpt2", 1, "TEXT is not valid UTF-8: found byte 0xe") for each in
+      ("heads", "ablate", "explain") for text in ("caf\udce9", "a\ud800b")),
+    *((f"{each} cat -m gpt2 --{option} \udce9", 1, f"--{option} is not valid UTF-8: found byte 0xe") for each, option in
+      (("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "against"), ("ablate", "label"))),
+    ("compare TEXT", 2, ONE_OF_TWO),
+    ("compare TEXT", 2, "found 1 text and 1 model"),
+    ("compare TEXT OTHER -m bert -m bert", 2, "found 2 texts and 2 models"),
+    ("compare TEXT OTHER TEXT -m bert", 2, "found 3 texts and 1 model"),
+    ("compare TEXT -m bert -m bert -m bert", 2, "found 1 text and 3 models"),
+    ("compare 'the cat' 'the cat ran' -m bert", 1, "the texts have 4 and 5 tokens, 2 special tokens included"),
+    ("compare 'the unbelievable cat' 'the white cat' -m bert", 1, "equally long (5): compare words (--words,"),
+    ("profile -m bert", 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
+    ("profile missing.conllu -m bert", 1, "expected a corpus at missing.conllu, found nothing"),
+    ("profile broken.txt -m bert", 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
+    ("profile empty.txt -m bert", 1, "empty.txt is empty: expected at least"),
+    ("profile ... --confirm trees.conllu", 2, "expected different corpora, found the same content twice"),
+    ("profile ... --confirm missing.conllu", 1, "expected a corpus at missing.conllu, found nothing"),
+    ("ablate -m gpt2", 2, "Missing argument"),
+    # models
+    ("heads TEXT -m ./nothing", 1, "expected a folder with a checkpoint at nothing, found nothing"),
+    ("heads TEXT -m no-such-model", 1, "Type: attnviz heads TEXT --model minilm"),
+    ("heads TEXT -m ''", 2, "--model is empty; expected a built-in name, a folder or a hub id."),
+    ("models org/nothing", 1, "no configuration of 'org/nothing': "),
+    ("models ./nothing", 1, "expected a folder with a config.json at nothing, found nothing."),
+    ("models ''", 2, "NAME is empty"),
+    ("heads ... --revision main", 2, "only a hub id has revisions"),
+    ("compare ... --revision main", 2, "revision"),
+    ("compare ... --revision a --revision b", 2, "a --revision for each of 1 models"),
+    ("heads ... --device gpu", 2, "unknown device 'gpu': expected one of auto, cpu, cuda, cuda:N, mps."),
+    *((f"{each} ... --dtype int8", 2, "unknown dtype 'int8': expected one of float32") for each in
+      ("heads", "compare", "explain")),
+    ("outputs ... --memory 0", 2, "expected --memory (memory=...) as a size such as"),
+    ("heads ... --parser zz", 1, "cannot load the pipeline 'zz'"),
+    ("heads ... --parser spacy", 1, "Installed pipelines: "),  # a package, but no pipeline
+    ("heads ... --parser spacy", 1, "python -m spacy download NAME"),
+    ("profile lines.txt -m bert --parser xx_none", 1, "xx_none"),
+    # heads, layers, tokens
+    ("heads ... --select L3H0", 2, "names layer 3, but the model has layers 0 to 2"),
+    ("heads ... --select nonsense", 2, "cannot read the selection 'nonsense': expected one of L2H8, 2.8, L2"),
+    ("heads ... --select ''", 2, "cannot read the selection ''"),
+    *((f"{each} ... --select L9", 2, "the model has layers 0 to 2") for each in ("ablate", "compare", "outputs")),
+    ("explain ... --layer 3", 2, "has no layer 3: expected one from 0 to 2"),
+    ("rollout ... --layer 3", 2, "the model has no layer 3: expected 0 to 2."),
+    ("explain ... --head L0H7", 2, "has no head L0H7; it has L0H0 to L2H3"),
+    ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
+    ("explain ... --token zebra", 2, "no token “zebra”"),
+    ("explain ... --token saw#0", 2, "“saw” stands in the text once, found saw#0: occurrences count from saw#1."),
+    ("outputs ... --token cat", 2, "a position (--token, token=...) is for promoted tokens. Promoted tokens are not"),
+    ("outputs TEXT -m loud-gpt2 --token dog", 2, "no token “dog” in the text: expected one of"),
+    ("rollout ... --token '#9'", 2, "or a position from #0 to #8."),
+    ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
+    ("rollout ... --residual 2", 2, "expected --residual (residual=...) as a number from 0 to 1, f"),
+    ("ablate ... --method magic", 2, "unknown method 'magic': expected one of zero, mean, unif"),
+    ("heads a -m bert --local-window 3 --long-range-from 2", 2, "expected long_range_from above local_window, found 2"),
+    *((f"heads ... --{option}", 2, f"--{option.partition(' ')[0]}") for option in
+      ("local-window -1", "local-window 99999999999999999999", "long-range-from 0", "long-range-from 1000001", "top -1",
+       "no-such-option")),
+    ("profile ... --limit 0", 2, "Input should be greater than or equal to 1"),
+    # figures
+    ("heads ... --format gif", 2, "unknown format 'gif': expected any of png, svg, pdf."),
+    ("explain ... --no-figures --format jpg", 2, "unknown format 'jpg'"),
+    ("heads ... --figures all,none", 2, "expected --figures all alone, or names with commas between (overview, heads"),
+    ("heads ... --figures heads,none", 2, "expected --figures none alone, or names with commas between"),
+    ("heads ... --figures pictures", 2, "unknown figure 'pictures': expected any of overview, heads"),
+    ("heads ... --figures overview,", 2, "expected names with commas between"),
+    ("heads ... --figures pair", 2, "there is no figure 'pair': it shows two texts; give the second one with --pair"),
+    ("heads ... --relations --no-syntax", 2, "no figure 'relations': the text has no parse, because it was switched"),
+    ("heads ... --figures map --no-figures", 2, "expected --figures or --no-figures, found both (--figures map)."),
+    ("explain ... --figures path --no-figures", 2, "--no-figures"),
+    ("profile ... --figures map --no-figures", 2, "found both"),
+    ("ablate ... --figures pie", 2, "unknown figure 'pie': expected any of heads, map, curve"),
+    ("ablate ... --figures curve --no-curve", 2, "no figure 'curve': no curve was asked for"),
+    ("compare ... --figures pair", 2, "unknown figure 'pair': expected any of overview, map,"),
+    ("explain ... --figures map", 2, "unknown figure 'map': expected any of path, positions"),
+    ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
+    ("outputs ... --figures effects", 2, "there is no figure 'effects': Promoted tokens are not given: in BERT"),
+    ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
+    *((f"{each} ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head.") for each in
+      ("compare", "outputs")),
+    ("compare ... --scale log --figures all", 2, "logarithmic scale cannot show: expec"),
+    *((f"{each} ... --theme red", 2, "unknown theme 'red': expected one of light, dark") for each in
+      ("heads", "compare", "explain")),
+    ("heads ... --width wide", 2, "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),
+    ("heads ... --width 1in", 2, "expected a width of 2 to 40 inches, found 1."),
+    ("explain ... --width 2in", 2, "does not fit in 2 inches"),
+    ("heads ... --map colour", 2, "unknown statistic 'colour' for a map: expected one of entropy, entropy_non_sink, "),
+    ("heads ... --map ''", 2, "expected names with commas between"),
+    # folders
+    *((f"{each} ... -o ' '", 2, "-o is empty") for each in USES),
+    ("heads ... -o 'a\0b'", 2, "-o has a null character"),
+    ("heads ... --out=~nobody-of-this-name/x", 2, "expected a folder, found '~nobody-of-this-name/x', which is of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "code", "message"), REFUSED)
+def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
+    run: Any, folders: dict[str, Path], line: str, code: int, message: str
+):
+    if line.startswith("profile"):
+        pytest.importorskip("conllu", reason="needs the extra profile")
+    treebank(Path("trees.conllu"), 5)
+    sentences(Path("lines.txt"), 5)
+    Path("broken.txt").write_bytes(b"the \xff cat\n")
+    Path("empty.txt").write_text("\n \n")
+    before, texts = names("."), {"TEXT": SENTENCE, "OTHER": OTHER, "LONG": TOO_LONG}
+    words = shlex.split(line.replace("...", USES[line.partition(" ")[0]]))
+    result = run(*(texts.get(word, str(folders.get(word, word))) for word in words), out="", stdin="x")
+    assert (result.exit_code, result.stdout, type(result.exception)) == (code, "", SystemExit), result.exception
+    assert message in on_one_line(result)
+    assert result.stderr.count("\n") == 1 or result.stderr.startswith("Usage: ")  # typer's own has more
+    assert names(".") == before
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--format gif", "--figures x", "--device gpu", "--dtype int8", "--scale x", "--theme x", "--width x", "--map x"],
+)
+def test_wrong_usage_is_told_before_the_model_is_loaded(run: Any, monkeypatch: pytest.MonkeyPatch, option: str):
+    monkeypatch.setattr(opening, "load_checkpoint", lambda *_, **__: pytest.fail("the model was loaded"))
+    result = run("heads", SENTENCE, *option.split(), model="bert")
+    assert (result.exit_code, "expected" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "y/" * 2500], ids=["long", "deep"])
+@pytest.mark.parametrize("option", ["-o", "-m"])
+def test_names_that_no_folder_can_have_are_one_message(run: Any, name: str, option: str):
+    result = run("heads", SENTENCE, model="bert", out=name) if option == "-o" else run("heads", SENTENCE, "-m", name)
+    assert result.exit_code == 1, result.exception
+    assert "File name too long" in result.stderr or option == "-m"
+    assert result.stderr.count("\n") == 1
+
+
+ESCAPE = "\x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([option, ESCAPE] for option in ("--revision", "--select", "--figures", "--format", "--device", "--dtype",
+                                          "--local-window", "--parser")),
+        ["--model", f"./{ESCAPE}"], ["--model", ESCAPE], [f"--{ESCAPE}"], ["one", ESCAPE],
+    ],
+)  # fmt: skip
+def test_no_argument_can_smuggle_an_escape_into_an_error(run: Any, arguments: list[str]):
+    result = run("heads", "the cat", *arguments, model="" if "--model" in arguments else "bert")
+    assert result.exit_code in (1, 2)
+    assert "\x1b" not in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A shell leaves it in ``--out=~/x``."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    lines = [
+        "models tiny-gpt2", "heads cat -m tiny-gpt2 --no-figures",
+        "profile --repeats --limit 1 -m tiny-gpt2 --no-figures --no-control --no-store",
+    ]  # fmt: skip
+    for command, *arguments in map(str.split, lines):
+        ran = run(command, *arguments, f"--out=~/of {command}", out="")
+        assert ran.exit_code == 0, ran.output
+    attnviz.analyze(SENTENCE, "tiny-gpt2").save("~/of save", figures=[])
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {"of models", "of heads", "of profile", "of save"}
+    assert names(".") == {"home"}
+
+
+# --- what can be done: what all share
 
 RUNS = {
+    "heads": ("bert", [TEXT, "--no-syntax"]),
     "ablate": ("gpt2", ["the cat ran", "--select", "L2"]),
     "compare": ("bert+tuned", [TEXT, "--no-syntax"]),
     "explain": ("bert", [SENTENCE, "--every-layer"]),
-    "outputs": ("loud bert", [SENTENCE]),
+    "outputs": ("loud-bert", [SENTENCE]),
     "profile": ("bert", ["trees.conllu", "--limit", "9", "--no-control"]),
     "rollout": ("bert", [TEXT]),
 }
@@ -99,82 +293,9 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
     printed = run(command, *arguments, "--json", "--no-figures", model=model)
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout) == document(command)
+    assert "Wrote 2 files to out" in printed.stderr
     quiet = run(command, *arguments, "--quiet", "--no-figures", model=model)
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
-
-
-ONE_OF_TWO = "expected one text and two models, or two texts and one model: attnviz compare TEXT --model M1"
-REFUSED: list[tuple[str, str, list[str], int, str]] = [
-    ("ablate", "gpt2", ["-", "-"], 2, "standard input (-) can be read only once"),
-    ("ablate", "gpt2", ["the cat", "-o", " "], 2, "-o is empty"),
-    ("ablate", "gpt2", ["  "], 1, "empty or blank"),
-    ("ablate", "gpt2", ["nowhere.conllu"], 1, "expected a corpus at nowhere.conllu, found nothing"),
-    ("ablate", "gpt2", ["the cat", "--method", "magic"], 2, "unknown method 'magic': expected one of zero, mean, unif"),
-    ("ablate", "gpt2", ["the cat", "--select", "L7"], 2, "names layer 7, but the model has layers 0 to 2"),
-    ("ablate", "gpt2", ["the cat", "--figures", "pie"], 2, "unknown figure 'pie': expected any of heads, map, curve"),
-    ("ablate", "gpt2", ["the cat", "--figures", "curve", "--no-curve"], 2, "no figure 'curve': no curve was asked for"),
-    ("ablate", "gpt2", [TOO_LONG], 1, "but the model has 40 positions"),
-    ("ablate", "gpt2", [], 2, "Missing argument"),
-    ("compare", "", [TEXT], 2, f"{ONE_OF_TWO}"),
-    ("compare", "", [TEXT], 2, "found 1 text and 1 model"),
-    ("compare", "bert+bert", [TEXT, OTHER], 2, "found 2 texts and 2 models"),
-    ("compare", "bert", [TEXT, OTHER, TEXT], 2, "found 3 texts and 1 model"),
-    ("compare", "bert+bert+bert", [TEXT], 2, "found 1 text and 3 models"),
-    ("compare", "bert", ["the cat", "the cat ran"], 1, "the texts have 4 and 5 tokens, 2 special tokens included"),
-    ("compare", "bert", ["the unbelievable cat", "the white cat"], 1, "equally long (5): compare words (--words,"),
-    ("compare", "bert", ["-", "-"], 2, "both texts are -, but standard input can be read only once"),
-    ("compare", "bert", [TEXT, " "], 1, "TEXT is empty or blank"),
-    ("compare", "bert", [TEXT, OTHER, "-o", ""], 2, "-o is empty"),
-    ("compare", "bert", [TEXT, OTHER, "--theme", "red"], 2, "unknown theme 'red': expected one of light, dark"),
-    ("compare", "bert", [TEXT, OTHER, "--scale", "auto"], 2, "unknown scale 'auto': expected one of shared, per-head."),
-    ("compare", "bert", [TEXT, OTHER, "--scale", "log", "--figures", "all"], 2, "logarithmic scale cannot show: expec"),
-    ("compare", "bert", [TEXT, OTHER, "--figures", "pair"], 2, "unknown figure 'pair': expected any of overview, map,"),
-    ("compare", "bert", [TEXT, OTHER, "--select", "L9"], 2, "the model has layers 0 to 2"),
-    ("compare", "bert", [TEXT, OTHER, "--dtype", "int8"], 2, "int8"),
-    ("compare", "bert", [TEXT, OTHER, "--revision", "a", "--revision", "b"], 2, "a --revision for each of 1 models"),
-    ("compare", "bert", [TEXT, OTHER, "--revision", "main"], 2, "revision"),
-    ("compare", "bert", ["the " * 60, "the " * 60], 1, "the model has 40 positions"),
-    ("explain", "bert", [SENTENCE, "--layer", "3"], 2, "has no layer 3: expected one from 0 to 2"),
-    ("explain", "bert", [SENTENCE, "--head", "L0H7"], 2, "has no head L0H7; it has L0H0 to L2H3"),
-    ("explain", "bert", [SENTENCE, "--token", "zebra"], 2, "no token “zebra”"),
-    ("explain", "bert", [SENTENCE, "--theme", "red"], 2, "unknown theme 'red'"),
-    ("explain", "bert", [SENTENCE, "--width", "2in"], 2, "does not fit in 2 inches"),
-    ("explain", "bert", [SENTENCE, "--width", "wide"], 2, "expected a width"),
-    ("explain", "bert", [SENTENCE, "--figures", "map"], 2, "unknown figure 'map': expected any of path, positions"),
-    ("explain", "bert", [SENTENCE, "--figures", "positions", "--layer", "1"], 2, "in layer 0 only, not in layer 1"),
-    ("explain", "bert", [SENTENCE, "--figures", "path", "--no-figures"], 2, "--no-figures"),
-    ("explain", "bert", [SENTENCE, "--no-figures", "--format", "jpg"], 2, "unknown format 'jpg'"),
-    ("explain", "bert", [SENTENCE, "-o", " "], 2, "-o is empty"),
-    ("explain", "bert", [SENTENCE, "--dtype", "int8"], 2, "int8"),
-    ("outputs", "loud bert", [SENTENCE, "--scale", "x"], 2, "unknown scale 'x': expected one of auto, shared"),
-    ("outputs", "loud bert", [SENTENCE, "--select", "L9"], 2, "the model has layers 0 to 2"),
-    ("outputs", "loud bert", [SENTENCE, "--memory", "0"], 2, "expected --memory (memory=...) as a size such as"),
-    (
-        "outputs", "loud bert", [SENTENCE, "--figures", "effects"], 2,
-        "there is no figure 'effects': Promoted tokens are not given: in BERT",
-    ),
-    (
-        "outputs", "loud bert", [SENTENCE, "--token", "cat"], 2,
-        "a position (--token, token=...) is for promoted tokens. Promoted tokens are not given",
-    ),
-    ("outputs", "loud gpt2", [SENTENCE, "--token", "dog"], 2, "no token “dog” in the text: expected one of"),
-    ("outputs", "loud gpt2", [SENTENCE, "--pair", "the dog"], 1, "no sentence segments"),
-    ("rollout", "bert", [TEXT, "--layer", "3"], 2, "the model has no layer 3: expected 0 to 2."),
-    ("rollout", "bert", [TEXT, "--residual", "2"], 2, "expected --residual (residual=...) as a number from 0 to 1, f"),
-    ("rollout", "bert", [TEXT, "--token", "#9"], 2, "or a position from #0 to #8."),
-    ("rollout", "bert", [TEXT, "--target", "x"], 2, "rollout follows attention through the encoder alone"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("command", "model", "arguments", "code", "message"), REFUSED)
-def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
-    run: Any, command: str, model: str, arguments: list[str], code: int, message: str
-):
-    result = run(command, *arguments, model=model, out="" if "-o" in arguments else "out", stdin="x")
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in on_one_line(result)
-    assert result.stderr.count("\n") == 1 or "Missing argument" in message  # typer's own has more
-    assert names(".") == set()
 
 
 @pytest.mark.parametrize(
@@ -182,11 +303,11 @@ def test_what_cannot_be_done_is_one_message_and_nothing_is_written(
     [
         ("ablate", "gpt2", "attnviz.commands.ablate.hooks.resume", None, "layer 1 differs"),
         (
-            "outputs", "loud gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
+            "outputs", "loud-gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
             "do not sum to the model's own attention output",
         ),
         (
-            "outputs", "loud gpt2", "attnviz.commands.outputs.promoted_tokens._embeddings", lambda *_: [],
+            "outputs", "loud-gpt2", "attnviz.commands.outputs.promoted_tokens._embeddings", lambda *_: [],
             "do not sum to the model's own logits at position",
         ),
         (
@@ -218,16 +339,6 @@ def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(
     assert names(".") == set()
 
 
-def test_an_interruption_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hooks, "resume", stop)
-    result = run("ablate", "the cat ran", model="gpt2", out="")
-    assert (result.exit_code, result.stderr) == (130, "attnviz: interrupted; nothing was written.\n")
-    assert names(".") == set()
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "model", "read"),
     [
@@ -248,9 +359,6 @@ def test_a_text_may_come_from_standard_input(run: Any, command: str, arguments: 
 def test_tiny_gpt2_on_a_text(run: Any):
     result = run("ablate", COUNTED, "--top", "3", model="tiny-gpt2")
     assert result.exit_code == 0, result.output
-    assert "Verified 16 heads in 4 layers of tiny-gpt2" in " ".join(result.stdout.split())
-    assert "13 more heads left out" in result.stdout
-    assert "Wrote 8 files to" in result.stderr
     assert names() == {
         "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png", "ablate.csv", "ablate.json",
         "captions.md", "captions.tex",
@@ -327,14 +435,9 @@ def test_two_models_on_one_text(run: Any):
     assert content["compared"] == "models"
     assert len({model["weights_sha256"] for model in content["models"]}) == 2
     first, *others = content["heads"]
-    assert first["id"] == "L2H1"
-    assert first["distance"] > 0
-    assert first["beyond_rounding"]
+    assert (first["id"], first["beyond_rounding"]) == ("L2H1", True)
     assert all(head["divergence"] == 0 for head in others)
-    assert "A: tiny-bert\nB: fine-tuned\n" in result.stdout
-    assert "Heads (12, the" in result.stdout
     assert result.stdout.count("Verified 12 heads") == 2
-    assert "Wrote 2 files to out" in result.stderr
 
 
 def test_words_and_options_reach_both_sides(run: Any):
@@ -360,7 +463,6 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any):
         with Image.open(f"out/{name}.png") as picture:
             assert picture.width == round(84 / 25.4 * 300)
             assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
-    assert Path("out/captions.md").read_text(encoding="utf-8").count("**compare") == 2
 
 
 def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -376,34 +478,12 @@ def test_one_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_figures_are_chosen_by_name(run: Any):
-    for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
-        result = compared(
-            run, TEXT, "--figures", option, "--select", "L2H1", model="bert+tuned", out=option, figures=True
-        )
-        assert result.exit_code == 0, result.output
-        single = ["differences/L02H01.png", "compare.html"] if option == "all" else []
-        assert document("compare", option)["figures"] == [*drawn, *single]
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any):
     result = compared(run, TEXT, "--select", "L2", model="bert+tuned", figures=True)
     assert result.exit_code == 0, result.output
     content = document("compare")
     assert len(content["heads"]) == 4
     assert [name for name in content["figures"] if "/" in name] == [f"differences/L02H0{head}.png" for head in range(4)]
-    assert "Heads (4, the most different first)" in result.stdout
-    assert "Heads (3 of 12" in compared(run, TEXT, "--top", "3", model="bert+tuned").stdout
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_another_comparison_replaces_files(run: Any):
-    assert compared(run, TEXT, "--top", "1", "--quiet", model="bert+tuned", figures=True).output == ""
-    Path("out/mine.txt").write_text("mine")
-    result = compared(run, OTHER, "--overwrite", model="bert+tuned")
-    assert "removed 5 files of an earlier run" in result.stderr
-    assert names() == {"compare.csv", "compare.json", "mine.txt"}
 
 
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -438,12 +518,10 @@ def test_revisions_belong_to_the_models_in_order(run: Any, monkeypatch: pytest.M
 def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any):
     done = run("explain", SENTENCE, model="bert", out="")
     assert done.exit_code == 0, done.stderr
-    assert "Layer 0 of 3" in done.stdout
-    assert "Verified 14 of 18 steps" in done.stdout
+    assert "Verified " in done.stdout
     written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png", "positions.png"}
     (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
     assert names(folder) == written
-    assert f"Wrote 6 files to {folder}" in done.stderr
     other = run("heads", SENTENCE, out=folder)
     assert other.exit_code == 1
     assert "holds results of another attnviz command (explain.json)" in other.stderr
@@ -461,10 +539,12 @@ def test_options_are_heeded(run: Any):
     options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm --save-stages -d cpu"
     done = run("explain", "the cat", "--pair", "a dog", *options.split(), model="bert")
     assert done.exit_code == 0, done.stderr
-    assert "head L1H3" in done.stdout
-    assert "#5 ‘dog’" in done.stdout
-    assert "float64" in done.stdout
     content = document("explain")
+    assert (content["options"]["head"], content["options"]["token"], content["model"]["dtype"]) == (
+        "L1H3",
+        5,
+        "float64",
+    )
     assert content["figures"] == ["explain.svg", "explain.pdf"]
     with safe_open("out/stages.safetensors", "pt") as stored:
         assert stored.get_tensor("pattern").dtype == torch.float64
@@ -486,63 +566,24 @@ def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(ru
 def adding(
     run: Any, kind: str, *arguments: str, text: str = SENTENCE, figures: str = "none", out: str = "out"
 ) -> Result:
-    result: Result = run("outputs", text, *arguments, "--figures", figures, model=f"loud {kind}", out=out)
+    result: Result = run("outputs", text, *arguments, "--figures", figures, model=f"loud-{kind}", out=out)
     return result
 
 
 def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: dict[str, Path]):
     assert adding(run, "gpt2", "--token", "#2").exit_code == 0
     content = document("outputs")
-    result = attnviz.head_outputs(SENTENCE, folders["loud gpt2"], device="cpu", token=2)
+    result = attnviz.head_outputs(SENTENCE, folders["loud-gpt2"], device="cpu", token=2)
     assert {key: content[key] for key in content if key != "files"} == json.loads(json.dumps(result.document()))
-    assert content["options"] == {"at": 2, "tokens_cut_off": 0}
-    assert all(0 < layer["sum_error"] < 1e-5 for layer in content["verification"]["layers"])
-    assert 0 < content["verification"]["logits"]["error"] < 1e-5
-    first, promotion = content["heads"][0], result.promoted(result.heads[0].id)
-    assert (first["rank"], first["id"]) == (1, str(promotion.id))
-    assert first["projection_share"] == result.heads[0].projection_share
-    assert [token["id"] for token in first["promotion"]["promoted"]] == [token.id for token in promotion.promoted]
-    assert first["promotion"]["actual"] == promotion.actual
-    assert (content["attribution"]["position"], len(content["attribution"]["parts"])) == (2, 9)
     with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
         for row, head in zip(csv.DictReader(table), content["heads"], strict=True):
             assert row["id"] == head["id"]
             assert float(row["predicted"]) == head["promotion"]["predicted"]
 
 
-def test_bert_has_null_where_gpt2_has_tokens(run: Any):
-    result = adding(run, "bert", "--json")
-    content = document("outputs")
-    assert json.loads(result.stdout) == content
-    assert content["attribution"] is content["verification"]["logits"] is content["options"]["at"] is None
-    assert {head["promotion"] for head in content["heads"]} == {None}
-    assert content["no_attribution"].endswith("can be told apart.")
-    with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
-        assert {row["predicted"] for row in csv.DictReader(table)} == {""}
-
-
-@pytest.mark.parametrize(("options", "drawn"), [(["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)])
-@pytest.mark.draws
-def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], drawn: int):
-    result = adding(run, "gpt2", *options, figures="heads")
-    ranked = [head["id"] for head in document("outputs")["heads"]][:drawn]
-    assert {re.sub("L0?(.)H0?(.)", r"L\1H\2", path.stem) for path in Path("out/outputs").iterdir()} == set(ranked)
-    for title in ("Heads (", "Tokens promoted ("):
-        rows = result.stdout.split(title)[1].split("\n\n")[0].splitlines()
-        assert sum(bool(re.match(r"L\dH\d", row)) for row in rows) == drawn
-
-
-def test_tables_say_what_was_verified_and_add_up(run: Any):
-    said = " ".join(adding(run, "gpt2", "--token", "#2").stdout.split())
-    assert "All parts sum to the model's logits at #2 within" in said
-    assert ". Of the former, heads add" in said
-    assert ". Of this, heads add" in " ".join(adding(run, "gpt2").stdout.split())
-    assert "Tokens promoted" not in adding(run, "bert", out="bert").stdout
-
-
 def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
     assert adding(run, "gpt2", "--save-outputs").exit_code == 0
-    result = attnviz.head_outputs(SENTENCE, folders["loud gpt2"], device="cpu")
+    result = attnviz.head_outputs(SENTENCE, folders["loud-gpt2"], device="cpu")
     with safe_open("out/outputs.safetensors", framework="pt") as tensors:
         assert set(tensors.keys()) == {f"{name}.{layer}" for name in ("layer", "bias") for layer in range(3)}
         assert json.loads(tensors.metadata()["labels"]) == list(result.tokens.labels)
@@ -552,6 +593,7 @@ def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, fo
             total = outputs.sum(0) + tensors.get_tensor(f"bias.{layer}")
             assert torch.allclose(total, result.attention.model_output(layer)[0], atol=1e-5)
     assert adding(run, "bert", "--save-outputs", "--select", "L1H3,L1H0,L2H2", "--dtype", "float64").exit_code == 0
+    assert {head["promotion"] for head in document("outputs")["heads"]} == {None}  # which BERT does not have
     with safe_open("out/outputs.safetensors", framework="pt") as tensors:
         assert set(tensors.keys()) == {"layer.1", "layer.2", "bias.1", "bias.2"}
         assert tensors.get_tensor("layer.1").shape == (2, 9, 32)
@@ -566,12 +608,6 @@ def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert "the outputs of 12 heads are 0.0 GiB, more than" in result.stderr
     assert not Path("out").exists()
     assert adding(run, "bert", "--save-outputs", "--select", "L0-1").exit_code == 0
-
-
-def test_a_text_that_was_cut_says_so(run: Any):
-    cut = adding(run, "bert", "--truncate", text="the cat " * 40)
-    assert "its last 42 tokens were left out" in " ".join(cut.stdout.split())
-    assert document("outputs")["options"]["tokens_cut_off"] == 42
 
 
 @needs_minilm
@@ -607,11 +643,7 @@ def test_a_rollout_is_written_and_printed(run: Any):
     assert result.exit_code == 0, result.output
     content = document("rollout")
     assert (content["text"], content["pair"], content["words"]) == (TEXT, None, None)
-    assert content["options"] == {
-        "words": False, "layer": 2, "residual": 0.5, "from": [0], "flow": None, "tokens_cut_off": 0,
-    }  # fmt: skip
     assert all(0 < layer["parts_error"] < 1e-5 for layer in content["verification"]["layers"])
-    assert content["from"] == {"text": "[CLS]", "positions": [0]}
     found = attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer())
     for position, entry in enumerate(content["inputs"]):
         assert (entry["position"], entry["text"]) == (position, found.units.labels[position])
@@ -620,8 +652,6 @@ def test_a_rollout_is_written_and_printed(run: Any):
         assert (entry["flow"], entry["max_flow"]) == (None, None)
     assert [layer["layer"] for layer in content["layers"]] == [0, 1, 2]
     assert content["layers"][2]["rows_apart"]["uniform_rollout"] == pytest.approx(0.125)
-    assert content["files"] == ["rollout.csv", "rollout.json"]
-    assert "Inputs of “[CLS]” (#0) at the output of layer 2, the last, ranked" in result.stdout
 
 
 def test_ranks_are_each_methods_own(run: Any):
@@ -633,7 +663,7 @@ def test_ranks_are_each_methods_own(run: Any):
         entry = max(document("rollout")["inputs"], key=lambda entry: entry[name])
         assert f"{entry[name]:.3f} #{entry['position']} {entry['text'][:4]}" in first
     assert not any(line.startswith("   4  ") for line in lines)
-    assert "6 more tokens left out: --top 0 lists all; rollout.csv has them." in result.stdout
+    assert "6 more tokens left out" in result.stdout
     assert any(line.startswith("   9  ") for line in rolled(run, "--top", "0").stdout.splitlines())
 
 

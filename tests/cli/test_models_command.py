@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from attnviz.present.tables import plain_text
 from tests.conftest import needs_minilm
-from tests.models.test_config_files import FIRST, put
+from tests.support.hub import FIRST, put
 
 PAPERS = [known.name for known in paper_configurations()]
 
@@ -65,33 +63,14 @@ def test_without_names_all_that_are_known_are_listed(monkeypatch, tmp_path):
 
 
 def test_cached_models_stand_between_the_built_in_ones_and_the_papers(cache):
-    snapshot = put(cache, "org/tiny")
-    (snapshot / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}', encoding="utf-8")
-    put(cache, "org/broken").joinpath("config.json").write_text("[]", encoding="utf-8")
+    put(cache, "org/tiny", {"config.json": b'{"model_type": "gpt2", "n_layer": 2}'})
+    put(cache, "org/broken", {"config.json": b"[]"})
     found = {model["name"]: model for model in listed()}
     assert list(found)[-16:] == ["org/broken", "org/tiny", *PAPERS]
     tiny, broken = found["org/tiny"], found["org/broken"]
     assert (tiny["n_layers"], tiny["kind"], tiny["source"], tiny["reproduced"]) == (2, "hub", FIRST, True)
     assert (broken["d_model"], broken["reproduced"]) == (None, False)
     assert "expected a JSON object, found list" in broken["reason"]
-
-
-def test_models_of_papers_import_neither_torch_nor_transformers(tmp_path):
-    code = (
-        "import sys\n"
-        "from typer.testing import CliRunner\n"
-        "from attnviz.cli.program import app\n"
-        "assert CliRunner().invoke(app, ['models', 'gpt2-xl']).exit_code == 0\n"
-        "assert CliRunner().invoke(app, ['models', 'bert-base', 'gpt3-175b', '--json']).exit_code == 0\n"
-        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
-    )
-    environment = {
-        "HF_HUB_CACHE": str(tmp_path / "nowhere"),
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(attnviz.__file__).parents[1]),
-    }
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "[]\n"
 
 
 # --- by name
@@ -109,23 +88,6 @@ def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
 
 
 # --- errors
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["org/nothing"], 1, "attnviz: no configuration of 'org/nothing': "),
-        (["./nothing"], 1, "attnviz: expected a folder with a config.json at nothing, found nothing."),
-        ([""], 2, "attnviz: NAME is empty"),
-        (["-o", " "], 2, "attnviz: -o is empty"),
-    ],
-)
-def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert result.stderr.startswith(message)
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
 
 
 # --- files
@@ -182,10 +144,7 @@ def test_the_table_in_80_columns_and_in_120():
         (wide, "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 –"),
     ):
         assert row(table, expected.split()[0]) == expected.split()
-    flowing = " ".join(text.split())
-    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
-    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
-    assert "*: not in the paper, but in the config that its authors released." in flowing
+    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in " ".join(text.split())
 
 
 def test_what_is_not_known_is_a_dash_and_the_reason_is_said_once():

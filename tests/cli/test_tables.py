@@ -8,18 +8,12 @@ import torch
 
 from attnviz.commands.heads import summary
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.judge.verdicts import Label, Verdict
-from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.judge.verdicts import Label
+from attnviz.language.syntax import Arc, Parse
 from attnviz.present.tables import Column, column_table, plain_text
 from attnviz.profiles.published import published_heads
-from tests.support.hand_made import by_design, hand_made
+from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, published, role
-
-PARSE = Parse(
-    (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
-    (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "advmod")),
-    "a-parser",
-)
 
 
 def thrice(*arcs):
@@ -49,9 +43,8 @@ def head_rows(analysis, **options):
 
 def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     text = text_of(hand_made())
-    assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu): attention weights differ\n")
-    assert "Heads (4, clearest pattern first)\n" in text
-    assert "Patterns (the strongest heads of each, with their scores)\n" in text
+    assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu)")
+    assert text.index("\nHeads (4") < text.index("\nPatterns (")
     numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
     assert row_of(hand_made(), "L1H1", width=170) == f"L1H1 current-token? {numbers}".split()
     assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
@@ -71,36 +64,19 @@ def test_words_and_what_was_cut_off_are_named():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 170])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("parse", [None, PARSE])
-def test_no_line_is_longer_than_the_terminal(width, causal, parse):
-    analysis = hand_made(causal=causal, parse=parse, name="a-very-long/name" * 8)
-    assert max(len(line) for line in analysis.report(width=width, top=1).splitlines()) <= width
-
-
-def test_large_models_and_long_labels_fit_80_columns_without_being_cut():
-    patterns = by_design(6).repeat(6, 6, 1, 1)
-    analysis = hand_made(patterns=patterns)
-    heads = tuple(
-        replace(
-            head,
-            labelled=Label("syntactic:nsubj:pass", Verdict("nsubj:pass", "syntactic", 0.5, 0.25, 100, True, ""), 100),
-            statistics={name: 100.0 if name == "distance" else 0.5 for name in head.statistics},
-        )
-        for head in analysis.heads
-    )
-    analysis = replace(analysis, heads=heads)
-    lines = analysis.report(width=80, top=0).splitlines()
-    assert max(map(len, lines)) <= 80
-    (row,) = [line for line in lines if line.startswith("L11H11 ")]
-    assert row.split()[:5] == ["L11H11", "nsubj:pass", "0.50", "0.25", "100"]
+def test_at_any_width_no_line_is_longer_and_labels_have_their_scores_and_baselines(width):
+    for causal, parse in ((False, None), (True, PARSE)):
+        analysis = hand_made(causal=causal, parse=parse, name="a-very-long/name" * 8)
+        assert max(len(line) for line in analysis.report(width=width, top=1).splitlines()) <= width
+    assert row_of(hand_made(), "L0H0", width=width)[2:5] == ["1.00", "0.19", "3"]
+    assert row_of(hand_made(), "L1H0", width=width)[2:5] == ["1.00", "0.33", "4"]
 
 
 @pytest.mark.parametrize(("top", "count", "listed"), [(3, "3 of 4", 3), (0, "4", 4), (4, "4", 4), (12, "4", 4)])
 def test_what_is_left_out_is_counted(top, count, listed):
     text = text_of(hand_made(), top=top)
-    assert f"Heads ({count}, clearest pattern first)\n" in text
-    assert ("1 more head left out: --top 0 lists all; heads.csv has them." in text) == (listed < 4)
+    assert f"Heads ({count}," in text
+    assert ("1 more head left out" in text) == (listed < 4)
     assert len(head_rows(hand_made(), top=top)) == listed
 
 
@@ -138,9 +114,7 @@ def test_only_the_selected_heads_are_listed():
 def test_relations_stand_with_direction_offset_and_n():
     analysis = hand_made(parse=thrice(*PARSE.arcs))
     assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "0/4"]
-    text = text_of(analysis, width=120)
-    said = "parse by a-parser, which may be wrong; baseline = the best of six guesses (+1: the head is the next word)."
-    assert f"Syntax: {said}\n" in text
+    assert "parse by a-parser" in text_of(analysis, width=120)
 
 
 def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
@@ -155,7 +129,7 @@ def test_more_than_eight_relations_are_cut_and_counted():
     arcs = [Arc(0, 1, relation) for relation in relations]
     lines = lines_of(hand_made(parse=thrice(*arcs)))
     assert sum(line.split()[:1] in [[relation] for relation in relations] for line in lines) == 8
-    assert "3 rarer relations left out; heads.json has them." in lines
+    assert any("3 rarer relations left out" in line for line in lines)
 
 
 def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
@@ -163,7 +137,7 @@ def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document
     analysis = hand_made(parse=replace(PARSE, arcs=arcs))
     lines = lines_of(analysis)
     assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
-    assert "2 relations with n below 3 hidden; heads.json has them." in lines
+    assert any("2 relations with n below 3 hidden" in line for line in lines)
     assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
 
 
@@ -179,7 +153,7 @@ def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
     text = hand_made(name=name).report(width=200)
     first = text.splitlines()[0]
     assert first.startswith("Verified 4 heads in 2 layers of ")
-    assert "(float32, cpu): attention weights differ from the model's own by at most 4.0e-07 (tolerance 1e-04)" in first
+    assert "by at most 4.0e-07 (tolerance 1e-04)" in first
     shown = first.removeprefix("Verified 4 heads in 2 layers of ").partition(" (float32")[0]
     assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
 
@@ -192,8 +166,7 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
     assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
                            "3", "1/2"]  # fmt: skip
-    note = "In brackets: mean attention of the n tokens that have an earlier copy."
-    assert note in " ".join(" ".join(lines_of(analysis)).split())
+    assert "In brackets" in text_of(analysis)
     assert "In brackets" not in text_of(hand_made())
 
 
@@ -204,20 +177,15 @@ OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
 
 
 def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
-    text = text_of(hand_made(profile=PROFILE))
-    start = text.index("Profile (")
-    shown = text[start : text.index("\n\n", start)].splitlines()
-    assert shown[0] == "Profile (roles over a corpus)"
-    assert shown[1] == "Head  Roles"
-    assert set(shown[2]) == {"─"}
-    assert shown[3:] == [
+    lines = lines_of(hand_made(profile=PROFILE))
+    start = next(i for i, line in enumerate(lines) if line.startswith("Profile (")) + 3
+    assert lines[start : start + 4] == [
         "L0H0  previous-token 0.95 (0.10)  local 0.90 (0.30)",
         "L1H0  none",
         "L1H1  coreference pronoun→name 0.75 (0.50)",
         "L0H1  nsubj dep→head 0.70 (0.40)",
     ]
-    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts). (corpus): this text"
-    assert note in " ".join(text.split())
+    assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -252,18 +220,14 @@ def test_published_heads_stand_apart_with_their_paper():
         published("L1H1", "induction", weaker=True),
         published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
     ]
-    by_name = "recognised by its name only: a fine-tuned model of this name is another one."
-    assert by_name in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
-    title, header, rule, *rows = published_lines(*heads)
-    assert by_name not in " ".join(rows)
-    assert title == "Published (Doe et al. 2020; not measured here)"
-    assert header.split() == ["Role", "Heads"]
-    assert set(rule) == {"─"}
+    title, _, _, *rows = published_lines(*heads)
+    assert "Doe et al. 2020" in title
     assert [row.split() for row in rows[:2]] == [
         ["induction", "L0H0", "(L1H1)"],
         ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
     ]
-    assert rows[2:] == ["On a corpus.", "pobj: Quote."]
+    assert "by its name only" not in " ".join(rows)
+    assert "by its name only" in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
 
 
 def test_published_heads_that_are_not_selected_are_not_shown():
@@ -294,9 +258,6 @@ def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
     (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
     assert row.count("(0.10)") == shown
     assert row.endswith("(0.10)" if shown == 2 else "1 more")
-    assert "(your own, measured on" in " ".join(
-        text_of(hand_made(profile=profile_of({"L0H0": roles}, shipped=False))).split()
-    )
 
 
 # --- the summary, and widths
@@ -306,8 +267,6 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
     text = text_of(analysis, width=100)
     assert "\n8 heads: 2 sink, 4 local (2 previous, 2 current), 2 broad.\n" in text
-    assert "The text has 4 content tokens; below 10 labels are indications (?).\n" in text
-    assert text.index("Verified") < text.index("8 heads") < text.index("Heads (8")
     layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
     assert layers == [["0", "llbb", "2", "2"], ["1", "ssll", "2", "2"]]
     (best, _) = [line.split() for line in lines_of(analysis, width=100) if line.startswith("local ")]
@@ -316,16 +275,8 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
     assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
     kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
     assert {kind: heads for kind, heads in kinds.items() if heads} == {"sink": 2, "local": 4, "broad": 2}
-    assert list(kinds) == ["sink", "local", "repeats", "syntactic", "long-range", "broad", "other", "none"]
     assert summary["kinds"]["local"]["labels"] == {"previous-token": 2, "current-token": 2}
-    best = summary["kinds"]["local"]["best"]
-    assert (best["id"], best["see"], best["label_score"], best["label_certain"]) == (
-        "L0H0",
-        "--select L0H0",
-        1.0,
-        False,
-    )
-    assert summary["kinds"]["none"]["best"] is None
+    assert (summary["kinds"]["local"]["best"]["id"], summary["kinds"]["none"]["best"]) == ("L0H0", None)
 
 
 def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypatch):
@@ -371,16 +322,16 @@ def table_of(width):
 
 
 @pytest.mark.parametrize(
-    ("width", "header", "row"),
+    ("width", "row"),
     [
-        (45, "Name         Score above all  Other  More", "a-long-name             0.25   1.25  2.25"),
-        (39, "Name        Score above all Other More", "a-long-name            0.25  1.25 2.25"),
-        (30, "Name        (0–1) Other More", "a-long-name  0.25  1.25 2.25"),
-        (26, "Name      (0–1) Other More", "a-long-n…  0.25  1.25 2.25"),
-        (20, "Name     (0–1) Other", "a-long-…  0.25  1.25"),
+        (45, "a-long-name             0.25   1.25  2.25"),
+        (39, "a-long-name            0.25  1.25 2.25"),
+        (30, "a-long-name  0.25  1.25 2.25"),
+        (26, "a-long-n…  0.25  1.25 2.25"),
+        (20, "a-long-…  0.25  1.25"),
     ],
 )
-def test_a_narrow_table_wraps_titles_then_cuts_texts_then_leaves_columns_out_and_never_cuts_numbers(width, header, row):
+def test_a_narrow_table_wraps_titles_then_cuts_texts_then_leaves_columns_out_and_never_cuts_numbers(width, row):
     lines = [line.rstrip() for line in table_of(width)]
     assert row in lines
     assert max(map(len, lines)) <= width

@@ -4,8 +4,6 @@ import csv
 import gc
 import inspect
 import io
-import os
-import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -28,7 +26,7 @@ from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text, read_captions
 from attnviz.present.tables import Column, column_table, number, plain_text
 from tests.conftest import SENTENCE
-from tests.contract.test_results import result_of
+from tests.support.results import result_of
 
 
 def invoke(*arguments: str) -> Any:
@@ -83,16 +81,6 @@ def test_one_head_and_one_text_are_one():
     assert "1 head on 1 text, L0H0" in repr(one)
 
 
-@pytest.mark.parametrize("command", ["heads", "compare", "outputs", "rollout", "explain", "ablate", "profile"])
-def test_reports_take_their_width_without_its_name_and_saving_shows_a_line(command: str, tmp_path: Path):
-    result = result_of(command)
-    assert result.report(80)
-    document = result.save(tmp_path, figures=[])
-    assert repr(document).startswith(f"<2 files in {tmp_path}; a dict with the keys attnviz, ")
-    assert len(repr(document)) < 500
-    assert document == {**result.document(), "files": [f"{command}.csv", f"{command}.json"]}
-
-
 def test_a_star_is_explained_only_where_one_is():
     result = result_of("compare")
     note = "marked * differs between the sides"
@@ -101,15 +89,6 @@ def test_a_star_is_explained_only_where_one_is():
     assert "*" in narrow.partition(note)[0]
     assert any(result.differing)
     assert "*" not in wide
-
-
-def test_shares_have_whole_numbers_on_their_bars_as_in_their_cells():
-    figure = result_of("outputs").figure("shares")
-    bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
-    numbers = [label.get_text() for bar in bars for label in bar.get_xticklabels()]
-    assert len(bars) == 2
-    assert numbers
-    assert [text for text in numbers if "." in text] == []
 
 
 # --- the command line
@@ -122,19 +101,6 @@ def test_a_distance_is_not_local_and_long_range_at_once(bert_folder: Path, tmp_p
     assert "expected long_range_from above local_window, found 2 and 3" in done.stderr
     with pytest.raises(UsageError, match="a distance of 4 would be local and long-range at once"):
         attnviz.analyze(SENTENCE, bert_folder, local_window=4, syntax=False)
-
-
-@pytest.mark.parametrize("command", ["heads", "explain", "outputs", "rollout"])
-def test_a_text_without_quotes_gets_a_hint(command: str):
-    done = invoke(command, "The", "cat")
-    assert done.exit_code == 2
-    assert "A text of several words stands in quotes" in " ".join(done.stderr.replace("│", " ").split())
-
-
-def test_compare_without_quotes_gets_a_hint():
-    done = invoke("compare", "The", "cat", "ran")
-    assert done.exit_code == 2
-    assert "found 3 texts and 1 model. A text of several words stands in quotes." in done.stderr
 
 
 def test_a_model_that_cannot_be_read_hides_no_other(tmp_path: Path):
@@ -182,50 +148,6 @@ def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(mon
 
 # --- the process
 
-PROCESS = [sys.executable, "-m", "attnviz"]
-FAST = ["heads", "the cat", "-m", "tiny-gpt2", "--no-syntax", "--no-profile", "--figures", "none", "-o", "out"]
-
-
-def shell(tmp_path: Path, redirection: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, with streams as only a shell makes them."""
-    root = str(Path(attnviz.__file__).parents[1])
-    return subprocess.run(
-        ["sh", "-c", f'"$0" "$@" {redirection}', *PROCESS, *arguments], cwd=tmp_path, capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONPATH": root, **environment},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "redirection"),
-    [
-        *((["--version"], each) for each in (">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "2>&-")),
-        *((["heads", "--help"], each) for each in (">&-", ">/dev/full")),
-    ],
-)
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_help_and_version_survive_any_stream(tmp_path: Path, arguments: list[str], redirection: str):
-    done = shell(tmp_path, redirection, *arguments)
-    full = redirection.startswith(">/dev/full")
-    assert done.returncode == int(full)
-    assert done.stderr == ("attnviz: cannot print: No space left on device.\n" if redirection == ">/dev/full" else "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_wrong_usage_is_wrong_usage_where_standard_error_is_full(tmp_path: Path):
-    assert shell(tmp_path, "2>/dev/full", "heads", "--nothing").returncode == 2
-    assert shell(tmp_path, "2>/dev/full", "models", "./nowhere").returncode == 1
-    assert shell(tmp_path, "2>/dev/full >/dev/null", "models", "bert-base").returncode == 0
-
-
-@pytest.mark.slow
-def test_a_closed_standard_output_is_one_message(tmp_path: Path):
-    done = shell(tmp_path, ">&-", *FAST)
-    assert done.returncode == 1
-    assert done.stderr == (
-        "attnviz: cannot print the results: standard output is closed; the files in out are complete.\n"
-    )
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["heads.csv", "heads.json"]
-
 
 def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_no_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -249,35 +171,6 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
         letters(as_json=False, **options)
     assert stopped.value.exit_code == 1
     assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
-
-
-def test_matplotlib_neither_asks_for_a_display_nor_tells_of_its_folder(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    code = (
-        "import sys; sys.argv = ['attnviz', '--version']\n"
-        "from attnviz.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "import matplotlib.figure; matplotlib.figure.Figure().savefig('a.png')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "MPLBACKEND": "bogus", "MPLCONFIGDIR": str(tmp_path / "file" / "none"),
-             "PYTHONPATH": str(Path(attnviz.__file__).parents[1])},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "a.png").is_file()
-
-
-def test_nothing_looks_for_garbage_while_a_process_starts_and_ends():
-    code = (
-        "import gc, sys; sys.argv = ['attnviz', '--version']\n"
-        "from attnviz.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: assert not gc.isenabled() and gc.get_freeze_count() > 1000\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("enabled", [False, True])

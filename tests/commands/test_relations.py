@@ -70,7 +70,7 @@ def labelled(analysis: Analysis, *names: str) -> Analysis:
     heads = []
     for head, name in zip(analysis.heads, names, strict=True):
         verdict = next((each for each in head.patterns if f"syntactic:{each.name}" == name), None)
-        heads.append(replace(head, labelled=Label(name, verdict, 10)))
+        heads.append(replace(head, labelled=Label(name, () if verdict is None else (verdict,), 10)))
     return replace(analysis, heads=tuple(heads))
 
 

@@ -1,10 +1,13 @@
-"""Folders that several runs share: one after the other, killed, interrupted, of another text, of other weights."""
+"""A folder changes whole or not at all: foreign files, other texts and weights, runs that are killed or meet."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ import pytest
 import attnviz
 from attnviz.errors import OutputError, UsageError
 from attnviz.present import documents, output_folder
+from attnviz.present.documents import json_text
 from attnviz.present.output_folder import OutputFolder
-from attnviz.present.report import spec_of
+from attnviz.present.report import layout_of, spec_of
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
-from tests.contract.test_export import HEADS, contents, save
-from tests.contract.test_results import result_of
 from tests.support.hand_made import hand_made
+from tests.support.results import result_of
+from tests.support.stored import PROFILE
+
+HEADS = layout_of("heads")
 
 KILLED = """
 import os, re, signal, sys
@@ -42,6 +48,27 @@ with OutputFolder(Path(sys.argv[1]), layout, overwrite=True) as output:
 """
 
 
+def contents(folder):
+    """Every path below a folder, hidden ones too, with its bytes (None for a folder)."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def save(folder, files=("overview.png",), analysis=None, content=b"picture", overwrite=True):
+    analysis = analysis or hand_made()
+    with OutputFolder(folder, HEADS, overwrite) as output:
+        for name in files:
+            output.write(name, content)
+        return output.commit(analysis.document(files))
+
+
+def open_only(folder):
+    with OutputFolder(folder, HEADS):
+        pytest.fail("the folder was opened")
+
+
 def listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -50,31 +77,282 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name, data in contents(folder).items() if data is not None)
 
 
+# --- the folder
+
+
+def test_a_run_leaves_its_files_and_nothing_hidden(tmp_path):
+    out = tmp_path / "a" / "b"
+    written = save(out, ["overview.png", "heads/L00H00.png"])
+    assert sorted(contents(out)) == ["heads", "heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
+    manifest = json.loads((out / "heads.json").read_text())
+    assert written == manifest
+    assert manifest["files"] == ["heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
+    assert manifest["figures"] == ["overview.png", "heads/L00H00.png"]
+    assert (out / "heads.csv").read_text() == HEADS.table_text(written)
+
+
+def test_an_error_while_files_are_moved_does_not_claim_that_nothing_changed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match=r"No space left on device; some of its files may be missing: run again"):
+        save(tmp_path)
+
+
+def test_an_exception_leaves_the_earlier_files_byte_identical_and_no_hidden_folder(tmp_path):
+    save(tmp_path)
+    before = contents(tmp_path)
+
+    def fail_after_writing():
+        with OutputFolder(tmp_path, HEADS) as output:
+            output.write("overview.png", b"other")
+            output.write("heads/L00H00.png", b"new")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail_after_writing()
+    assert contents(tmp_path) == before
+
+
+def test_without_commit_nothing_appears(tmp_path):
+    with OutputFolder(tmp_path / "new" / "folder", HEADS) as output:
+        output.write("overview.png", b"picture")
+    assert contents(tmp_path) == {}
+
+
+def test_folders_made_for_nothing_are_removed_but_not_those_that_were_there(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path / "mine" / "x" / "y", HEADS):
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"mine": None}
+
+
+def test_a_rerun_on_the_same_text_adds_formats_and_replaces_its_own_files(tmp_path):
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    save(tmp_path, ["overview.svg", "heads/L00H00.png"], content=b"second")
+    found = contents(tmp_path)
+    pictures = [found[name] for name in ("overview.png", "overview.svg", "heads/L00H00.png")]
+    assert pictures == [b"picture", b"second", b"second"]
+    assert set(json.loads(found["heads.json"])["files"]) == {name for name, data in found.items() if data is not None}
+
+
+@pytest.mark.parametrize(
+    "other", [{"text": "another text"}, {"pair": "a pair"}, {"name": "another-model"}, {"words": True}], ids=str
+)
+def test_another_analysis_removes_the_figures_of_the_one_before(tmp_path, other):
+    save(tmp_path, ["overview.png", "heads/L00H00.png", "heads/L01H01.svg", "attention.safetensors"])
+    save(tmp_path, ["overview.png"], hand_made(**other), b"new")
+    found = contents(tmp_path)
+    assert {name for name, data in found.items() if data is not None} == {"overview.png", "heads.json", "heads.csv"}
+    assert found["overview.png"] == b"new"
+    assert json.loads(found["heads.json"])["files"] == ["heads.csv", "heads.json", "overview.png"]
+
+
+def test_foreign_files_are_kept_whatever_is_run(tmp_path):
+    (tmp_path / "heads").mkdir()
+    mine = {"notes.txt": b"n", "heads/mine.png": b"m", "heads/L00H00.png.bak": b"b", "overview.jpg": b"j"}
+    for name, data in mine.items():
+        (tmp_path / name).write_bytes(data)
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    save(tmp_path, ["overview.png"], hand_made(text="another"))
+    assert mine.items() <= contents(tmp_path).items()
+
+
+@pytest.mark.parametrize(
+    "name", ["overview.svg", "heads/L11H11.pdf", "heads.csv", "heads.json", "attention.safetensors"]
+)
+@pytest.mark.parametrize("manifest", [None, "not json", "[]", '{"other": 1}'])
+def test_a_foreign_file_of_our_name_is_refused_before_anything_is_done(tmp_path, name, manifest):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if manifest is not None:
+        (tmp_path / "heads.json").write_text(manifest)
+    if name != "heads.json" or manifest is None:
+        (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(OutputError, match=r"which attnviz did not write .* will not replace; choose another folder"):
+        open_only(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_foreign_file_beside_a_manifest_that_does_not_list_it_is_refused(tmp_path):
+    save(tmp_path, ["overview.png"])
+    (tmp_path / "overview.svg").write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write"):
+        open_only(tmp_path)
+
+
+def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    with OutputFolder(tmp_path, HEADS) as output:
+        output.write("overview.png", b"ours")
+        (tmp_path / "overview.png").write_bytes(b"mine")
+        with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
+            output.commit(hand_made().document())
+    assert contents(tmp_path) == {"overview.png": b"mine"}
+
+
+@pytest.mark.parametrize(
+    "listed", ["../x", "/etc/x", "heads/../x", "x", ".", "", "heads", "HEADS.CSV", "overview.png\n", 7]
+)
+def test_a_crafted_manifest_cannot_make_us_delete_anything(tmp_path, listed):
+    out = tmp_path / "a" / "out"
+    (out / "heads").mkdir(parents=True)
+    for victim in (tmp_path / "x", tmp_path / "a" / "x", out / "x", out / "heads" / "x", out / "HEADS.CSV"):
+        victim.write_bytes(b"keep")
+    manifest = {**hand_made(text="old").document(), "files": [listed, "heads.json"]}
+    (out / "heads.json").write_text(json_text(manifest))
+    before = contents(tmp_path)
+    save(out, ["overview.png"])
+    after = contents(tmp_path)
+    assert set(before) <= set(after)
+    assert {name for name in before if before[name] != after[name]} == {"a/out/heads.json"}
+
+
+@pytest.mark.parametrize("files", ["overview.png", None, 3, {"overview.png": 1}])
+def test_a_manifest_whose_list_is_no_list_is_not_believed(tmp_path, files):
+    (tmp_path / "heads.json").write_text(json.dumps({"attnviz": "1", "files": files}))
+    (tmp_path / "overview.png").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="did not write"):
+        open_only(tmp_path)
+    assert (tmp_path / "overview.png").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "message"),
+    [
+        ("file", "file", "it is a file; expected a folder, or a new name, for -o"),
+        ("file", "file/below", r"cannot make the folder .*: .*nothing was changed"),
+        ("heads", "", r"holds heads, which attnviz did not write"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder_is_refused_and_left_alone(tmp_path, name, folder, message):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(OutputError, match=message):
+        open_only(tmp_path / folder)
+    assert contents(tmp_path) == {name: b"mine"}
+
+
+def test_a_link_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "heads").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="holds heads, which attnviz did not write"):
+        save(tmp_path / "out", ["overview.png", "heads/L00H00.png"])
+    assert contents(tmp_path / "elsewhere") == {}
+    assert (tmp_path / "out" / "heads").is_symlink()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(OutputError, match=r"cannot make the folder .*: Permission denied; nothing was changed"):
+        open_only(tmp_path / "new")
+    assert contents(tmp_path) == {}
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    save(tmp_path)
+    before = contents(tmp_path)
+    opened = Path.open
+
+    def full(path, *mode, **more):
+        if path.name == "L00H01.png":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OutputError, match=r"cannot write .*L00H01\.png: No space left on device; nothing was changed"):
+        save(tmp_path, ["overview.png", "heads/L00H00.png", "heads/L00H01.png"], content=b"other")
+    assert contents(tmp_path) == before
+
+
+def test_the_manifest_is_moved_first_so_that_a_crash_leaves_no_foreign_files(tmp_path, monkeypatch):
+    replace = Path.replace
+    moved = []
+
+    def crash(path, target):
+        moved.append(Path(target).name)
+        if len(moved) == 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OutputError, match="Input/output error"):
+        save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    assert moved[0] == "heads.json"
+    monkeypatch.undo()
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])  # not refused
+    assert not [name for name in contents(tmp_path) if name.startswith(".attnviz")]
+
+
+def test_files_can_be_written_from_another_thread(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(save, tmp_path).result()
+    assert "overview.png" in contents(tmp_path)
+
+
+def test_a_link_to_a_folder_is_written_through(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    save(tmp_path / "link")
+    assert (tmp_path / "real" / "overview.png").read_bytes() == b"picture"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_run_with_another_profile_keeps_no_figure_of_the_run_before(tmp_path):
+    save(tmp_path, ["overview.png"], hand_made(profile=PROFILE))
+    save(tmp_path, ["overview.svg"], hand_made(profile=PROFILE))
+    assert (tmp_path / "overview.png").exists()
+    save(tmp_path, ["overview.svg"], hand_made())
+    assert not (tmp_path / "overview.png").exists()
+
+
+def test_a_format_named_twice_is_drawn_once(tmp_path):
+    content = hand_made().save(tmp_path / "out", formats=["svg", "svg"], select="L0H0")
+    assert content["figures"] == ["overview.svg", "heads/L00H00.svg"]
+    assert {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")} == {
+        "overview.svg", "heads/L00H00.svg", "captions.md", "captions.tex", "heads.csv", "heads.json",
+    }  # fmt: skip
+
+
+def test_a_second_ctrl_c_while_cleaning_up_leaves_nothing(tmp_path, monkeypatch):
+    remove, pressed = shutil.rmtree, []
+
+    def interrupted(*of, **options):
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        remove(*of, **options)
+
+    monkeypatch.setattr("attnviz.present.output_folder.shutil.rmtree", interrupted)
+
+    def run():
+        with OutputFolder(tmp_path / "out", HEADS) as folder:
+            folder.write("overview.png", b"")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert pressed
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"progress": []}, r"expected progress as a function, found \[\]"),
+        ({"tensors": ["L0H0"]}, r"expected tensors as True or False, found \['L0H0'\]"),
+    ],
+)
+def test_wrong_arguments_of_save_are_refused_before_anything_is_written(tmp_path: Path, choice: Any, said: str):
+    with pytest.raises(UsageError, match=said):
+        hand_made().save(tmp_path / "out", **choice)
+    assert not (tmp_path / "out").exists()
+
+
 # --- other weights
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_path: Path):
-    from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
-
-    folder, out = tmp_path / "model", tmp_path / "out"
-    model, tokenizer = sharp_bert(), bert_tokenizer()
-    save_checkpoint(model, tokenizer, folder)
-    attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L0"])
-    before = json.loads((out / "heads.json").read_text())["model"]["weights_sha256"]
-    model.encoder.layer[0].output.dense.bias.data += 0.1
-    save_checkpoint(model, tokenizer, folder)
-    document = attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L1H0"])
-    assert document["model"]["weights_sha256"] != before
-    assert document["files"] == [
-        "captions.md",
-        "captions.tex",
-        "heads.csv",
-        "heads.json",
-        "heads/L01H00.png",
-        "overview.png",
-    ]
-    assert names(out) == document["files"]
 
 
 def test_what_makes_a_run_the_same_includes_the_weights():

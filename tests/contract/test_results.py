@@ -6,10 +6,10 @@ import inspect
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import matplotlib
@@ -17,59 +17,29 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from transformers import GPT2LMHeadModel
 
-import attnviz
-from attnviz.commands.heads.measure import analyze
+from attnviz.commands.models.configurations import paper_configurations
+from attnviz.commands.models.report import models_report
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.style import FORMATS, Style, figure_bytes
-from attnviz.models.checkpoint import from_loaded
-from attnviz.present.documents import read_captions
+from attnviz.language.syntax import Arc
+from attnviz.present.documents import json_text, read_captions
 from attnviz.present.report import layout_of, spec_of, views_of
 from attnviz.present.result import Result
+from attnviz.present.tables import plain_text
 from attnviz.present.view import ViewOptions
-from tests.support.corpora import sentences, treebank
 from tests.support.drawn import ODD_SETTINGS
-from tests.support.hand_made import hand_made
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.hand_made import PARSE, by_design, hand_made
+from tests.support.results import MEASURES, result_of
+from tests.support.stored import profile_of, role
 
-TEXT = "the cat that i saw ran away"
-TEXTS = (TEXT, "the dog that i saw ran away")
 COLUMN = Style("dark", width=3.3)
-
-MEASURES: dict[str, Callable[[], Any]] = {
-    "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
-    "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
-    "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
-    "heads.texts": lambda: attnviz.analyze_each(
-        [TEXT, f"{TEXT} {TEXT}"], sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
-    ),
-    "compare.corpus": lambda: attnviz.compare_corpus(
-        *(from_loaded(sharp_bert(seed), bert_tokenizer()) for seed in (0, 1)),
-        sentences(Path(mkdtemp()) / "texts.txt", 40),
-        syntax=False,
-    ),
-    "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
-    "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
-    "profile": lambda: attnviz.profile_heads(
-        "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
-    ),
-    "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
-}
-"""Of each command a result of a small model, on which every default figure can be drawn."""
 
 PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
 
 _FUNCTIONS = {(command, view.name): view.drawing.figure for command in MEASURES for view in views_of(command)}
 DIFFERENT = list({_FUNCTIONS[picture]: picture for picture in reversed(PICTURES)}.values())
 """The first picture of each function that draws some; the others are drawn by the same code."""
-
-
-@cache
-def result_of(command: str) -> Any:
-    result = MEASURES[command]()
-    assert isinstance(result, Result)
-    return result
 
 
 def drawable(command: str) -> list[str]:
@@ -175,6 +145,30 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     assert result.save(tmp_path / "bare", figures=[])["figures"] == []
 
 
+def objects_in(value: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Of every object in a document its path, and of every key what stands there; all entries of a list are one."""
+    if isinstance(value, list):
+        for each in value:
+            yield from objects_in(each, f"{path}[]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield path, key, type(each).__name__
+            yield from objects_in(each, f"{path}.{key}")
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_document_has_the_keys_and_types_of_the_schema(command: str):
+    """A key that is new, gone or of another type is a change of the contract: then change schema.json as well."""
+    schema = json.loads((Path(__file__).parent / "schema.json").read_text(encoding="utf-8"))[command]
+    found: dict[str, dict[str, set[str]]] = {}
+    for path, key, kind in objects_in(json.loads(json_text(result_of(command).document(["a.png"])))):
+        found.setdefault(path, {}).setdefault(key, set()).add(kind)
+    assert list(found) == list(schema)
+    for path, entries in found.items():
+        assert list(entries) == list(schema[path]), path
+        assert all(kinds <= set(schema[path][key].split(" or ")) for key, kinds in entries.items()), path
+
+
 @pytest.mark.parametrize("command", ["heads", "compare", "ablate", "profile"])
 def test_a_notebook_shows_the_main_picture_above_the_tables(command: str):
     result = result_of(command)
@@ -186,12 +180,29 @@ def test_a_notebook_shows_the_main_picture_above_the_tables(command: str):
     assert html.unescape(found[3]) == result.report()
 
 
-@pytest.mark.parametrize("command", MEASURES)
-@pytest.mark.parametrize("width", [60, 100, 170])
-def test_reports_fit_their_width(command: str, width: int):
-    text = result_of(command).report(width)
-    assert len(text.splitlines()) > 5
-    assert max(map(len, text.splitlines())) <= max(width, 80)
+CUT = re.compile(r"\d\.?…|(^|  )…(  |$)")
+"""A number with an ellipsis, or a cell that is nothing else."""
+
+
+def long_names() -> Result:
+    """Many heads with long labels, roles and relations."""
+    roles = [role("coreference", 0.75, 0.5, direction="pronoun_to_name"), role("syntactic:nsubj:pass", 0.6, 0.4)]
+    parse = replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "compound:prt")))
+    profile = profile_of({"L11H10": roles, "L1H1": roles[1:]})
+    return hand_made(patterns=by_design(6).repeat(6, 6, 1, 1), parse=parse, profile=profile)
+
+
+@pytest.mark.parametrize("command", [*MEASURES, "models", "long names"])
+def test_reports_fit_their_width_and_no_number_is_cut(command: str):
+    for width in (60, 80, 100, 170):
+        if command == "models":
+            text = plain_text(lambda columns: models_report(paper_configurations(), columns), width)
+        else:
+            text = (long_names() if command == "long names" else result_of(command)).report(width)
+        lines = text.splitlines()
+        assert len(lines) > 5
+        assert max(map(len, lines)) <= width
+        assert not [line for line in lines if CUT.search(line) and "[" not in line]
 
 
 @pytest.mark.parametrize("command", MEASURES)

@@ -1,101 +1,20 @@
 """Hostile weights, arguments, paths and folders: one message that says what is wrong and what to do, whatever runs."""
 
-import json
 import os
-import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import BertForMaskedLM, GPT2LMHeadModel, PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
-from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.checkpoint import from_loaded
 from attnviz.models.libraries import panics_unprinted
-from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-
-CPU = torch.device("cpu")
-WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture
-def bert(bert_folder: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(bert_folder, tmp_path / "bert"))
-
-
-def load(folder: Path) -> Checkpoint:
-    return load_checkpoint(find_checkpoint(str(folder)), CPU, torch.float32)
-
-
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
-def refused(message: str, *arguments: str | Path, code: int = 1) -> None:
-    """The command ends with one message and no traceback."""
-    result = run(*arguments)
-    assert (result.exit_code, type(result.exception)) == (code, SystemExit), (result.stderr, result.exception)
-    assert re.search(message, " ".join(result.stderr.split())), result.stderr
-
-
-# --- weights that are no numbers to compute with --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["embeddings.word_embeddings.weight", "encoder.layer.2.output.dense.bias"])
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_that_are_not_finite_are_named_before_anything_runs(bert, name, value):
-    weights = load_file(bert / WEIGHTS)
-    weights[name][-1] = value  # of the vocabulary a row that no text of the test reads
-    save_file(weights, bert / WEIGHTS)
-    with pytest.raises(CheckpointError, match=rf"tensor {name} in .* not finite .*: \d+ of [\d,]+; no --dtype helps"):
-        load(bert)
-
-
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.bool])
-def test_weights_of_another_kind_of_number_are_named(bert, dtype):
-    weights = load_file(bert / WEIGHTS)
-    weights["pooler.dense.bias"] = weights["pooler.dense.bias"].to(dtype)
-    save_file(weights, bert / WEIGHTS)
-    kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(CheckpointError, match=rf"pooler\.dense\.bias in .* type {kind}; expected one of float64, .*"):
-        load(bert)
-
-
-def spoiled(spoil: Any) -> Any:
-    model = sharp_bert()
-    with torch.no_grad():
-        spoil(model)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda model: model.to("meta"), "on the device meta, without values; load its weights first"),
-        (lambda model: model.embeddings.word_embeddings.weight.fill_(float("nan")), "values that are not finite"),
-        (lambda model: setattr(model.encoder.layer[1].attention.self.query, "bias", None),
-         r"encoder\.layer\.1\.attention\.self\.query has no bias"),
-        (lambda model: delattr(model.encoder.layer[0], "attention"), "no whole BertModel as transformers makes it"),
-        (lambda model: model.encoder.layer.pop(2), "its config has 3 layers, the model 2"),
-        (lambda model: model.encoder.layer[1].half(), "all weights of one number format, found torch.float16, torch.f"),
-        (lambda model: model.encoder.layer[1].to("meta"), "all weights of one device, found cpu, meta"),
-    ],
-)  # fmt: skip
-def test_a_model_in_memory_that_cannot_be_read_is_named(spoil, message):
-    with pytest.raises(CheckpointError, match=message):
-        from_loaded(spoiled(spoil), bert_tokenizer())
-
 
 # --- numbers that overflow on the way -------------------------------------------------------------------------------
 
@@ -215,50 +134,6 @@ def test_a_folder_in_the_place_of_an_earlier_table_is_named_and_nothing_is_chang
     assert (tmp_path / "heads.json").read_bytes() == before
 
 
-# --- files that are not what they should be -----------------------------------------------------------------------
-
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
-
-
-@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json"])
-def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_named(bert, name):
-    (bert / name).write_text(POINTER)
-    with pytest.raises(CheckpointError, match=rf"{name} is a pointer of Git LFS, not the file .*: git lfs pull"):
-        load(bert)
-
-
-def test_a_pointer_of_git_lfs_in_the_place_of_a_shard_is_named(bert):
-    (bert / WEIGHTS).rename(bert / "one.safetensors")
-    (bert / f"{WEIGHTS}.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
-    (bert / "one.safetensors").write_text(POINTER)
-    with pytest.raises(CheckpointError, match=r"one\.safetensors is a pointer of Git LFS"):
-        find_checkpoint(str(bert))
-
-
-@pytest.mark.parametrize("data", [b"garbage", b"<html>Not found</html>", b"\0" * 64, b""])
-def test_weights_that_are_no_pickle_are_not_said_to_run_code(bert, data):
-    (bert / WEIGHTS).unlink()
-    (bert / "pytorch_model.bin").write_bytes(data)
-    with pytest.raises(
-        CheckpointError, match=r"download or save the checkpoint again, best as model\.safet"
-    ) as refusal:
-        load(bert)
-    assert "run code" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{}", "download or save it again: there is no 'added_tokens'"),
-        ("[1]", r"tokenizer\.json: expected a JSON object"),
-    ],
-)
-def test_a_tokenizer_that_lacks_all_is_advised(bert, content, message):
-    (bert / "tokenizer.json").write_text(content)
-    with pytest.raises(CheckpointError, match=message):
-        load(bert)
-
-
 def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
     class PanicException(BaseException):
         pass
@@ -280,86 +155,7 @@ def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
 # --- messages with advice -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["zz", "spacy"])  # a package, but no pipeline
-def test_an_unknown_parser_is_told_with_those_installed(name):
-    message = rf"cannot load the pipeline '{name}'.* Installed pipelines: \S.*python -m spacy download NAME"
-    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", name)
-
-
-def test_scales_that_a_command_does_not_have_are_not_offered(tmp_path):
-    message = r"unknown scale 'zz': expected one of shared, per-head\.$"
-    refused(message, "compare", SENTENCE, SENTENCE, "--scale", "zz", "-o", tmp_path, code=2)
-
-
-def test_occurrences_count_from_one(tmp_path):
-    message = r"“saw” stands in the text once, found saw#0: occurrences count from saw#1\."
-    refused(message, "explain", SENTENCE, "-m", "tiny-gpt2", "--token", "saw#0", "-o", tmp_path, code=2)
-
-
-@pytest.mark.parametrize("out", ["a\0b", "\0"])
-def test_a_null_character_in_a_folders_name_is_named(out):
-    refused("-o has a null character", "heads", SENTENCE, "-m", "tiny-gpt2", "-o", out, code=2)
-
-
-def test_a_tilde_in_a_folders_name_is_the_home(tmp_path, monkeypatch):
-    """A shell leaves it in ``--out=~/x``."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    commands = [
-        ["models", "tiny-gpt2"], ["heads", SENTENCE, "-m", "tiny-gpt2", "--no-figures"],
-        ["profile", "--repeats", "--limit", "1", "-m", "tiny-gpt2", "--no-figures", "--no-control", "--no-store"],
-    ]  # fmt: skip
-    for command, *arguments in commands:
-        ran = run(command, *arguments, f"--out=~/of {command}")
-        assert ran.exit_code == 0, ran.output
-    attnviz.analyze(SENTENCE, "tiny-gpt2").save("~/of save", figures=[])
-    assert {path.name for path in (tmp_path / "home").iterdir()} == {f"of {each[0]}" for each in [*commands, ["save"]]}
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
-    message = "expected a folder, found '~nobody-of-this-name/x', which is of no user here"
-    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--out=~nobody-of-this-name/x", code=2)
-
-
-@pytest.mark.parametrize("text", ["caf\udce9", "a\ud800b"])
-@pytest.mark.parametrize("command", ["heads", "ablate", "explain"])
-def test_text_that_is_not_unicode_is_named(command, text):
-    refused("TEXT is not valid UTF-8: found byte 0xe", command, text, "-m", "tiny-gpt2")
-
-
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "against"), ("ablate", "label")],
-)
-def test_an_option_that_is_not_unicode_is_named(command, option):
-    message = f"--{option} is not valid UTF-8: found byte 0xe"
-    refused(message, command, "cat", "-m", "tiny-gpt2", f"--{option}", "\udce9")
-
-
 @pytest.mark.parametrize("ax", [None, "ax"])
 def test_axes_to_draw_on_are_axes(ax):
     with pytest.raises(UsageError, match=r"expected ax as matplotlib Axes, such as plt\..*, found"):
         attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False).draw("mean", ax)
-
-
-def test_what_transformers_logs_as_an_error_is_in_the_message_alone(bert, capfd):
-    change = json.loads((bert / "config.json").read_text()) | {"sub_configs": 5}
-    (bert / "config.json").write_text(json.dumps(change))
-    with pytest.raises(CheckpointError, match=r"transformers cannot read .*sub_configs"):
-        load(bert)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("command", ["ablate", "profile"])
-def test_a_config_that_asks_for_tuples_changes_nothing(bert_folder, tmp_path, command):
-    change = json.loads((bert_folder / "config.json").read_text()) | {"return_dict": False}
-    folder = Path(shutil.copytree(bert_folder, tmp_path / "tuples"))
-    (folder / "config.json").write_text(json.dumps(change))
-    text = str(sentences(tmp_path / "s.txt", 2))
-    options = ["--no-control", "--no-syntax"] if command == "profile" else ["--no-curve", "--select", "L2"]
-    result = run(command, text, "-m", folder, "-o", tmp_path / "out", "--no-figures", "-q", *options)
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
-def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(bert_folder, tmp_path):
-    folder = shutil.copytree(bert_folder, tmp_path / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(CheckpointError, match="give its folder a name in UTF-8"):
-        load(Path(folder))

@@ -20,7 +20,6 @@ from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.head_ids import HeadId
 from attnviz.present.report import views_of
-from tests.contract.test_results import result_of
 from tests.support.ablations import TEXTS, measured
 from tests.support.corpora import sentences
 from tests.support.drawn import HOSTILE, covered, nothing_over_the_edge
@@ -30,6 +29,7 @@ from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.outputs import sharper_gpt2
 from tests.support.profiles import corpus, distances, examples_of, model, profile, relation, role, roles_of, statistics
+from tests.support.results import result_of
 
 NAMES = [*HOSTILE, "[unused1]", "incomprehensibilities" * 3, "w" * 60, "_x_", "\u202eabc", "猫が"]
 TEXT = " ".join(f"word{i % 7} the cat" for i in range(60))

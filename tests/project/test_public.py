@@ -197,7 +197,3 @@ def test_saving_refuses_a_layer_that_the_model_lacks_and_leaves_no_folder(analys
     with pytest.raises(attnviz.UsageError, match="the model has layers 0 to 2"):
         analysis.save(tmp_path / "out", select=["L9"])
     assert not (tmp_path / "out").exists()
-
-
-def test_the_report_from_python_is_plain_text():
-    assert "\x1b" not in hand_made().report(width=90, top=1)

@@ -23,23 +23,14 @@ from attnviz.reference.attention import (
     multi_head_attention,
     project,
 )
+from tests.support.drawn_parameters import random_input, random_parameters
 from tests.support.models import sharp_bert, sharp_gpt2
-from tests.support.recorded import RecordedLayer, recorded
+from tests.support.recorded import RecordedLayer, batch, recorded
 
 PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 OUTPUT_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
 GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
 DTYPES = [torch.float32, torch.float64]
-
-
-def batch(vocabulary: int, lengths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Random tokens, padded on the right to the longest."""
-    generator = torch.Generator().manual_seed(1)
-    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-    ids = torch.randint(5, vocabulary, mask.shape, generator=generator)
-    return {"input_ids": ids * mask, "attention_mask": mask}
 
 
 def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[RecordedLayer]]:
@@ -67,39 +58,6 @@ def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype)
         assert difference.max() <= PATTERN_LIMIT[dtype]
         scale = layer.record.output[real].abs().max()
         assert (output - layer.record.output)[real].abs().max() <= OUTPUT_LIMIT[dtype] * scale
-
-
-def random_parameters(
-    n_heads: int,
-    d_head: int,
-    *,
-    d_model: int | None = None,
-    seed: int = 0,
-    sharpness: float = 1.0,
-    causal: bool = False,
-) -> HeadParameters:
-    generator = torch.Generator().manual_seed(seed)
-    d_model = n_heads * d_head if d_model is None else d_model
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    def projection(factor: float) -> Projection:
-        return Projection(factor * normal(n_heads, d_model, d_head), normal(n_heads, d_head))
-
-    return HeadParameters(
-        query=projection(sharpness),
-        key=projection(1.0),
-        value=projection(1.0),
-        output_weight=normal(n_heads, d_head, d_model),
-        output_bias=normal(d_model),
-        scale=d_head**-0.5,
-        causal=causal,
-    )
-
-
-def random_input(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 1000), dtype=torch.float64)
 
 
 def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:

@@ -23,35 +23,22 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import VerificationError
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.measures import statistics
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention
 from attnviz.trace import recorder, verify
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
-from tests.reference.test_attention import batch
-from tests.reference.test_verify import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support import encoder_decoders, llamas, relatives
+from tests.support.blocks import SIZES, in_blocks
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.support.recorded import recorded, verified_batch, whole, whole_pattern
+from tests.support.mutations import MODELING, OUTPUT_MUTATIONS, PATTERN_MUTATIONS, change_parameters, state_of
+from tests.support.recorded import batch, recorded, verified_batch, whole, whole_pattern
 from tests.support.undeclared import UNDECLARED, undeclared_model
 
 WORDS = "the cat that i saw ran away unbelievableness dogs houses and was he they in".split()
 LONG = " ".join(random.Random(1).choices(WORDS, k=60))
 SENTENCE = "the cat that i saw ran away"
-SIZES = [1, 7, 64]
-
-
-def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Blocks of so many rows, but where a layer is asked for whole."""
-
-    def blocks(n: int, row_bytes: int, memory: float = 0) -> Iterator[tuple[int, int]]:
-        step = n if memory == math.inf else size
-        yield from ((first, min(first + step, n)) for first in range(0, n, step))
-
-    for module in (recorder, verify, statistics):
-        monkeypatch.setattr(module, "row_blocks", blocks)
 
 
 LLAMA_LIKE = tuple(llamas.FAMILIES)
@@ -448,7 +435,7 @@ def test_a_model_that_attends_ahead_in_a_later_block_fails(monkeypatch, kind, si
     refused(checkpoint_of(kind))
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 4, 100])
 @pytest.mark.parametrize("kind", LLAMA_LIKE)
 def test_a_model_whose_mask_is_lost_fails_in_blocks(monkeypatch, kind, size):
     checkpoint = checkpoint_of(kind)

@@ -23,9 +23,8 @@ from attnviz.reference.attention import (
     softcap,
 )
 from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
-from tests.models.test_llamas import ROPE
-from tests.reference.test_attention import random_input, random_parameters
-from tests.support.llamas import llama_config
+from tests.support.drawn_parameters import random_input, random_parameters
+from tests.support.llamas import ROPE, llama_config
 
 
 @pytest.mark.parametrize("rotated_numbers", [8, 4])

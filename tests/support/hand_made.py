@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.judge.verdicts import judge, label_of
-from attnviz.language.syntax import Parse
+from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import TextContext, measure
 from attnviz.models.checkpoint import Checkpoint
@@ -26,6 +26,13 @@ from attnviz.trace.verify import VerifiedRows
 from tests.support.verified import counted_relations
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
+
+PARSE = Parse(
+    (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
+    (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "advmod")),
+    "a-parser",
+)
+"""Of these labels."""
 
 
 def previous_pattern(n: int) -> Tensor:

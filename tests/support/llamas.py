@@ -70,6 +70,27 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
 }
 """By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
 
+ROPE: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 3.0},
+    "dynamic": {"factor": 3.0},
+    "llama3": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0},
+    "yarn, temperatures": {
+        "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False
+    },
+    "longrope": {
+        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 16, "factor": 4.0,
+    },
+    "longrope, longer": {
+        "short_factor": [1.5 + i for i in range(8)], "long_factor": [3.0 + 2 * i for i in range(8)],
+        "original_max_position_embeddings": 8, "factor": 8.0,
+    },
+}  # fmt: skip
+"""Settings of scaled rotary positions, by kind."""
+
 NORMED = ("qwen3", "gemma3_text")
 WINDOWED = ("mistral", "qwen2", "phi3", "gemma2", "gemma3_text")
 

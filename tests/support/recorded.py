@@ -107,3 +107,13 @@ def whole(blocks: Sequence[VerifiedRows]) -> Tensor:
     ]
     assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]
     return torch.cat([pad(block.pattern, (0, n_keys - block.pattern.shape[-1])) for block in blocks], 2)
+
+
+def batch(vocabulary: int, lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Random tokens, padded on the right to the longest."""
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    ids = torch.randint(5, vocabulary, mask.shape, generator=generator)
+    return {"input_ids": ids * mask, "attention_mask": mask}

@@ -1,0 +1,301 @@
+"""Hostile checkpoints: whatever is wrong in a folder or a model is one error that says what was found."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import BertForMaskedLM, GPT2LMHeadModel
+
+from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.models.families import architecture_of
+from attnviz.models.sources import find_checkpoint
+from tests.conftest import SENTENCE
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.spoiled import (
+    POINTER,
+    WEIGHTS,
+    Spoil,
+    also,
+    as_pickle,
+    both,
+    config,
+    cut,
+    indexed,
+    weights,
+    without,
+    write,
+)
+
+
+def load(folder: Path, language_head: bool = False) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32, language_head)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_folder: Path) -> dict[str, Path]:
+    """Checkpoints to spoil copies of; those with a head are read with it."""
+    place = tmp_path_factory.mktemp("headed")
+    return {
+        "bert": bert_folder,
+        "gpt2": gpt2_folder,
+        "masked": save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), place / "masked"),
+        "writing": save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), place / "writing"),
+    }
+
+
+def with_value(name: str, value: float) -> Spoil:
+    """In a row that no text of the test reads."""
+
+    def change(all: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        all[name][-1] = value
+        return all
+
+    return weights(change)
+
+
+def of_dtype(dtype: torch.dtype) -> Spoil:
+    return weights(lambda all: all | {"pooler.dense.bias": all["pooler.dense.bias"].to(dtype)})
+
+
+def shards_named(name: str) -> Spoil:
+    """Whole weights in other folders, and an index that names them so."""
+
+    def spoil(folder: Path) -> None:
+        for place in (folder.parent / "other", folder / "sub"):
+            place.mkdir()
+            shutil.copy(folder / WEIGHTS, place / "x.safetensors")
+        indexed(json.dumps({"weight_map": {"a": name.replace("/{other}", str(folder.parent / "other"))}}))(folder)
+
+    return spoil
+
+
+def in_shards(first: Any = None, second: Any = None) -> Spoil:
+    def spoil(folder: Path) -> None:
+        sharp_bert().save_pretrained(folder, max_shard_size="20KB")
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        for shard, change in zip(sorted(folder.glob("model-*.safetensors")), (first, second), strict=False):
+            if change:
+                change(shard)
+
+    return spoil
+
+
+def a_pipe(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+def many_faults(all: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    kept = {name: tensor for name, tensor in all.items() if ".layer.1." not in name}
+    return kept | {"foo.bar": torch.zeros(1), "pooler.dense.bias": torch.zeros(3)}
+
+
+QUERY = "encoder.layer.1.attention.self.query.weight"
+REFUSED: list[tuple[str, Spoil, str]] = [
+    # weights that are not those that are hashed
+    *(
+        (kind, config(**{key: "other.safetensors"}), rf"config\.json has {key}, which .*save the whole model anew")
+        for key in ("transformers_weights", "quantization_config", "fusion_config") for kind in ("bert", "masked")
+    ),
+    ("bert", write("adapter_config.json", "{}"), r"has an adapter \(adapter_config\.json\)"),
+    *(
+        ("bert", shards_named(name), r"names weights outside the checkpoint, .*without a folder")
+        for name in ("../other/x.safetensors", "/{other}/x.safetensors", "sub/x.safetensors", "..", "")
+    ),
+    # a config far beyond its weights, before anything is built
+    ("bert", config(hidden_size=8192), r"hidden_size=8192.*numbers, its weights have [\d,]+ bytes"),
+    ("bert", both(as_pickle(), config(hidden_size=8192)), r"does not fit its weights .*hidden_size=8192"),
+    ("bert", config(vocab_size=30_000_000), r"vocab_size=30000000.*its model has [\d,]+ numbers"),
+    ("bert", config(intermediate_size=10_000_000), r"its model has [\d,]+ numbers"),
+    ("bert", config(num_hidden_layers=10_000_000), "num_hidden_layers=10000000; expected at most 1,000,000"),
+    ("bert", config(num_labels=10**12), "num_labels=1000000000000; expected at most 1,000,000"),
+    # a config that does not fit its weights, weights that do not fit
+    ("bert", config(num_hidden_layers=2), "do not fit its config.json .*16 unexpected"),
+    ("bert", config(num_hidden_layers=4), "do not fit its config.json .*16 missing"),
+    ("bert", config(hidden_size=64), "of the wrong shape"),
+    ("bert", config(vocab_size=10), r"word_embeddings\.weight \[61, 32\], expected \[10, 32\]"),
+    ("bert", config(max_position_embeddings=10), r"position_embeddings\.weight \[40, 32\], expected \[10, 32\]"),
+    ("bert", config(model_type="gpt2"), r"\(gpt2\): 40 missing"),
+    ("bert", without(QUERY), rf"do not fit its config\.json \(bert\): 1 missing \({QUERY}\)"),
+    ("bert", without("word_embeddings.weight"), r"1 missing \(embeddings\.word_embeddings\.weight\)"),
+    ("gpt2", without("h.1.attn.c_attn.weight"), r"\(gpt2\): 1 missing \(h\.1\.attn\.c_attn\.weight\)"),
+    ("writing", without("h.1.attn.c_proj.weight"), r"1 missing \(h\.1\.attn\.c_proj\.weight\)"),
+    ("bert", also(foo__bar=torch.zeros(2)), r"\(bert\): 1 unexpected \(foo\.bar\)"),
+    ("bert", also(encoder__layer__9__x=torch.zeros(2)), r"1 unexpected \(encoder\.layer\.9\.x\)"),
+    ("bert", also(encoder__classifier=torch.zeros(2)), r"1 unexpected \(encoder\.classifier\)"),
+    ("masked", also(bert__encoder__layer__9__x=torch.zeros(2)), r"1 unexpected \((bert\.)?encoder\.layer\.9\.x\)"),
+    ("bert", also(**{QUERY.replace(".", "__"): torch.zeros(16, 32)}), rf"\({QUERY} \[16, 32\], expected \[32, 32\]\)"),
+    ("bert", weights(many_faults), r"16 missing \(.*, …\); 1 unexpected \(foo\.bar\); 1 of the wrong shape"),
+    # weights that are no numbers to compute with, or no weights
+    *(
+        ("bert", with_value(name, value), rf"tensor {name} in .* not finite .*: \d+ of [\d,]+; no --dtype helps")
+        for name in ("embeddings.word_embeddings.weight", "encoder.layer.2.output.dense.bias")
+        for value in (float("nan"), float("-inf"))
+    ),
+    *(
+        ("bert", of_dtype(dtype), rf"pooler\.dense\.bias in .* type {str(dtype)[6:]}; expected one of float64, .*")
+        for dtype in (torch.complex64, torch.int64, torch.bool)
+    ),
+    *(("bert", cut(keep), r"model\.safetensors is truncated or corrupt .*\d+ bytes found") for keep in (0, 8, 100, -1)),
+    *(
+        ("bert", write(WEIGHTS, data), r"model\.safetensors is truncated or corrupt")
+        for data in (b"garbage" * 100, b"\x02\0\0\0\0\0\0\0{}extra", b"<html>404</html>")
+    ),
+    *(
+        ("bert", write(name, POINTER), rf"{name} is a pointer of Git LFS, not the file .*: git lfs pull")
+        for name in (WEIGHTS, "config.json", "tokenizer.json")
+    ),
+    ("bert", in_shards(lambda shard: shard.write_text(POINTER)), r"safetensors is a pointer of Git LFS"),
+    ("bert", in_shards(lambda shard: shard.write_bytes(b"x" * 50)), r"model-00001.* is truncated or corrupt"),
+    ("bert", in_shards(None, lambda shard: shard.unlink()), r"names weights that are not there: model-00002"),
+    ("bert", indexed('{"weight_map": {}}'), "names weights that are not there: none"),
+    ("bert", indexed("[]"), "expected a JSON object, found list"),
+    ("bert", indexed('{"weight_map": []}'), "expected a weight_map from names of weights to names of files"),
+    ("bert", indexed('{"weight_map": {"a": 3}}'), "expected a weight_map"),
+    *(
+        ("bert", as_pickle(data), r"^(?!.*run code).*download or save the checkpoint again, best as model\.safet")
+        for data in (b"garbage", b"<html>Not found</html>", b"\0" * 64, b"")
+    ),
+    ("bert", as_pickle(b"PK\x03\x04 not a zip"), ""),
+    ("bert", as_pickle(last=-2000), ""),
+    ("bert", as_pickle(pickle.dumps({"a": [1]}, protocol=4)), ""),
+    # a config that is none
+    ("bert", write("config.json", "not json"), r"cannot read .*config\.json"),
+    ("bert", write("config.json", "[1]"), "expected a JSON object, found list"),
+    ("bert", write("config.json", ""), "cannot read"),
+    ("bert", write("config.json", b"\xff\xfe"), "cannot read .*utf-8"),
+    ("bert", a_pipe, r"has no config\.json"),
+    ("bert", config(sub_configs=5), "transformers cannot read .*sub_configs"),
+    # what is not reproduced, before any weight is read
+    *(
+        ("bert", both(config(model_type=kind), write(WEIGHTS, "garbage")), "model_type .*expected one of: bart, bert, ")
+        for kind in ("opt", None, ["bert"])
+    ),
+    ("bert", config(is_decoder=True, add_cross_attention=True), "is_decoder=True"),
+    ("bert", config(add_cross_attention=True), "add_cross_attention=True"),
+    ("bert", config(position_embedding_type="relative_key"), "position_embedding_type='relative_key'"),
+    ("gpt2", config(add_cross_attention=True), "add_cross_attention=True"),
+    # nonsense in a config
+    ("bert", config(num_hidden_layers=0), r"config\.json: the config has num_hidden_layers=0; expected .* layers"),
+    *(
+        (kind, config(**{name: value}), rf"config\.json: the config has {name}={value}; expected a small")
+        for kind, name in (("bert", "layer_norm_eps"), ("gpt2", "layer_norm_epsilon"))
+        for value in (0.0, -1e-12, float("nan"), 1.5)
+    ),
+    ("bert", config(num_attention_heads="four"), "num_attention_heads"),  # transformers' reason is passed on
+    *(("bert", config(num_attention_heads=value), "") for value in (0, -1, 3, None, 4.5)),
+    *(("bert", config(hidden_size=value), "") for value in (0, -32)),
+    *(
+        ("bert", config(**{name: value}), "")
+        for name, value in {
+            "num_hidden_layers": "x", "hidden_act": "foo", "vocab_size": 0, "pad_token_id": 9999, "layer_norm_eps": "x",
+            "id2label": 3, "dtype": "float99", "quantization_config": 3,
+        }.items()
+    ),
+    *(("gpt2", config(n_head=value), "") for value in (0, 3)),
+    ("gpt2", config(activation_function="foo"), ""),
+    # tokenizers
+    ("bert", without_tokenizer, r"has no tokenizer: expected one of tokenizer\.json, .*save_pretrained"),
+    ("bert", write("tokenizer.json", "not json"), "cannot read .*tokenizer"),
+    ("bert", write("tokenizer.json", '{"version": "1.0", "model": {"type": "Nonsense"}}'), "cannot read .*tokenizer"),
+    ("bert", write("tokenizer.json", "{}"), "download or save it again: there is no 'added_tokens'"),
+    ("bert", write("tokenizer.json", "[1]"), r"tokenizer\.json: expected a JSON object"),
+    ("bert", gpt2_tokenizer().save_pretrained, "vocabulary ends at 60: this tokenizer does not belong to this model"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(("kind", "spoil", "message"), REFUSED)
+def test_a_spoiled_folder_is_one_error_that_says_what_is_wrong(
+    folders: dict[str, Path], tmp_path: Path, capfd: Any, recwarn: Any, kind: str, spoil: Spoil, message: str
+) -> None:
+    folder = Path(shutil.copytree(folders[kind], tmp_path / kind))
+    spoil(folder)
+    capfd.readouterr()
+    with pytest.raises((CheckpointError, ArchitectureError), match=message or re.escape(str(folder))) as raised:
+        load(folder, kind in ("masked", "writing")).tokenize(SENTENCE)
+    assert "\n" not in str(raised.value)
+    assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])  # what libraries log and warn is in the message alone
+
+
+class Malicious:
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.witness), "w")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_malicious_pickle_is_refused_and_not_run(bert_folder: Path, tmp_path: Path, plain: bool) -> None:
+    folder, witness = Path(shutil.copytree(bert_folder, tmp_path / "bert")), tmp_path / "executed"
+    if plain:
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"foo": Malicious(witness)}, protocol=2))
+    else:
+        torch.save({**load_file(folder / WEIGHTS), "foo": Malicious(witness)}, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=r"would run code; expected model\.safetensors"):
+        load(folder)
+    assert not witness.exists()
+
+
+def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(bert_folder: Path, tmp_path: Path):
+    folder = shutil.copytree(bert_folder, tmp_path / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(CheckpointError, match="give its folder a name in UTF-8"):
+        load(Path(folder))
+
+
+# --- models in memory
+
+
+IN_MEMORY: list[tuple[Any, str]] = [
+    (lambda model: model.to("meta"), "on the device meta, without values; load its weights first"),
+    (lambda model: model.embeddings.word_embeddings.weight.fill_(float("nan")), "values that are not finite"),
+    (lambda model: setattr(model.encoder.layer[1].attention.self.query, "bias", None),
+     r"encoder\.layer\.1\.attention\.self\.query has no bias"),
+    (lambda model: delattr(model.encoder.layer[0], "attention"), "no whole BertModel as transformers makes it"),
+    (lambda model: model.encoder.layer.pop(2), "its config has 3 layers, the model 2"),
+    (lambda model: model.encoder.layer[1].half(), "all weights of one number format, found torch.float16, torch.f"),
+    (lambda model: model.encoder.layer[1].to("meta"), "all weights of one device, found cpu, meta"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), IN_MEMORY)
+def test_a_model_in_memory_that_cannot_be_read_is_named(spoil: Any, message: str) -> None:
+    model = sharp_bert()
+    with torch.no_grad():
+        spoil(model)
+    with pytest.raises(CheckpointError, match=message):
+        from_loaded(model, bert_tokenizer())
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])  # with and without parameters
+def test_a_module_that_is_no_transformers_model_is_refused(model: torch.nn.Module) -> None:
+    with pytest.raises(ArchitectureError, match="architecture None; expected one of: bart, bert, "):
+        from_loaded(model, bert_tokenizer())
+
+
+def test_what_else_is_refused_of_a_model_in_memory() -> None:
+    with pytest.raises(CheckpointError, match="a loaded model needs its tokenizer"):
+        from_loaded(sharp_bert(), None)
+    with pytest.raises(ArchitectureError, match="is_decoder=True"):
+        from_loaded(sharp_bert(is_decoder=True), bert_tokenizer())
+    with pytest.raises(ArchitectureError, match="'mpnet'"):
+        architecture_of(transformers.MPNetConfig(), torch.float32)
+    with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
+        from_loaded(sharp_bert(), object()).tokenize(SENTENCE)

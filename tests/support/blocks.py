@@ -1,0 +1,22 @@
+"""Blocks of query rows of a chosen size, whatever the memory."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from attnviz.measures import statistics
+from attnviz.trace import recorder, verify
+
+SIZES = [1, 7, 64]
+
+
+def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Blocks of so many rows, but where a layer is asked for whole."""
+
+    def blocks(n: int, row_bytes: int, memory: float = 0) -> Iterator[tuple[int, int]]:
+        step = n if memory == math.inf else size
+        yield from ((first, min(first + step, n)) for first in range(0, n, step))
+
+    for module in (recorder, verify, statistics):
+        monkeypatch.setattr(module, "row_blocks", blocks)
