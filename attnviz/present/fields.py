@@ -13,6 +13,11 @@ _UNLIMITED = 999
 """Columns of a terminal, more than any has."""
 
 
+def _unchanged(value: object) -> object:
+    """The value itself."""
+    return value
+
+
 @dataclass(frozen=True)
 class Field(Generic[Row]):
     """A fact of a row.
@@ -38,7 +43,7 @@ class Field(Generic[Row]):
     name: str = ""
     csv: Mapping[str, Sequence[str | int]] | None = None
     of_stacks: bool = False
-    write: Callable[[Any], object] = lambda value: value
+    write: Callable[[Any], object] = _unchanged
     left: bool = False
     least: int | None = None
     fit: Callable[[Row, int], object] | None = None

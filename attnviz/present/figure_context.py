@@ -103,7 +103,7 @@ def colours_in_words(style: Style, shared: str, own: str) -> str:
 def sentence(*parts: str) -> str:
     """Join the parts of a caption to a sentence; empty ones are left out, full stops inside become semicolons."""
     joined = "; ".join(part.strip().removesuffix(".") for part in parts if part.strip())
-    return f"{re.sub('; (Each|Every|After) ', lambda match: match[0].lower(), joined)}."
+    return f"{re.sub('; (Each|Every|After|Share) ', lambda match: match[0].lower(), joined)}."
 
 
 def capital(text: str) -> str:

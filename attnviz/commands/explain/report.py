@@ -168,7 +168,7 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.of(("all heads", shares.layer)) for column in columns]
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
-    sums = f"within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
+    sums = f"the verified scores within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
     yield notes(f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.")
 
 

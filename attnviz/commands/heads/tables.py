@@ -258,8 +258,8 @@ def _notes(analysis: Analysis) -> Text:
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
         "sinks; then, of the patterns that pass, the one with the largest error reduction, (score - baseline) / (1 - "
         f"baseline). n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} an indication "
-        f"(?), below {LEAST_N} no label; a relation needs {ENOUGH} and {LEAST_N} more right than its baseline. Pass: "
-        "heads above the threshold. One text shows what heads did here, not what they do in general.",
+        f"(?), below {LEAST_N} no label; a relation needs n of {ENOUGH} and {LEAST_N} more right than its baseline. "
+        "Pass: heads above the threshold. One text shows what heads did here, not what they do in general.",
         "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019).",
         _sinks_note(analysis),
         _target_note(analysis),

@@ -29,7 +29,7 @@ def plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPl
         stem="outputs-shares",
         **about.told(
             f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per layer, one "
-            "column per head",
+            "column per head, above of ‖o‖, below of Σ‖o_h‖",
             f"{over}. Every row sums to 100\N{NO-BREAK SPACE}% in either map",
             alone=(SHARES,),
         ),
