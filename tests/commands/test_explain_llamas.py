@@ -16,7 +16,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import RMSNorm
 from attnviz.reference.positions import Rotary
-from tests.figures.test_explain_figures import order, planned
+from tests.support.explained import order, planned
 from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
 
 TOKENIZER = sentencepiece_tokenizer()
