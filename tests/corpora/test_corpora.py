@@ -17,7 +17,7 @@ from attnviz.language.syntax import Arc
 from attnviz.texts.parsing import Parser, find_parser, ready
 from attnviz.texts.reading import Text, open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
-from tests.corpora.test_syntax import FakeParser
+from tests.support.parsed import FakeParser
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 

@@ -1,6 +1,5 @@
 """Accuracy by relation and what it has to beat, worked by hand; parses tied to tokens."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,19 +8,9 @@ import torch
 from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
 from attnviz.measures.guesses import BASELINES
 from attnviz.measures.relations import RelationCount
-from attnviz.models.encoding import tokenize
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens
-from tests.support.models import bert_tokenizer, gpt2_tokenizer
+from tests.support.parsed import FakeParser, read
 from tests.support.verified import counted_relations, verified
-
-
-def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
-    tokenizer = gpt2_tokenizer() if gpt2 else bert_tokenizer()
-    return tokenize(
-        tokenizer, text, pair, max_positions=max_positions, vocabulary_size=len(tokenizer), segments=not gpt2,
-        sink_first=gpt2, truncate=True,
-    )  # fmt: skip
 
 
 def parse_of(n_words: int, arcs: list[tuple[int, int, str]], positions: list[tuple[int, ...]] | None = None) -> Parse:
@@ -216,29 +205,6 @@ def test_a_subtype_counts_as_its_base_relation_too():
 
 
 # --- words and tokens ---------------------------------------------------------------------------
-
-
-class FakeParser:
-    """Words with offsets, heads and relations as written: ``{text: [(word, head, relation), …]}``."""
-
-    meta = {"lang": "xx", "name": "fake"}  # noqa: RUF012
-
-    def __init__(self, sentences: dict[str, list[tuple[str, int, str]]], labels: tuple[str, ...] = ("det",)) -> None:
-        self.sentences, self.labels = sentences, labels
-
-    def get_pipe(self, name: str) -> SimpleNamespace:
-        assert name == "parser"
-        return SimpleNamespace(labels=self.labels)
-
-    def __call__(self, text: str) -> list[SimpleNamespace]:
-        words, start = [], 0
-        for i, (word, _, relation) in enumerate(self.sentences[text]):
-            start = text.index(word, start)
-            words.append(SimpleNamespace(text=word, idx=start, i=i, dep_=relation, pos_="", is_space=word.isspace()))
-            start += len(word)
-        for word, (_, head, _) in zip(words, self.sentences[text], strict=True):
-            word.head = words[head]
-        return words
 
 
 Tags = list[tuple[str, int, str]]
