@@ -147,31 +147,33 @@ def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, befo
     found, message = read_until_error(read_texts(opened))
     start = len(before.rpartition("\n")[2])
     line = before.count("\n") + 1
-    assert message == (
-        f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} as character {start + character} "
-        "of the line; save the file as UTF-8."
-    )
+    assert message.startswith(f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} ")
+    assert f" character {start + character} of the line; " in message
     assert len(found) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "expected"),
+    ("name", "expected", "contents"),
     [
-        ("a.txt", "", "a sentence"),
-        ("a.txt", "\ufeff \n\r\n\t\n", "a sentence"),
-        ("a.conllu", "", "a sentence in CoNLL-U"),
-        ("a.conllu", "# text = nothing\n\n \n# more\n", "a sentence in CoNLL-U"),
-        ("a.conllu", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n", "a sentence in CoNLL-U"),
-        ("a.tsv", "", "a row of GAP with exactly one right name"),
-        ("a.tsv", HEADER + "\n", "a row of GAP with exactly one right name"),
-        ("a.tsv", HEADER + "\n" + row(a_right="FALSE"), "a row of GAP with exactly one right name"),
+        ("a.txt", "a sentence", ["", "\ufeff \n\r\n\t\n"]),
+        (
+            "a.conllu",
+            "a sentence in CoNLL-U",
+            ["", "# text = nothing\n\n \n# more\n", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n"],
+        ),
+        (
+            "a.tsv",
+            "a row of GAP with exactly one right name",
+            ["", HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")],
+        ),
     ],
 )
-def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, content, expected):
-    opened = corpus(name, content)
-    found, message = read_until_error(read_texts(opened))
-    assert message == f"{opened.path} is empty: expected at least {expected}, found none; give another file."
-    assert found == []
+def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, expected, contents):
+    for content in contents:
+        opened = corpus(name, content)
+        found, message = read_until_error(read_texts(opened))
+        assert message.startswith(f"{opened.path} is empty: expected at least {expected}, found none; ")
+        assert found == []
 
 
 @pytest.mark.parametrize(
@@ -248,45 +250,34 @@ def test_line_ends_a_byte_order_mark_and_a_missing_last_line_are_fine(sentences)
     assert sentences((CAT + " \t\n" + DOG).removesuffix("\n")) == plain
 
 
-COLUMNS = "expected 10 columns with tabs between, found {} in {}; give a treebank in CoNLL-U."
-ID = "expected the id {}, found {}; number the words of a sentence from 1, in order, and leave a blank line after it."
-HEAD = (
-    "expected a head from 0 (root) to {} (words of the sentence) in column 7, found {}; "
-    "give the id of a word of the same sentence."
-)
-FORM = "expected a word form in column 2, found none; fill it in, if need be with _."
-RELATION = (
-    "expected a relation such as nsubj in column 8, found {}; give a treebank in which every word has a relation."
-)
+NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "message"),
+    ("lines", "line", "expected", "found"),
     [
-        ("1\tcat\n", 1, COLUMNS.format(2, r"'1\tcat'")),
-        ("Plain text, and rather a lot of it, on what is not a line of a treebank.\n", 1,
-         COLUMNS.format(1, "'Plain text, and rather a lot of it, on what is not a line of'…")),
-        (word().strip() + "\t_\n", 1, COLUMNS.format(11, r"'1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'")),
-        *((word(number), 1, ID.format(1, f"'{number}'")) for number in ("2", "01", "١", " #", "4-3")),
-        (word("9" * 5000), 1, ID.format(1, f"'{'9' * 60}'…")),
-        (word() + word("3"), 2, ID.format(2, "'3'")),
-        (word() + "#\n" + word(), 3, ID.format(2, "'1'")),
-        (word(form=""), 1, FORM),
-        *((word(head=head), 1, HEAD.format(1, f"'{head}'")) for head in ("2", "1.0", "٠")),
-        (word(head="1"), 1,
-         "expected another word as the head in column 7, found the word itself; give 0 to the root."),
-        (word(head="\x1b[2J"), 1, HEAD.format(1, r"'\x1b[2J'")),
-        (word(head="9" * 5000), 1, HEAD.format(1, f"'{'9' * 60}'…")),
-        ("# text\n" + word() + word("2", head="3"), 3, HEAD.format(2, "'3'")),
-        (word(relation="_"), 1, RELATION.format("'_'")),
+        ("1\tcat\n", 1, "10 columns", r"2 in '1\tcat'"),
+        (NO_COLUMNS + "\n", 1, "10 columns", f"1 in {NO_COLUMNS[:60]!r}…"),
+        (word().strip() + "\t_\n", 1, "10 columns", r"11 in '1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'"),
+        *((word(number), 1, "the id 1", repr(number)) for number in ("2", "01", "١", " #", "4-3")),
+        (word("9" * 5000), 1, "the id 1", f"'{'9' * 60}'…"),
+        (word() + word("3"), 2, "the id 2", "'3'"),
+        (word() + "#\n" + word(), 3, "the id 2", "'1'"),
+        (word(form=""), 1, "a word form in column 2", "none"),
+        *((word(head=head), 1, "a head from 0 (root) to 1 ", repr(head)) for head in ("2", "1.0", "٠", "\x1b[2J")),
+        (word(head="1"), 1, "another word as the head in column 7", "the word itself"),
+        (word(head="9" * 5000), 1, "a head from 0 (root) to 1 ", f"'{'9' * 60}'…"),
+        ("# text\n" + word() + word("2", head="3"), 3, "a head from 0 (root) to 2 ", "'3'"),
+        (word(relation="_"), 1, "a relation such as nsubj in column 8", "'_'"),
     ],
-)  # fmt: skip
-def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, message):
+)
+def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, expected, found):
     for before in ("", CAT + "\n"):
         opened = corpus("a.conllu", before + lines + "\n" + DOG)
-        found, said = read_until_error(read_texts(opened))
-        assert said == f"{opened.path}:{before.count(chr(10)) + line}: {message}"
-        assert [sentence.text for sentence in found] == ["The cat ran"][: bool(before)]
+        read, said = read_until_error(read_texts(opened))
+        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: expected {expected}")
+        assert f", found {found}" in said
+        assert [sentence.text for sentence in read] == ["The cat ran"][: bool(before)]
 
 
 FORMS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=8).filter(str.strip)
@@ -342,31 +333,25 @@ def test_rows_with_no_or_two_right_names_are_skipped(examples):
     assert [(found.answer, found.place.line) for found in examples(*rows)] == [(0, 3), (1, 4)]
 
 
-CORRECT = "correct {0} or {0}-offset, which counts characters of Text from 0."
-WHOLE = "expected a whole number in {0}-offset, found {1}; " + CORRECT
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'; " + CORRECT.format("Pronoun")),
-        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '; " + CORRECT.format("A")),
-        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'; " + CORRECT.format("B")),
-        (row(pronoun=""), "expected a word in column Pronoun, found none; fill it in."),
-        (row(at="x"), WHOLE.format("Pronoun", "'x'")),
-        (row(a_at="-3"), WHOLE.format("A", "'-3'")),
-        (row(b_at="1" * 5000), WHOLE.format("B", f"'{'1' * 60}'…")),
-        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'; write one of the two."),
-        (row(text="a\tb"), "expected 11 columns with tabs between, found 12; put each example on one line, "
-         "without tabs in its text."),
-        ("cut off\n", "expected 11 columns with tabs between, found 1; put each example on one line, "
-         "without tabs in its text."),
+        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'"),
+        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '"),
+        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'"),
+        (row(pronoun=""), "expected a word in column Pronoun, found none"),
+        (row(at="x"), "expected a whole number in Pronoun-offset, found 'x'"),
+        (row(a_at="-3"), "expected a whole number in A-offset, found '-3'"),
+        (row(b_at="1" * 5000), f"expected a whole number in B-offset, found '{'1' * 60}'…"),
+        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'"),
+        (row(text="a\tb"), "expected 11 columns with tabs between, found 12"),
+        ("cut off\n", "expected 11 columns with tabs between, found 1"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, message):
     opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
     found, said = read_until_error(read_texts(opened))
-    assert said == f"{opened.path}:3: {message}"
+    assert said.startswith(f"{opened.path}:3: {message}; ")
     assert [each.place.line for each in found] == [2]
 
 
@@ -376,10 +361,8 @@ def test_another_header_is_an_error(corpus, header):
     found, said = read_until_error(read_texts(opened))
     shown = header.replace("\t", " ")
     cut = repr(shown) if len(shown) <= 60 else f"{shown[:60]!r}…"
-    assert said == (
-        f"{opened.path}:1: expected GAP's header {' '.join(HEADER.split())} with tabs between, found {cut}; "
-        "give the file as GAP has it, header included."
-    )
+    assert said.startswith(f"{opened.path}:1: expected GAP's header {' '.join(HEADER.split())} ")
+    assert f", found {cut}; " in said
     assert found == []
 
 
