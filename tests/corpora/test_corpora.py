@@ -218,36 +218,12 @@ def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
     assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
 
 
-def test_multiword_tokens_empty_nodes_and_comments_are_skipped(sentences):
-    blank = "\t_" * 8 + "\n"
-    lines = [f"0.1\tso{blank}", word("1", "I", "3", "nsubj"), f"2-3\tcannot{blank}", word("2", "can", "3", "aux")]
-    lines += ["# a comment within\n", word("3", "not"), f"3.1\tgo{blank}", f"3.10\tgo{blank}"]
-    (found,) = sentences("".join(lines))
-    assert words_of(found) == ["I", "can", "not"]
-    assert found.arcs == (Arc(0, 2, "nsubj"), Arc(1, 2, "aux"))
-    assert found.place.line == 2
-
-
-def test_subtypes_are_kept_and_punctuation_and_root_left_out_with_theirs(sentences):
-    relations = ["root", "acl:relcl", "punct", "punct:x", "root:y", "PUNCT", "nsubj:pass", "punctual"]
-    heads = ["0", *["1"] * 7]
-    lines = [word(str(i), f"w{i}", *pair) for i, pair in enumerate(zip(heads, relations, strict=True), 1)]
-    (found,) = sentences("".join(lines))
-    assert found.arcs == (Arc(1, 0, "acl:relcl"), Arc(6, 0, "nsubj:pass"), Arc(7, 0, "punctual"))
-
-
 def test_a_form_with_spaces_is_one_word_and_empty_other_columns_are_fine(sentences):
     lines = "1\t10 000  km\ta  b\t\t\t\t2\tobj\t\t\n" + word("2", "# x", "0")
     (found,) = sentences(lines)
     assert found.text == "10 000  km # x"
     assert found.spans == ((0, 10), (11, 14))
     assert found.arcs == (Arc(0, 1, "obj"),)
-
-
-def test_line_ends_a_byte_order_mark_and_a_missing_last_line_are_fine(sentences):
-    plain = sentences(CAT + "\n" + DOG + "\n")
-    assert sentences(("\ufeff" + CAT + "\n" + DOG).replace("\n", "\r\n")) == plain
-    assert sentences((CAT + " \t\n" + DOG).removesuffix("\n")) == plain
 
 
 NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
@@ -281,7 +257,7 @@ def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus
 
 
 FORMS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=8).filter(str.strip)
-RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "punct:x", "root", "obl:tmod", "det"])
+RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "PUNCT", "punct:x", "punctual", "root", "root:y", "det"])
 COMMENTS = st.sampled_from(["", "# text = x\n", "#\n", "# global.columns = ID FORM\n"])
 
 
@@ -303,19 +279,24 @@ def written(tree, comment, others):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
-@example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\n")
-def test_what_is_written_is_read(tmp_path_factory, made_up, line_end):
+@given(
+    st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4),
+    st.sampled_from(["", "\ufeff"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["", "\n", "\n \t\n"]),
+)
+@example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\ufeff", "\n", "")
+def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end):
     path = tmp_path_factory.getbasetemp() / "round-trip.conllu"
-    content = "".join(written(*each) for each in made_up)
+    content = start + "".join(written(*each) for each in made_up).rstrip("\n") + end
     path.write_bytes(content.replace("\n", line_end).encode())
     found = list(read_texts(open_corpus(path)))
     assert [words_of(sentence) for sentence in found] == [[form.strip() for form in tree[0]] for tree, _, _ in made_up]
     for sentence, ((forms, heads, relations), _, _) in zip(found, made_up, strict=True):
         assert sentence.text == " ".join(form.strip() for form in forms)
         arcs = [Arc(i, head - 1, relations[i]) for i, head in enumerate(heads) if head]
-        assert sentence.arcs == tuple(arc for arc in arcs if arc.relation.split(":")[0] not in ("punct", "root"))
-        assert content.split("\n")[sentence.place.line - 1].startswith("1\t")
+        assert sentence.arcs == tuple(a for a in arcs if a.relation.lower().split(":")[0] not in ("punct", "root"))
+        assert content.split("\n")[sentence.place.line - 1].removeprefix(start).startswith("1\t")
 
 
 # --- GAP
