@@ -31,6 +31,8 @@ from tests.support.hand_made import hand_made
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.profiles import corpus, distances, examples_of, model, profile, relation, role, roles_of, statistics
+from tests.support.stored import profile_of
+from tests.support.stored import role as stored_role
 
 NAMES = [*HOSTILE, "[unused1]", "incomprehensibilities" * 3, "w" * 60, "_x_", "\u202eabc", "猫が"]
 RELATIONS = ("nsubj", "acl:relcl", "obj")
@@ -38,7 +40,7 @@ TEXT = " ".join(f"word{i % 7} the cat" for i in range(30))
 
 
 def analysis(labels: list[str], n_layers: int, n_heads: int, relations: Sequence[str] = RELATIONS) -> Any:
-    """An analysis of a pair with a parse, so that no view of it is missing."""
+    """An analysis of a pair with a parse, so that no view of it is missing, and with roles over a corpus."""
     n = len(labels) + 3
     middle = n // 2
     special = {0, middle, n - 1}
@@ -49,11 +51,13 @@ def analysis(labels: list[str], n_layers: int, n_heads: int, relations: Sequence
         "by hand",
     )
     named = iter(labels)
+    corpus_role = stored_role(f"syntactic:{relations[0]}", 0.7, 0.4, direction="dependent_to_head")
     patterns = np.random.default_rng(n).dirichlet(np.ones(n) / 5, (n_layers, n_heads, n))
     made = hand_made(
         labels=["[S]" if place in special else next(named) for place in range(n)], special=special, parse=parse,
         patterns=torch.tensor(patterns, dtype=torch.float32), text=" ".join(labels) or "a", pair="it was",
         name="/".join(labels)[:200],
+        profile=profile_of({f"L{layer}H{layer}": [corpus_role] for layer in range(min(n_layers, n_heads))}),
     )  # fmt: skip
     segments = tuple(None if place in special else int(place > middle) for place in range(n))
     return replace(made, tokens=replace(made.tokens, segments=segments))

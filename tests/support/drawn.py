@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -113,6 +115,13 @@ def _dots(ax: Axes) -> Any:
     return np.concatenate([np.zeros((0, 2)), *found])
 
 
+def _drawn_paths(ax: Axes) -> list[Path]:
+    """Lines and bands, in pixels."""
+    bands = [(path, band) for band in ax.collections if isinstance(band, PolyCollection) for path in band.get_paths()]
+    lines = [(line.get_path(), line) for line in ax.lines]
+    return [path.transformed(artist.get_transform()) for path, artist in [*lines, *bands]]
+
+
 def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
     """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out.
 
@@ -138,9 +147,8 @@ def covered(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
         if box.overlaps(beside):
             found.append((one, other))
     for ax in framed:
-        dots, lines = _dots(ax), [ax.transData.transform(np.asarray(line.get_xydata())) for line in ax.lines]
+        dots, legend = _dots(ax), ax.get_legend()
         found += [(name, "dot") for name, box in _boxes(ax.texts, height) if box.count_contains(dots)]
-        legend = ax.get_legend()
-        if legend and any(legend.get_window_extent().count_contains(line) for line in lines):
+        if legend and any(path.intersects_bbox(legend.get_window_extent()) for path in _drawn_paths(ax)):
             found.append(("legend", "line"))
     return found
