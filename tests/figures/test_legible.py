@@ -51,7 +51,7 @@ def analysis(labels: list[str], n_layers: int, n_heads: int, relations: Sequence
         "by hand",
     )
     named = iter(labels)
-    corpus_role = stored_role(f"syntactic:{relations[0]}", 0.7, 0.4, direction="dependent_to_head")
+    corpus_role = stored_role(f"syntactic:{max(relations, key=len)}", 0.7, 0.4, direction="dependent_to_head")
     patterns = np.random.default_rng(n).dirichlet(np.ones(n) / 5, (n_layers, n_heads, n))
     made = hand_made(
         labels=["[S]" if place in special else next(named) for place in range(n)], special=special, parse=parse,
