@@ -194,7 +194,6 @@ def spoiled(document, at, other):
     return whole
 
 
-@pytest.mark.draws
 def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     """Every value gone, or of another kind or size: it is shown, or refused in a line, and so is a stored one."""
     document, named = small(json.loads(json.dumps(profile.document()))), tmp_path / "profile.json"
