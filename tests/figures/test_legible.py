@@ -141,12 +141,9 @@ CHOICES: dict[str, dict[str, Any]] = {"heads, chosen": {"select": ["L0H2", "L2H8
 """The options that a result is drawn with."""
 STYLES = {"page": Style(), "column": Style("dark", "per-head", 3.3), "least": Style(width=2.0)}
 IN = {
-    "few": ("least",),
-    "chosen": ("page", "column"),
-    "hostile": ("column",),
-    "gated": ("page",),
-    "capped": ("column",),
-}
+    "many": ("page", "least"), "few": ("column",), "hostile": ("column",), "chosen": ("page", "column"),
+    "gated": ("page",), "capped": ("column",),
+}  # fmt: skip
 """The styles that results of a kind are drawn in; others in all, so that each view is seen in each style."""
 
 KNOWN = {
