@@ -14,20 +14,19 @@ from attnviz.commands.explain import position_share, reference
 from attnviz.present.report import views_of
 from attnviz.present.result import Result
 from attnviz.present.view import ViewOptions
-from tests.figures.test_pooling import TEXT
-from tests.figures.test_pooling import numbers as drawn
 from tests.support.blocks import in_blocks
+from tests.support.drawn import numbers_of as drawn
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import LONG_TEXT, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 
 def models() -> dict[str, Callable[[], tuple[dict[str, Any], str]]]:
     return {
-        "bert": lambda: ({"model": sharp_bert(max_position_embeddings=99), "tokenizer": bert_tokenizer()}, TEXT),
+        "bert": lambda: ({"model": sharp_bert(max_position_embeddings=99), "tokenizer": bert_tokenizer()}, LONG_TEXT),
         "gpt2": lambda: (
             {"model": sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=200), "tokenizer": gpt2_tokenizer()},
-            TEXT,
+            LONG_TEXT,
         ),
         "gemma2": lambda: (
             {"model": sharp_llama("gemma2"), "tokenizer": sentencepiece_tokenizer()},

@@ -17,7 +17,7 @@ from attnviz.language.syntax import Arc
 from attnviz.texts.parsing import Parser, find_parser, ready
 from attnviz.texts.reading import Text, open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
-from tests.corpora.test_syntax import FakeParser
+from tests.support.parsed import FakeParser
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 
@@ -147,31 +147,33 @@ def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, befo
     found, message = read_until_error(read_texts(opened))
     start = len(before.rpartition("\n")[2])
     line = before.count("\n") + 1
-    assert message == (
-        f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} as character {start + character} "
-        "of the line; save the file as UTF-8."
-    )
+    assert message.startswith(f"{opened.path}:{line}: expected text encoded as UTF-8, found byte {byte} ")
+    assert f" character {start + character} of the line; " in message
     assert len(found) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "expected"),
+    ("name", "expected", "contents"),
     [
-        ("a.txt", "", "a sentence"),
-        ("a.txt", "\ufeff \n\r\n\t\n", "a sentence"),
-        ("a.conllu", "", "a sentence in CoNLL-U"),
-        ("a.conllu", "# text = nothing\n\n \n# more\n", "a sentence in CoNLL-U"),
-        ("a.conllu", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n", "a sentence in CoNLL-U"),
-        ("a.tsv", "", "a row of GAP with exactly one right name"),
-        ("a.tsv", HEADER + "\n", "a row of GAP with exactly one right name"),
-        ("a.tsv", HEADER + "\n" + row(a_right="FALSE"), "a row of GAP with exactly one right name"),
+        ("a.txt", "a sentence", ["", "\ufeff \n\r\n\t\n"]),
+        (
+            "a.conllu",
+            "a sentence in CoNLL-U",
+            ["", "# text = nothing\n\n \n# more\n", "1-2\tw" + "\t_" * 8 + "\n0.1\tw" + "\t_" * 8 + "\n"],
+        ),
+        (
+            "a.tsv",
+            "a row of GAP with exactly one right name",
+            ["", HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")],
+        ),
     ],
 )
-def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, content, expected):
-    opened = corpus(name, content)
-    found, message = read_until_error(read_texts(opened))
-    assert message == f"{opened.path} is empty: expected at least {expected}, found none; give another file."
-    assert found == []
+def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, expected, contents):
+    for content in contents:
+        opened = corpus(name, content)
+        found, message = read_until_error(read_texts(opened))
+        assert message.startswith(f"{opened.path} is empty: expected at least {expected}, found none; ")
+        assert found == []
 
 
 @pytest.mark.parametrize(
@@ -216,24 +218,6 @@ def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
     assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
 
 
-def test_multiword_tokens_empty_nodes_and_comments_are_skipped(sentences):
-    blank = "\t_" * 8 + "\n"
-    lines = [f"0.1\tso{blank}", word("1", "I", "3", "nsubj"), f"2-3\tcannot{blank}", word("2", "can", "3", "aux")]
-    lines += ["# a comment within\n", word("3", "not"), f"3.1\tgo{blank}", f"3.10\tgo{blank}"]
-    (found,) = sentences("".join(lines))
-    assert words_of(found) == ["I", "can", "not"]
-    assert found.arcs == (Arc(0, 2, "nsubj"), Arc(1, 2, "aux"))
-    assert found.place.line == 2
-
-
-def test_subtypes_are_kept_and_punctuation_and_root_left_out_with_theirs(sentences):
-    relations = ["root", "acl:relcl", "punct", "punct:x", "root:y", "PUNCT", "nsubj:pass", "punctual"]
-    heads = ["0", *["1"] * 7]
-    lines = [word(str(i), f"w{i}", *pair) for i, pair in enumerate(zip(heads, relations, strict=True), 1)]
-    (found,) = sentences("".join(lines))
-    assert found.arcs == (Arc(1, 0, "acl:relcl"), Arc(6, 0, "nsubj:pass"), Arc(7, 0, "punctual"))
-
-
 def test_a_form_with_spaces_is_one_word_and_empty_other_columns_are_fine(sentences):
     lines = "1\t10 000  km\ta  b\t\t\t\t2\tobj\t\t\n" + word("2", "# x", "0")
     (found,) = sentences(lines)
@@ -242,55 +226,38 @@ def test_a_form_with_spaces_is_one_word_and_empty_other_columns_are_fine(sentenc
     assert found.arcs == (Arc(0, 1, "obj"),)
 
 
-def test_line_ends_a_byte_order_mark_and_a_missing_last_line_are_fine(sentences):
-    plain = sentences(CAT + "\n" + DOG + "\n")
-    assert sentences(("\ufeff" + CAT + "\n" + DOG).replace("\n", "\r\n")) == plain
-    assert sentences((CAT + " \t\n" + DOG).removesuffix("\n")) == plain
-
-
-COLUMNS = "expected 10 columns with tabs between, found {} in {}; give a treebank in CoNLL-U."
-ID = "expected the id {}, found {}; number the words of a sentence from 1, in order, and leave a blank line after it."
-HEAD = (
-    "expected a head from 0 (root) to {} (words of the sentence) in column 7, found {}; "
-    "give the id of a word of the same sentence."
-)
-FORM = "expected a word form in column 2, found none; fill it in, if need be with _."
-RELATION = (
-    "expected a relation such as nsubj in column 8, found {}; give a treebank in which every word has a relation."
-)
+NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "message"),
+    ("lines", "line", "expected", "found"),
     [
-        ("1\tcat\n", 1, COLUMNS.format(2, r"'1\tcat'")),
-        ("Plain text, and rather a lot of it, on what is not a line of a treebank.\n", 1,
-         COLUMNS.format(1, "'Plain text, and rather a lot of it, on what is not a line of'…")),
-        (word().strip() + "\t_\n", 1, COLUMNS.format(11, r"'1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'")),
-        *((word(number), 1, ID.format(1, f"'{number}'")) for number in ("2", "01", "١", " #", "4-3")),
-        (word("9" * 5000), 1, ID.format(1, f"'{'9' * 60}'…")),
-        (word() + word("3"), 2, ID.format(2, "'3'")),
-        (word() + "#\n" + word(), 3, ID.format(2, "'1'")),
-        (word(form=""), 1, FORM),
-        *((word(head=head), 1, HEAD.format(1, f"'{head}'")) for head in ("2", "1.0", "٠")),
-        (word(head="1"), 1,
-         "expected another word as the head in column 7, found the word itself; give 0 to the root."),
-        (word(head="\x1b[2J"), 1, HEAD.format(1, r"'\x1b[2J'")),
-        (word(head="9" * 5000), 1, HEAD.format(1, f"'{'9' * 60}'…")),
-        ("# text\n" + word() + word("2", head="3"), 3, HEAD.format(2, "'3'")),
-        (word(relation="_"), 1, RELATION.format("'_'")),
+        ("1\tcat\n", 1, "10 columns", r"2 in '1\tcat'"),
+        (NO_COLUMNS + "\n", 1, "10 columns", f"1 in {NO_COLUMNS[:60]!r}…"),
+        (word().strip() + "\t_\n", 1, "10 columns", r"11 in '1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'"),
+        *((word(number), 1, "the id 1", repr(number)) for number in ("2", "01", "١", " #", "4-3")),
+        (word("9" * 5000), 1, "the id 1", f"'{'9' * 60}'…"),
+        (word() + word("3"), 2, "the id 2", "'3'"),
+        (word() + "#\n" + word(), 3, "the id 2", "'1'"),
+        (word(form=""), 1, "a word form in column 2", "none"),
+        *((word(head=head), 1, "a head from 0 (root) to 1 ", repr(head)) for head in ("2", "1.0", "٠", "\x1b[2J")),
+        (word(head="1"), 1, "another word as the head in column 7", "the word itself"),
+        (word(head="9" * 5000), 1, "a head from 0 (root) to 1 ", f"'{'9' * 60}'…"),
+        ("# text\n" + word() + word("2", head="3"), 3, "a head from 0 (root) to 2 ", "'3'"),
+        (word(relation="_"), 1, "a relation such as nsubj in column 8", "'_'"),
     ],
-)  # fmt: skip
-def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, message):
+)
+def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus, lines, line, expected, found):
     for before in ("", CAT + "\n"):
         opened = corpus("a.conllu", before + lines + "\n" + DOG)
-        found, said = read_until_error(read_texts(opened))
-        assert said == f"{opened.path}:{before.count(chr(10)) + line}: {message}"
-        assert [sentence.text for sentence in found] == ["The cat ran"][: bool(before)]
+        read, said = read_until_error(read_texts(opened))
+        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: expected {expected}")
+        assert f", found {found}" in said
+        assert [sentence.text for sentence in read] == ["The cat ran"][: bool(before)]
 
 
 FORMS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=8).filter(str.strip)
-RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "punct:x", "root", "obl:tmod", "det"])
+RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "PUNCT", "punct:x", "punctual", "root", "root:y", "det"])
 COMMENTS = st.sampled_from(["", "# text = x\n", "#\n", "# global.columns = ID FORM\n"])
 
 
@@ -312,19 +279,24 @@ def written(tree, comment, others):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
-@example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\n")
-def test_what_is_written_is_read(tmp_path_factory, made_up, line_end):
+@given(
+    st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4),
+    st.sampled_from(["", "\ufeff"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["", "\n", "\n \t\n"]),
+)
+@example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\ufeff", "\n", "")
+def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end):
     path = tmp_path_factory.getbasetemp() / "round-trip.conllu"
-    content = "".join(written(*each) for each in made_up)
+    content = start + "".join(written(*each) for each in made_up).rstrip("\n") + end
     path.write_bytes(content.replace("\n", line_end).encode())
     found = list(read_texts(open_corpus(path)))
     assert [words_of(sentence) for sentence in found] == [[form.strip() for form in tree[0]] for tree, _, _ in made_up]
     for sentence, ((forms, heads, relations), _, _) in zip(found, made_up, strict=True):
         assert sentence.text == " ".join(form.strip() for form in forms)
         arcs = [Arc(i, head - 1, relations[i]) for i, head in enumerate(heads) if head]
-        assert sentence.arcs == tuple(arc for arc in arcs if arc.relation.split(":")[0] not in ("punct", "root"))
-        assert content.split("\n")[sentence.place.line - 1].startswith("1\t")
+        assert sentence.arcs == tuple(a for a in arcs if a.relation.lower().split(":")[0] not in ("punct", "root"))
+        assert content.split("\n")[sentence.place.line - 1].removeprefix(start).startswith("1\t")
 
 
 # --- GAP
@@ -342,31 +314,25 @@ def test_rows_with_no_or_two_right_names_are_skipped(examples):
     assert [(found.answer, found.place.line) for found in examples(*rows)] == [(0, 3), (1, 4)]
 
 
-CORRECT = "correct {0} or {0}-offset, which counts characters of Text from 0."
-WHOLE = "expected a whole number in {0}-offset, found {1}; " + CORRECT
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'; " + CORRECT.format("Pronoun")),
-        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '; " + CORRECT.format("A")),
-        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'; " + CORRECT.format("B")),
-        (row(pronoun=""), "expected a word in column Pronoun, found none; fill it in."),
-        (row(at="x"), WHOLE.format("Pronoun", "'x'")),
-        (row(a_at="-3"), WHOLE.format("A", "'-3'")),
-        (row(b_at="1" * 5000), WHOLE.format("B", f"'{'1' * 60}'…")),
-        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'; write one of the two."),
-        (row(text="a\tb"), "expected 11 columns with tabs between, found 12; put each example on one line, "
-         "without tabs in its text."),
-        ("cut off\n", "expected 11 columns with tabs between, found 1; put each example on one line, "
-         "without tabs in its text."),
+        (row(at="14"), "expected Pronoun 'she' at character 14, found ' sh'"),
+        (row(a_at="1"), "expected A 'Ann' at character 1, found 'nn '"),
+        (row(at="15", a_right="FALSE", b="Bo"), "expected B 'Bo' at character 10, found 'Zo'"),
+        (row(pronoun=""), "expected a word in column Pronoun, found none"),
+        (row(at="x"), "expected a whole number in Pronoun-offset, found 'x'"),
+        (row(a_at="-3"), "expected a whole number in A-offset, found '-3'"),
+        (row(b_at="1" * 5000), f"expected a whole number in B-offset, found '{'1' * 60}'…"),
+        (row(a_right="yes"), "expected TRUE or FALSE in A-coref, found 'yes'"),
+        (row(text="a\tb"), "expected 11 columns with tabs between, found 12"),
+        ("cut off\n", "expected 11 columns with tabs between, found 1"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, message):
     opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
     found, said = read_until_error(read_texts(opened))
-    assert said == f"{opened.path}:3: {message}"
+    assert said.startswith(f"{opened.path}:3: {message}; ")
     assert [each.place.line for each in found] == [2]
 
 
@@ -376,10 +342,8 @@ def test_another_header_is_an_error(corpus, header):
     found, said = read_until_error(read_texts(opened))
     shown = header.replace("\t", " ")
     cut = repr(shown) if len(shown) <= 60 else f"{shown[:60]!r}…"
-    assert said == (
-        f"{opened.path}:1: expected GAP's header {' '.join(HEADER.split())} with tabs between, found {cut}; "
-        "give the file as GAP has it, header included."
-    )
+    assert said.startswith(f"{opened.path}:1: expected GAP's header {' '.join(HEADER.split())} ")
+    assert f", found {cut}; " in said
     assert found == []
 
 

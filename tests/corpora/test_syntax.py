@@ -1,6 +1,5 @@
 """Accuracy by relation and what it has to beat, worked by hand; parses tied to tokens."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,19 +8,9 @@ import torch
 from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
 from attnviz.measures.guesses import BASELINES
 from attnviz.measures.relations import RelationCount
-from attnviz.models.encoding import tokenize
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens
-from tests.support.models import bert_tokenizer, gpt2_tokenizer
+from tests.support.parsed import FakeParser, read
 from tests.support.verified import counted_relations, verified
-
-
-def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
-    tokenizer = gpt2_tokenizer() if gpt2 else bert_tokenizer()
-    return tokenize(
-        tokenizer, text, pair, max_positions=max_positions, vocabulary_size=len(tokenizer), segments=not gpt2,
-        sink_first=gpt2, truncate=True,
-    )  # fmt: skip
 
 
 def parse_of(n_words: int, arcs: list[tuple[int, int, str]], positions: list[tuple[int, ...]] | None = None) -> Parse:
@@ -218,117 +207,83 @@ def test_a_subtype_counts_as_its_base_relation_too():
 # --- words and tokens ---------------------------------------------------------------------------
 
 
-class FakeParser:
-    """Words with offsets, heads and relations as written: ``{text: [(word, head, relation), …]}``."""
-
-    meta = {"lang": "xx", "name": "fake"}  # noqa: RUF012
-
-    def __init__(self, sentences: dict[str, list[tuple[str, int, str]]], labels: tuple[str, ...] = ("det",)) -> None:
-        self.sentences, self.labels = sentences, labels
-
-    def get_pipe(self, name: str) -> SimpleNamespace:
-        assert name == "parser"
-        return SimpleNamespace(labels=self.labels)
-
-    def __call__(self, text: str) -> list[SimpleNamespace]:
-        words, start = [], 0
-        for i, (word, _, relation) in enumerate(self.sentences[text]):
-            start = text.index(word, start)
-            words.append(SimpleNamespace(text=word, idx=start, i=i, dep_=relation, pos_="", is_space=word.isspace()))
-            start += len(word)
-        for word, (_, head, _) in zip(words, self.sentences[text], strict=True):
-            word.head = words[head]
-        return words
-
-
 Tags = list[tuple[str, int, str]]
-CAT_RAN: Tags = [("the", 1, "det"), ("cat", 2, "nsubj"), ("ran", 2, "ROOT")]
+
+
+def tags_of(written: str) -> Tags:
+    """``word/head/relation``, the head by its place."""
+    parts = [part.split("/") for part in written.split(" ")]
+    return [(word, int(head), relation) for word, head, relation in parts]
+
+
+def parsed(text: str, written: str, labels: tuple[str, ...] = ("det",), **options: Any) -> Parse:
+    return parse_texts(FakeParser({text: tags_of(written)}, labels), [text], read(text, **options))
+
+
+CAT_RAN = "the/1/det cat/2/nsubj ran/2/ROOT"
 
 
 @pytest.mark.parametrize(
-    ("text", "tags", "words"),
+    ("text", "written", "positions"),
     [
-        ("the unable cat", [("the", 2, "x"), ("unable", 2, "x"), ("cat", 2, "ROOT")], [(1,), (2, 3), (4,)]),
+        ("the unable cat", "the/2/x unable/2/x cat/2/ROOT", [(1,), (2, 3), (4,)]),
         # a token that overlaps two words ("theca" is one [UNK]) belongs to both
-        ("theca saw", [("the", 1, "x"), ("ca", 2, "y"), ("saw", 2, "ROOT")], [(1,), (1,), (2,)]),
+        ("theca saw", "the/1/x ca/2/y saw/2/ROOT", [(1,), (1,), (2,)]),
         # a word of several words of the tokenizer has all of them
-        ("cat-dog ran", [("cat-dog", 1, "nsubj"), ("ran", 1, "ROOT")], [(1, 2, 3), (4,)]),
+        ("cat-dog ran", "cat-dog/1/nsubj ran/1/ROOT", [(1, 2, 3), (4,)]),
     ],
 )
-def test_tokens_belong_to_the_words_whose_characters_they_overlap(text: str, tags: Tags, words: list[tuple[int, ...]]):
-    parse = parse_texts(FakeParser({text: tags}), [text], read(text))
-    assert parse.words == tuple(Word(word, positions) for (word, _, _), positions in zip(tags, words, strict=True))
+def test_tokens_belong_to_the_words_whose_characters_they_overlap(text: str, written: str, positions: list[Any]):
+    parse, tags = parsed(text, written), tags_of(written)
+    assert parse.words == tuple(Word(word, of) for (word, _, _), of in zip(tags, positions, strict=True))
     assert parse.arcs == tuple(Arc(i, head, kind) for i, (_, head, kind) in enumerate(tags) if kind != "ROOT")
     assert parse.parser == "xx_fake"
 
 
 def test_leading_spaces_of_byte_level_tokens_do_not_tie_them_to_the_word_before():
-    parse = parse_texts(FakeParser({"the cat ran": CAT_RAN}), ["the cat ran"], read("the cat ran", gpt2=True))
+    parse = parsed("the cat ran", CAT_RAN, gpt2=True)
     assert parse.words == (Word("the", (0,)), Word("cat", (1,)), Word("ran", (2,)))
 
 
 @pytest.mark.parametrize(
-    ("text", "tags", "options", "words", "arcs"),
+    ("text", "written", "options", "words", "arcs"),
     [
         # white space is no word even where the model has a token for it
-        (
-            "cat\n\nran",
-            [("cat", 2, "nsubj"), ("\n\n", 0, "dep"), ("ran", 2, "ROOT")],
-            {"gpt2": True},
-            ["cat", "ran"],
-            (Arc(0, 1, "nsubj"),),
-        ),
+        ("cat\n\nran", "cat/2/nsubj \n\n/0/dep ran/2/ROOT", {"gpt2": True}, "cat ran", (Arc(0, 1, "nsubj"),)),
         # what was cut off
-        (
-            "the cat saw the dog",
-            [("the", 1, "det"), ("cat", 2, "nsubj"), ("saw", 2, "ROOT"), ("the", 4, "det"), ("dog", 2, "dobj")],
-            {"max_positions": 6},
-            ["the", "cat", "saw", "the"],
-            (Arc(0, 1, "det"), Arc(1, 2, "nsubj")),
-        ),
+        ("the cat saw the dog", "the/1/det cat/2/nsubj saw/2/ROOT the/4/det dog/2/dobj", {"max_positions": 6},
+         "the cat saw the", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))),
         # what the tokenizer drops
-        (
-            "the \u200b cat ran",
-            [("the", 2, "det"), ("\u200b", 2, "dep"), ("cat", 3, "nsubj"), ("ran", 3, "ROOT")],
-            {},
-            ["the", "cat", "ran"],
-            (Arc(0, 1, "det"), Arc(1, 2, "nsubj")),
-        ),
+        ("the \u200b cat ran", "the/2/det \u200b/2/dep cat/3/nsubj ran/3/ROOT", {},
+         "the cat ran", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))),
     ],
-)
+)  # fmt: skip
 def test_words_without_tokens_and_their_relations_are_left_out(
-    text: str, tags: Tags, options: dict[str, Any], words: list[str], arcs: tuple[Arc, ...]
+    text: str, written: str, options: dict[str, Any], words: str, arcs: tuple[Arc, ...]
 ):
-    parse = parse_texts(FakeParser({text: tags}), [text], read(text, **options))
-    assert [word.text for word in parse.words] == words
+    parse = parsed(text, written, **options)
+    assert [word.text for word in parse.words] == words.split()
     assert parse.arcs == arcs
 
 
 def test_the_words_of_a_pair_stand_one_segment_after_the_other():
-    pair = [("a", 1, "det"), ("dog", 2, "nsubj"), ("saw", 2, "ROOT"), ("it", 2, "dobj")]
-    parser = FakeParser({"the cat ran": CAT_RAN, "a dog saw it": pair})
-    parse = parse_texts(parser, ["the cat ran", "a dog saw it"], read("the cat ran", "a dog saw it"))
+    texts = {"the cat ran": CAT_RAN, "a dog saw it": "a/1/det dog/2/nsubj saw/2/ROOT it/2/dobj"}
+    parser = FakeParser({text: tags_of(written) for text, written in texts.items()})
+    parse = parse_texts(parser, list(texts), read(*texts))
     assert [word.positions for word in parse.words] == [(1,), (2,), (3,), (5,), (6,), (7,), (8,)]
     assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 5, "nsubj"), Arc(6, 5, "dobj"))
 
 
 @pytest.mark.parametrize("relation", ["punct", "root", "ROOT", "PUNCT", ""])
 def test_punctuation_and_the_root_are_not_scored(relation: str):
-    text = "the cat"
-    parser = FakeParser({text: [("the", 1, relation), ("cat", 1, "ROOT")]})
-    parse = parse_texts(parser, [text], read(text))
-    assert parse.arcs == ()
-    assert len(parse.words) == 2
-
-
-CLEAR = ("det", "dobj", "nsubj", "pobj", "prep")
+    parse = parsed("the cat", f"the/1/{relation} cat/1/ROOT")
+    assert (parse.arcs, len(parse.words)) == ((), 2)
 
 
 def test_a_clearnlp_tree_is_mapped_before_words_are_left_out():
     """The preposition is cut off, and its object still hangs on the verb."""
-    text = "the \u200b cat ran"
-    tags = [("the", 3, "dobj"), ("\u200b", 3, "prep"), ("cat", 1, "pobj"), ("ran", 3, "ROOT")]
-    parse = parse_texts(FakeParser({text: tags}, CLEAR), [text], read(text))
+    labels = ("det", "dobj", "nsubj", "pobj", "prep")
+    parse = parsed("the \u200b cat ran", "the/3/dobj \u200b/3/prep cat/1/pobj ran/3/ROOT", labels)
     assert [word.text for word in parse.words] == ["the", "cat", "ran"]
     assert parse.arcs == (Arc(0, 2, "obj"), Arc(1, 2, "obl"))
     assert parse.own_arcs == (Arc(0, 2, "dobj"),)
@@ -340,9 +295,7 @@ def test_a_clearnlp_tree_is_mapped_before_words_are_left_out():
     [(("nsubj", "obl:agent", "ROOT", "dep", ""), "Universal Dependencies"), (("sb", "oa"), "the parser's own")],
 )
 def test_other_labels_are_left_as_they_are(labels: tuple[str, ...], name: str):
-    text = "the cat ran"
-    tags = [("the", 1, "prep"), ("cat", 2, "pobj"), ("ran", 2, "ROOT")]
-    parse = parse_texts(FakeParser({text: tags}, labels), [text], read(text))
+    parse = parsed("the cat ran", "the/1/prep cat/2/pobj ran/2/ROOT", labels)
     assert parse.arcs == (Arc(0, 1, "prep"), Arc(1, 2, "pobj"))
     assert parse.own_arcs == ()
     assert (parse.vocabulary.name, parse.vocabulary.mapped_from) == (name, None)

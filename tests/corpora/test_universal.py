@@ -1,5 +1,7 @@
 """Trees in ClearNLP's labels as Universal Dependencies: each change by hand, any tree stays a tree."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,173 +35,116 @@ def mapped(tree: str) -> str:
     return " ".join(f"{name}/{node.label}/{names[node.head]}" for name, node in zip(names, found, strict=True))
 
 
+CHANGES = """
+a preposition under a verb:
+    cat/nsubj/sat sat/ROOT/sat on/prep/sat the/det/mat mat/pobj/on
+    cat/nsubj/sat sat/root/sat on/case/mat the/det/mat mat/obl/sat
+a preposition under a noun:
+    cat/nsubj/ran on/prep/cat mat/pobj/on ran/ROOT/ran
+    cat/nsubj/ran on/case/mat mat/nmod/cat ran/root/ran
+out of:
+    ran/ROOT/ran out/prep/ran of/prep/out the/det/house house/pobj/of
+    ran/root/ran out/case/house of/case/house the/det/house house/obl/ran
+from under:
+    came/ROOT/came from/prep/came under/pcomp/from the/det/bed bed/pobj/under
+    came/root/came from/case/bed under/case/bed the/det/bed bed/obl/came
+what hangs on a preposition:
+    not/neg/on on/prep/sat mat/pobj/on sat/ROOT/sat
+    not/advmod/mat on/case/mat mat/obl/sat sat/root/sat
+an agent:
+    cat/nsubjpass/chased was/auxpass/chased chased/ROOT/chased by/agent/chased dog/pobj/by
+    cat/nsubj:pass/chased was/aux:pass/chased chased/root/chased by/case/dog dog/obl:agent/chased
+a dative without to:
+    she/nsubj/gave gave/ROOT/gave him/dative/gave a/det/book book/dobj/gave
+    she/nsubj/gave gave/root/gave him/iobj/gave a/det/book book/obj/gave
+a dative with to:
+    she/nsubj/gave gave/ROOT/gave book/dobj/gave to/dative/gave him/pobj/to
+    she/nsubj/gave gave/root/gave book/obj/gave to/case/him him/obl/gave
+a clause under a preposition, of a verb:
+    they/nsubj/left left/ROOT/left before/prep/left eating/pcomp/before book/dobj/eating
+    they/nsubj/left left/root/left before/mark/eating eating/advcl/left book/obj/eating
+a clause under a preposition, of a noun:
+    the/det/idea idea/nsubj/left of/prep/idea eating/pcomp/of left/ROOT/left
+    the/det/idea idea/nsubj/left of/mark/eating eating/acl/idea left/root/left
+a copula in such a clause:
+    idea/ROOT/idea of/prep/idea being/pcomp/of happy/acomp/being
+    idea/root/idea of/mark/happy being/cop/happy happy/acl/idea
+a preposition without an object:
+    the/det/man man/nsubj/left i/nsubj/spoke spoke/relcl/man of/prep/spoke left/ROOT/left
+    the/det/man man/nsubj/left i/nsubj/spoke spoke/acl:relcl/man of/obl/spoke left/root/left
+a preposition that is the root:
+    in/ROOT/in the/det/house house/pobj/in
+    in/case/house the/det/house house/root/house
+two prepositions with an object each:
+    sat/ROOT/sat in/prep/sat house/pobj/in and/cc/in on/conj/in roof/pobj/on
+    sat/root/sat in/case/house house/obl/sat and/cc/roof on/case/roof roof/conj/house
+two prepositions with one object:
+    walks/ROOT/walks to/prep/walks and/cc/to from/conj/to work/pobj/from
+    walks/root/walks to/case/work and/cc/from from/conj/to work/obl/walks
+be with an adjective, lifted to the root:
+    she/nsubj/is is/ROOT/is not/neg/is happy/acomp/is
+    she/nsubj/happy is/cop/happy not/advmod/happy happy/root/happy
+be with nouns:
+    he/nsubj/is is/ROOT/is a/det/teacher teacher/attr/is and/cc/teacher poet/conj/teacher
+    he/nsubj/teacher is/cop/teacher a/det/teacher teacher/root/teacher and/cc/poet poet/conj/teacher
+be in a clause:
+    said/ROOT/said he/nsubj/been has/aux/been been/ccomp/said happy/acomp/been here/advmod/been
+    said/root/said he/nsubj/happy has/aux/happy been/cop/happy happy/ccomp/said here/advmod/happy
+be with a place:
+    she/nsubj/is is/ROOT/is in/prep/is the/det/house house/pobj/in
+    she/nsubj/house is/cop/house in/case/house the/det/house house/root/house
+be with here:
+    it/nsubj/is is/ROOT/is here/advmod/is
+    it/nsubj/here is/cop/here here/root/here
+a question:
+    what/attr/is is/ROOT/is this/nsubj/is
+    what/root/what is/cop/what this/nsubj/what
+there is:
+    there/expl/is is/ROOT/is a/det/cat cat/attr/is in/prep/is house/pobj/in
+    there/expl/is is/root/is a/det/cat cat/nsubj/is in/case/house house/obl/is
+be as an auxiliary:
+    he/nsubj/running is/aux/running running/ROOT/running
+    he/nsubj/running is/aux/running running/root/running
+another verb than be:
+    he/nsubj/seems seems/ROOT/seems happy/acomp/seems
+    he/nsubj/seems seems/root/seems happy/xcomp/seems
+to with an infinitive:
+    i/nsubj/want want/ROOT/want to/aux/go go/xcomp/want
+    i/nsubj/want want/root/want to/mark/go go/xcomp/want
+an infinitive with a subject:
+    i/nsubj/want want/ROOT/want him/nsubj/go to/aux/go go/ccomp/want
+    i/nsubj/want want/root/want him/obj/want to/mark/go go/xcomp/want
+let me know:
+    let/ROOT/let me/nsubj/know know/ccomp/let
+    let/root/let me/obj/let know/xcomp/let
+a clause with a subject of its own:
+    said/ROOT/said he/nsubj/came came/ccomp/said
+    said/root/said he/nsubj/came came/ccomp/said
+speech that comes first:
+    i/nsubj/left left/ccomp/said he/nsubj/said said/ROOT/said
+    i/nsubj/left left/root/left he/nsubj/said said/parataxis/left
+a chain of conjuncts:
+    tom/nsubj/ran ann/conj/tom and/cc/ann joe/conj/ann ran/ROOT/ran
+    tom/nsubj/ran ann/conj/tom and/cc/joe joe/conj/tom ran/root/ran
+a coordinator before its head stays there:
+    and/cc/came he/nsubj/came came/ROOT/came or/cc/came went/conj/came
+    and/cc/came he/nsubj/came came/root/came or/cc/went went/conj/came
+a conjunct that is lifted:
+    came/ROOT/came and/cc/came is/conj/came happy/acomp/is
+    came/root/came and/cc/happy is/cop/happy happy/conj/came
+names alone:
+    they/nsubj/called called/ROOT/called him/dobj/called king/oprd/called yesterday/npadvmod/called
+    they/nsubj/called called/root/called him/obj/called king/xcomp/called yesterday/obl:unmarked/called
+"""
+"""What changes, a tree in ClearNLP's labels, and the same in those of Universal Dependencies."""
+
+
 @pytest.mark.parametrize(
-    ("clear", "universal"),
-    [
-        pytest.param(
-            "cat/nsubj/sat sat/ROOT/sat on/prep/sat the/det/mat mat/pobj/on",
-            "cat/nsubj/sat sat/root/sat on/case/mat the/det/mat mat/obl/sat",
-            id="a preposition under a verb",
-        ),
-        pytest.param(
-            "cat/nsubj/ran on/prep/cat mat/pobj/on ran/ROOT/ran",
-            "cat/nsubj/ran on/case/mat mat/nmod/cat ran/root/ran",
-            id="a preposition under a noun",
-        ),
-        pytest.param(
-            "ran/ROOT/ran out/prep/ran of/prep/out the/det/house house/pobj/of",
-            "ran/root/ran out/case/house of/case/house the/det/house house/obl/ran",
-            id="out of",
-        ),
-        pytest.param(
-            "came/ROOT/came from/prep/came under/pcomp/from the/det/bed bed/pobj/under",
-            "came/root/came from/case/bed under/case/bed the/det/bed bed/obl/came",
-            id="from under",
-        ),
-        pytest.param(
-            "not/neg/on on/prep/sat mat/pobj/on sat/ROOT/sat",
-            "not/advmod/mat on/case/mat mat/obl/sat sat/root/sat",
-            id="what hangs on a preposition",
-        ),
-        pytest.param(
-            "cat/nsubjpass/chased was/auxpass/chased chased/ROOT/chased by/agent/chased dog/pobj/by",
-            "cat/nsubj:pass/chased was/aux:pass/chased chased/root/chased by/case/dog dog/obl:agent/chased",
-            id="an agent",
-        ),
-        pytest.param(
-            "she/nsubj/gave gave/ROOT/gave him/dative/gave a/det/book book/dobj/gave",
-            "she/nsubj/gave gave/root/gave him/iobj/gave a/det/book book/obj/gave",
-            id="a dative without to",
-        ),
-        pytest.param(
-            "she/nsubj/gave gave/ROOT/gave book/dobj/gave to/dative/gave him/pobj/to",
-            "she/nsubj/gave gave/root/gave book/obj/gave to/case/him him/obl/gave",
-            id="a dative with to",
-        ),
-        pytest.param(
-            "they/nsubj/left left/ROOT/left before/prep/left eating/pcomp/before book/dobj/eating",
-            "they/nsubj/left left/root/left before/mark/eating eating/advcl/left book/obj/eating",
-            id="a clause under a preposition, of a verb",
-        ),
-        pytest.param(
-            "the/det/idea idea/nsubj/left of/prep/idea eating/pcomp/of left/ROOT/left",
-            "the/det/idea idea/nsubj/left of/mark/eating eating/acl/idea left/root/left",
-            id="a clause under a preposition, of a noun",
-        ),
-        pytest.param(
-            "idea/ROOT/idea of/prep/idea being/pcomp/of happy/acomp/being",
-            "idea/root/idea of/mark/happy being/cop/happy happy/acl/idea",
-            id="a copula in such a clause",
-        ),
-        pytest.param(
-            "the/det/man man/nsubj/left i/nsubj/spoke spoke/relcl/man of/prep/spoke left/ROOT/left",
-            "the/det/man man/nsubj/left i/nsubj/spoke spoke/acl:relcl/man of/obl/spoke left/root/left",
-            id="a preposition without an object",
-        ),
-        pytest.param(
-            "in/ROOT/in the/det/house house/pobj/in",
-            "in/case/house the/det/house house/root/house",
-            id="a preposition that is the root",
-        ),
-        pytest.param(
-            "sat/ROOT/sat in/prep/sat house/pobj/in and/cc/in on/conj/in roof/pobj/on",
-            "sat/root/sat in/case/house house/obl/sat and/cc/roof on/case/roof roof/conj/house",
-            id="two prepositions with an object each",
-        ),
-        pytest.param(
-            "walks/ROOT/walks to/prep/walks and/cc/to from/conj/to work/pobj/from",
-            "walks/root/walks to/case/work and/cc/from from/conj/to work/obl/walks",
-            id="two prepositions with one object",
-        ),
-        pytest.param(
-            "she/nsubj/is is/ROOT/is not/neg/is happy/acomp/is",
-            "she/nsubj/happy is/cop/happy not/advmod/happy happy/root/happy",
-            id="be with an adjective, lifted to the root",
-        ),
-        pytest.param(
-            "he/nsubj/is is/ROOT/is a/det/teacher teacher/attr/is and/cc/teacher poet/conj/teacher",
-            "he/nsubj/teacher is/cop/teacher a/det/teacher teacher/root/teacher and/cc/poet poet/conj/teacher",
-            id="be with nouns",
-        ),
-        pytest.param(
-            "said/ROOT/said he/nsubj/been has/aux/been been/ccomp/said happy/acomp/been here/advmod/been",
-            "said/root/said he/nsubj/happy has/aux/happy been/cop/happy happy/ccomp/said here/advmod/happy",
-            id="be in a clause",
-        ),
-        pytest.param(
-            "she/nsubj/is is/ROOT/is in/prep/is the/det/house house/pobj/in",
-            "she/nsubj/house is/cop/house in/case/house the/det/house house/root/house",
-            id="be with a place",
-        ),
-        pytest.param(
-            "it/nsubj/is is/ROOT/is here/advmod/is", "it/nsubj/here is/cop/here here/root/here", id="be with here"
-        ),
-        pytest.param(
-            "what/attr/is is/ROOT/is this/nsubj/is", "what/root/what is/cop/what this/nsubj/what", id="a question"
-        ),
-        pytest.param(
-            "there/expl/is is/ROOT/is a/det/cat cat/attr/is in/prep/is house/pobj/in",
-            "there/expl/is is/root/is a/det/cat cat/nsubj/is in/case/house house/obl/is",
-            id="there is",
-        ),
-        pytest.param(
-            "he/nsubj/running is/aux/running running/ROOT/running",
-            "he/nsubj/running is/aux/running running/root/running",
-            id="be as an auxiliary",
-        ),
-        pytest.param(
-            "he/nsubj/seems seems/ROOT/seems happy/acomp/seems",
-            "he/nsubj/seems seems/root/seems happy/xcomp/seems",
-            id="another verb than be",
-        ),
-        pytest.param(
-            "i/nsubj/want want/ROOT/want to/aux/go go/xcomp/want",
-            "i/nsubj/want want/root/want to/mark/go go/xcomp/want",
-            id="to with an infinitive",
-        ),
-        pytest.param(
-            "i/nsubj/want want/ROOT/want him/nsubj/go to/aux/go go/ccomp/want",
-            "i/nsubj/want want/root/want him/obj/want to/mark/go go/xcomp/want",
-            id="an infinitive with a subject",
-        ),
-        pytest.param(
-            "let/ROOT/let me/nsubj/know know/ccomp/let", "let/root/let me/obj/let know/xcomp/let", id="let me know"
-        ),
-        pytest.param(
-            "said/ROOT/said he/nsubj/came came/ccomp/said",
-            "said/root/said he/nsubj/came came/ccomp/said",
-            id="a clause with a subject of its own",
-        ),
-        pytest.param(
-            "i/nsubj/left left/ccomp/said he/nsubj/said said/ROOT/said",
-            "i/nsubj/left left/root/left he/nsubj/said said/parataxis/left",
-            id="speech that comes first",
-        ),
-        pytest.param(
-            "tom/nsubj/ran ann/conj/tom and/cc/ann joe/conj/ann ran/ROOT/ran",
-            "tom/nsubj/ran ann/conj/tom and/cc/joe joe/conj/tom ran/root/ran",
-            id="a chain of conjuncts",
-        ),
-        pytest.param(
-            "and/cc/came he/nsubj/came came/ROOT/came or/cc/came went/conj/came",
-            "and/cc/came he/nsubj/came came/root/came or/cc/went went/conj/came",
-            id="a coordinator before its head stays there",
-        ),
-        pytest.param(
-            "came/ROOT/came and/cc/came is/conj/came happy/acomp/is",
-            "came/root/came and/cc/happy is/cop/happy happy/conj/came",
-            id="a conjunct that is lifted",
-        ),
-        pytest.param(
-            "they/nsubj/called called/ROOT/called him/dobj/called king/oprd/called yesterday/npadvmod/called",
-            "they/nsubj/called called/root/called him/obj/called king/xcomp/called yesterday/obl:unmarked/called",
-            id="names alone",
-        ),
-    ],
+    "change", re.findall(r"^(.+):\n +(.+)\n +(.+)", CHANGES, re.MULTILINE), ids=lambda change: change[0]
 )
-def test_each_change_by_hand(clear: str, universal: str):
-    written = mapped(clear)
-    assert written == universal
+def test_each_change_by_hand(change: tuple[str, str, str]):
+    _, clear, universal = change
+    assert mapped(clear) == universal
 
 
 def test_every_label_becomes_one_of_universal_dependencies():

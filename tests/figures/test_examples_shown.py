@@ -17,10 +17,10 @@ from attnviz.commands.profile.show import chosen_examples, example_tables, examp
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.examples import Unit
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
 from tests.conftest import needs_minilm
@@ -62,32 +62,35 @@ def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     of = first(profile)
     done = show(saved, "--show", of.id)
     assert done.exit_code == 0, done.stderr
-    assert f"{of.id} {of.role.removeprefix('syntactic:')}" in done.stdout
-    assert f"{of.best[0].weight:.2f}" in done.stdout
-    assert f"[{of.best[0].query.text}]" in done.stdout
-    assert f"{{{of.failures[0].key.text}}}" in done.stdout
-    assert f"({of.failures[0].gold[1].text})" in done.stdout
+    best, failure = of.best[0], of.failures[0]
+    role = f"{of.id} {of.role.removeprefix('syntactic:')}"
+    for part in (
+        role,
+        f"{best.weight:.2f}",
+        f"[{best.query.text}]",
+        f"{{{failure.key.text}}}",
+        f"({failure.gold[1].text})",
+    ):
+        assert part in done.stdout
     assert show(saved / "profile.json", "--show", of.id).stdout == done.stdout
 
 
-def test_heads_and_roles_are_chosen_together(profile, saved):
-    of = first(profile)
-    name = of.role.removeprefix("syntactic:")
-    both = json.loads(show(saved, "--show", f"{of.id},{name}", "--json").stdout)
-    assert [(each["id"], each["role"]) for each in both["examples"]["roles"]] == [(str(of.id), of.role)]
-    every = json.loads(show(saved, "--show", of.role, "--json").stdout)
-    assert [each["id"] for each in every["examples"]["roles"]] == [
-        str(each.id) for each in profile.examples if each.role == of.role
-    ]
-    assert both["model"]["n_heads"] == 4
+def shown_examples(saved, *names):
+    """Head and role of each list of examples that is shown."""
+    given = [part for name in names for part in ("--show", name)]
+    content = json.loads(show(saved, *given, "--json").stdout)
+    assert content["model"]["n_heads"] == 4
+    return [(each["id"], each["role"]) for each in content["examples"]["roles"]]
 
 
-def test_layers_and_all_relations_are_shown(profile, saved):
+def test_heads_layers_and_roles_are_chosen_together(profile, saved):
     of = first(profile)
-    content = json.loads(show(saved, "--show", f"L{of.id.layer}", "--show", "syntactic", "--json").stdout)
-    assert [each["id"] for each in content["examples"]["roles"]] == [
-        str(each.id) for each in profile.examples if each.id.layer == of.id.layer and "syntactic" in each.role
-    ]
+    every = [(str(each.id), each.role) for each in profile.examples]
+    assert shown_examples(saved, f"{of.id},{of.role.removeprefix('syntactic:')}") == [(str(of.id), of.role)]
+    assert shown_examples(saved, of.role) == [each for each in every if each[1] == of.role]
+    layer = f"L{of.id.layer}"
+    expected = [(id, role) for id, role in every if id.startswith(layer) and "syntactic" in role]
+    assert shown_examples(saved, layer, "syntactic") == expected
 
 
 @pytest.mark.parametrize("given", [("--figures", "examples"), ("--select", "L0H0")])
@@ -99,47 +102,60 @@ def test_a_figure_of_examples_that_cannot_be_is_refused_before_anything_is_measu
         assert "the figure examples needs a corpus and --examples above 0" in done.stderr
 
 
-def test_bad_names_are_one_line_each(saved, profile, tmp_path):
+@pytest.fixture(scope="module")
+def bad(profile, saved, tmp_path_factory):
+    """Folders and files by name, most of which cannot be shown; and names of heads and roles."""
+    folder, of = tmp_path_factory.mktemp("bad"), first(profile)
     document = json.loads((saved / "profile.json").read_text())
-    none, damaged, other, broken = (tmp_path / f"{name}.json" for name in ("none", "damaged", "other", "broken"))
-    broken.write_text('{"a":')
-    none.write_text(json.dumps(document | {"examples": None}))
-    damaged.write_text(json.dumps(document | {"examples": {"texts": [], "roles": [{}]}}))
-    other.write_text("[]")
-    no_roles = tmp_path / "no-roles.json"
-    no_roles.write_text(json.dumps(document | {"roles": [1]}))
-    of = first(profile)
-    elsewhere = next(each.role for each in profile.examples if each.id != of.id and each.role not in {
-        role.role for role in profile.examples if role.id == of.id})  # fmt: skip
-    for arguments, found in (
-        ((saved, "--show", "L9H0"), "the model has no head L9H0; it has L0H0 to L2H3"),
-        ((saved, "--show", "amod"), "expected a role or relation with examples ("),
-        ((saved, "--show", of.id, "--show", elsewhere), "there are no examples of"),
-        ((none, "--show", "L0H0"), "has no examples: expected one of a corpus, with --examples above 0"),
-        (
-            (damaged, "--show", "L0H0"),
-            "damaged.json is damaged: expected a string for examples.roles[0].id, found nothing; "
-            "make it again with attnviz profile, or name the folder of a profile.",
-        ),
-        ((tmp_path / "missing.json", "--show", "L0H0"), "No such file or directory"),
-        ((tmp_path, "--show", "L0H0"), "expected a profile.json at"),
-        ((saved / "profile.csv", "--show", "L0H0"), "--show reads no corpus"),
-        ((broken, "--show", "L0H0"), "is damaged: found broken JSON (Expecting value: line 1 column 6 (char 5));"),
-        ((other, "--show", "L0H0"), "other.json is damaged: expected an object for the document, found a list;"),
-        ((no_roles, "--show", "L0H0"), "no-roles.json is damaged: expected an object for roles[0], found 1;"),
-        ((saved, "--show", "L9"), "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
-        (
-            (saved, "--show", "L0H0", "--figures", "roles", "--limit", "3", "--no-control", "--theme", "dark"),
-            "--show prints examples and writes no files: leave out --limit, --no-control, --figures, --theme.",
-        ),
-        (("--show", "L0H0", "-m", "tiny-gpt2"), "no profile of tiny-gpt2 is stored: make one"),
-        ((saved, "--show", ""), "expected names with commas between"),
-    ):
-        done = show(*arguments)
-        assert done.exit_code in (1, 2), (arguments, done.output)
-        assert found in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
-        assert done.stdout == ""
+    contents = {
+        "none": document | {"examples": None},
+        "damaged": document | {"examples": {"texts": [], "roles": [{}]}},
+        "other": [],
+        "no-roles": document | {"roles": [1]},
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "broken.json").write_text('{"a":')
+    own = {role.role for role in profile.examples if role.id == of.id}
+    elsewhere = next(each.role for each in profile.examples if each.role not in own)
+    paths = {name: folder / f"{name}.json" for name in (*contents, "broken", "missing")}
+    return {
+        **paths,
+        "folder": folder,
+        "saved": saved,
+        "csv": saved / "profile.csv",
+        "head": of.id,
+        "elsewhere": elsewhere,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("{saved} --show L9H0", "the model has no head L9H0; it has L0H0 to L2H3"),
+        ("{saved} --show amod", "expected a role or relation with examples ("),
+        ("{saved} --show {head} --show {elsewhere}", "there are no examples of"),
+        ("{saved} --show L9", "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
+        ("{saved} --show=", "expected names with commas between"),
+        ("{saved} --show L0H0 --figures roles --limit 3 --no-control --theme dark",
+         "writes no files: leave out --limit, --no-control, --figures, --theme."),
+        ("{none} --show L0H0", "has no examples: expected one of a corpus, with --examples above 0"),
+        ("{damaged} --show L0H0", "damaged.json is damaged: expected a string for examples.roles[0].id, found"),
+        ("{broken} --show L0H0", "is damaged: found broken JSON (Expecting value: line 1 column 6 (char 5));"),
+        ("{other} --show L0H0", "other.json is damaged: expected an object for the document, found a list;"),
+        ("{no-roles} --show L0H0", "no-roles.json is damaged: expected an object for roles[0], found 1;"),
+        ("{missing} --show L0H0", "No such file or directory"),
+        ("{folder} --show L0H0", "expected a profile.json at"),
+        ("{csv} --show L0H0", "--show reads no corpus"),
+        ("--show L0H0 -m tiny-gpt2", "no profile of tiny-gpt2 is stored: make one"),
+    ],
+)  # fmt: skip
+def test_bad_names_are_one_line_each(bad, arguments, found):
+    done = show(*(part.format_map(bad) for part in arguments.split()))
+    assert done.exit_code in (1, 2), done.output
+    assert found in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
 
 
 def small(document):
@@ -181,12 +197,13 @@ def spoiled(document, at, other):
 def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     """Every value gone, or of another kind or size: it is shown, or refused in a line, and so is a stored one."""
     document, named = small(json.loads(json.dumps(profile.document()))), tmp_path / "profile.json"
+    others = (GONE, None, "x", [], {}, -5, 99, float("nan"), True, "\ud800\x1b")
     stored, source = user_folder / profile_file_name(document), Source("m", tmp_path, None, profile.weights_sha256)
     shape, run = stored.name.rpartition("-")[0], {**document, "roles": [], "corpora": [], "examples": None}
     user_folder.mkdir(parents=True)
     shown, refused = 0, 0
-    for at in filter(None, places(document)):
-        for other in (GONE, None, "x", [], {}, -5, 99, float("nan"), True, "\ud800\x1b"):
+    for count, at in enumerate(filter(None, places(document))):
+        for other in others[count % 2 :: 2]:
             text = json.dumps(spoiled(document, at, other))
             named.write_text(text)
             stored.write_text(text)
@@ -206,9 +223,9 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
             console = Console(file=StringIO())
             console.print(*example_tables(read, chosen, 100))
             console.file.getvalue().encode()
-    assert shown > 100
-    assert refused > 500
-    assert shown + refused == 10 * len(list(places(document))[1:])  # each error is one line
+    assert shown > 50
+    assert refused > 250
+    assert shown + refused == 5 * len(list(places(document))[1:])  # each error is one line
 
 
 def test_a_profile_of_an_encoder_decoder_is_shown(tmp_path):
@@ -217,7 +234,7 @@ def test_a_profile_of_an_encoder_decoder_is_shown(tmp_path):
     profile_heads(model, [path], control=False, examples=2).save(tmp_path / "out", figures=[])
     done = show(tmp_path / "out", "--show", "E1H2")
     assert (done.exit_code, done.stdout[:4]) == (0, "E1H2"), done.output
-    assert "layers such as E1 or a head such as E0H0, found 'L1'" in show(tmp_path / "out", "--show", "L1").stderr
+    assert "found 'L1'" in show(tmp_path / "out", "--show", "L1").stderr
 
 
 def test_a_stored_profile_is_read_by_the_weights_of_its_model(profile, bert_folder, user_folder):
@@ -249,44 +266,32 @@ def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
     (chosen,) = plan_examples(profile, ViewOptions(select=("L2H3",)))
     assert chosen.stem == "examples/L02H03"
     with pytest.raises(UsageError, match="there are no examples of L2H3"):
-        next(iter(plan_examples(replace(profile, examples=profile.examples[:1]), ViewOptions(select=("L2H3",)))))
+        replace(profile, examples=profile.examples[:1]).figure("examples", select="L2H3")
     with pytest.raises(UsageError, match="there is no figure 'examples': this profile has no examples"):
         replace(profile, examples=()).figure("examples")
 
 
-@pytest.mark.parametrize("width", [7.0, 3.3])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_arcs_and_words_fit_and_hits_and_misses_differ_in_shape_and_colour(profile, width, theme):
-    style = Style(theme, width=width)
+def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile, theme):
+    style = Style(theme)
     plan = next(plan_examples(profile, ViewOptions(style=style)))
-    figure = examples_figure(plan, style)
-    figure.draw_without_rendering()
-    (ax,) = figure.axes
-    ends = [line for line in ax.lines if line.get_markerfacecolor() != style.greys.paper]
-    colours = {line.get_marker(): line.get_color() for line in ends}
+    (ax,) = examples_figure(plan, style).axes
+    colours = {
+        line.get_marker(): line.get_color() for line in ax.lines if line.get_markerfacecolor() != style.greys.paper
+    }
     examples = [strip.example for _, strips in plan.roles for strip in strips]
     assert {each.hit for each in examples} == {True, False}
     assert set(colours) == {"o", "X"}
     assert colours["o"] != colours["X"]
     arcs = [patch for patch in ax.patches if isinstance(patch, PathPatch)]
     assert len(arcs) == len(examples) + sum(not each.hit and each.gold is not None for each in examples)
-    page, (legend,) = figure.bbox, figure.legends
-    assert legend.get_window_extent().x0 == pytest.approx(ax.texts[0].get_window_extent().x0, abs=0.03 * figure.dpi)
-    for text in ax.texts:
-        box = text.get_window_extent()
-        assert page.x0 <= box.x0
-        assert box.x1 <= page.x1
-        assert text.get_fontsize() >= 5.5
 
 
 def test_a_pair_far_apart_is_drawn_with_an_ellipsis_between(profile):
     of = first(profile)
-    example = replace(of.best[0], text="start " + "very " * 80 + "end", hit=True, gold=None, gold_weight=None)
-    ends = [type(example.query)("start", 0, 5), type(example.query)("end", len(example.text) - 3, len(example.text))]
-    wide = replace(of, best=(replace(example, query=ends[0], key=ends[1]),), deciles=(), failures=())
-    style = Style(width=3.3)
-    changed = replace(profile, examples=(wide,))
-    figure = examples_figure(next(plan_examples(changed, ViewOptions(style=style, select=(str(of.id),)))), style)
-    words = [text.get_text() for text in figure.axes[0].texts]
-    assert {"start", "…", "end"} <= set(words)
-    assert HeadId.parse(str(of.id)) == of.id
+    text = "start " + "very " * 80 + "end"
+    start, end = Unit("start", 0, 5), Unit("end", len(text) - 3, len(text))
+    example = replace(of.best[0], text=text, hit=True, gold=None, gold_weight=None, query=start, key=end)
+    changed = replace(profile, examples=(replace(of, best=(example,), deciles=(), failures=()),))
+    (ax,) = changed.figure("examples", Style(width=3.3), select=str(of.id)).axes
+    assert {"start", "…", "end"} <= {text.get_text() for text in ax.texts}

@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
-from attnviz.figures.style import Style, figure_bytes
+from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import HOSTILE
+from tests.support.drawn import texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.support.stored import PROFILE
 
@@ -37,14 +36,12 @@ def heatmap(analysis: Analysis, head: str = "L0H0", **choices: Any) -> HeatmapPl
     return plan
 
 
-def test_heatmaps_come_in_the_models_order_with_label_and_evidence():
+def test_heatmaps_come_in_the_models_order_with_their_labels():
     of = plans(hand_made(), "heads")
-    assert [(plan.stem, plan.title, plan.evidence) for plan in of] == [
-        ("heads/L00H00", "L0H0  previous-token?", "previous-token 1.00 · uniform attention 0.19 · n = 3"),
-        ("heads/L00H01", "L0H1  broad?", "entropy 1.00 of that of uniform attention · n = 4"),
-        ("heads/L01H00", "L1H0  sink?", "sink 1.00 · uniform attention 0.33 · n = 4"),
-        ("heads/L01H01", "L1H1  current-token?", "current-token 0.73 · uniform attention 0.25 · n = 4"),
-    ]
+    assert [(plan.stem, plan.title.split()[1]) for plan in of] == [
+        ("heads/L00H00", "previous-token?"), ("heads/L00H01", "broad?"),
+        ("heads/L01H00", "sink?"), ("heads/L01H01", "current-token?"),
+    ]  # fmt: skip
     for plan, pattern in zip(of, by_design(6).reshape(4, 6, 6), strict=True):
         np.testing.assert_array_equal(plan.values, pattern.numpy())
         assert plan.labels.texts == LABELS
@@ -67,49 +64,45 @@ def amod() -> Analysis:
     )
 
 
-EVIDENCE: list[tuple[Any, str, str]] = [
-    (
-        lambda: hand_made(patterns=TWO_AWAY[None, None]),
-        "heterogeneous?",
-        "no positional pattern above uniform attention",
-    ),
+EVIDENCE: list[tuple[Any, str, list[str]]] = [
+    (hand_made, "previous-token?", ["1.00", "uniform attention 0.19", "n = 3"]),
+    (lambda: hand_made(patterns=TWO_AWAY[None, None]), "heterogeneous?", ["no positional pattern"]),
     (
         lambda: hand_made(patterns=(0.6 * TWO_AWAY + 0.4 * BEFORE)[None, None]),
         "heterogeneous?",
-        "nearest: previous-token 0.33 · uniform attention 0.19 · n = 3",
+        ["previous-token 0.33", "uniform attention 0.19", "n = 3"],
     ),
     (
         lambda: hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1]),
         "too short",
-        "n = 0: no label below 3",
+        ["n = 0"],
     ),
-    (amod, "syntactic:amod", "amod (dep → head) 1.00 · offset +1: 0.50 · n = 12"),
+    (amod, "syntactic:amod", ["dep → head", "1.00", "offset +1: 0.50", "n = 12"]),
     (  # "x a b c d a b c y": three tokens have a copy
         lambda: hand_made(
             labels="xabcdabcy", special=(), causal=True, patterns=torch.eye(9)[[0, 0, 0, 0, 0, 2, 3, 4, 4]][None, None]
         ),
         "induction?",
-        "induction 0.75 (1.00 where a token repeats) · uniform attention 0.06 · n = 3",
+        ["0.75", "1.00 where a token repeats", "uniform attention 0.06", "n = 3"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("analysis", "label", "evidence"), EVIDENCE)
-def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label: str, evidence: str):
+def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label: str, evidence: list[str]):
     plan = heatmap(analysis())
-    assert (plan.title, plan.evidence) == (f"L0H0  {label}", evidence)
+    assert plan.title == f"L0H0  {label}"
+    assert [part for part in evidence if part not in plan.evidence] == []
 
 
 def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place():
     result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
-    assert plan.title == alone.title == "L0H1  broad?"
-    role = "over the corpus nsubj dep→head, score 0.70, baseline 0.40, n = 200"
-    assert plan.evidence == f"{alone.evidence} · {role}"
-    assert plan.caption.endswith(f"; {role}, measured on a.conllu, 1,234 texts; b.tsv, 7 texts.")
-    assert "; label on this text: broad? (" in plan.caption
-    assert "; the question mark: an indication only; " in plan.caption
+    assert plan.title == alone.title
+    added = plan.evidence.removeprefix(alone.evidence)
+    assert "nsubj dep→head 0.70 (baseline 0.40, n = 200)" in added
+    assert "a.conllu, 1,234 texts" in plan.caption
     grid = overview(result)
     cells = {str(cell.id): cell for cell in grid.cells}
     shown = {head: cell.right and (cell.right[0].name, cell.right[1][0], cell.right[2]) for head, cell in cells.items()}
@@ -119,10 +112,8 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
         "L1H0": None,
         "L1H1": ("coreference", "coreference (corpus)", False),
     }
-    assert "the role over a corpus (a.conllu, 1,234 texts; b.tsv, 7 texts; a stored profile)" in grid.caption
-    texts = [text.get_text() for text in head_grid_figure(grid, Style()).findobj(Text)]
-    assert "nsubj" in texts
-    assert any("Right of an id" in text for text in texts)
+    assert "a.conllu, 1,234 texts" in grid.caption
+    assert "nsubj" in texts_of(head_grid_figure(grid, Style()))
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
     assert absent.cells[1].right is not None
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (corpus)", False)
@@ -136,11 +127,8 @@ def test_of_few_tokens_labels_are_grey_and_questions():
 
 
 def test_the_overview_shows_every_selected_head_with_its_label():
-    result = hand_made(pair="and\nthen")
-    plan = overview(result, select=("L1",))
-    assert plan.title == "by-hand: 2 of 4 heads"
-    assert overview(result).title == "by-hand: 2 layers × 2 heads"
-    assert plan.notes[0] == r"“the cat ran away” / “and\nthen” (6 tokens)"
+    plan = overview(hand_made(), select=("L1",))
+    assert "2 of 4 heads" in plan.title
     assert [(str(cell.id), cell.beside, cell.family and cell.family.name) for cell in plan.cells] == [
         ("L1H0", "sink?", "sink"),
         ("L1H1", "current-token?", "positional"),
@@ -148,24 +136,14 @@ def test_the_overview_shows_every_selected_head_with_its_label():
     np.testing.assert_array_equal(plan.cells[0].values, by_design(6)[1, 0].numpy())
 
 
-def test_captions_say_model_text_scale_and_what_is_shown():
-    result = hand_made(pair="and then")
-    scale = "colours from 0 to 1, the same for every head"
-    words = heatmap(hand_made(words=True))
-    assert words.notes[0] == "by-hand on “the cat ran away” (6 words)"
-    assert "of by-hand on “the cat ran away”: row = word that attends, column = word attended to" in words.caption
-    assert scale in words.caption
-    assert overview(result).caption.startswith("Attention of all 4 heads of by-hand on “the cat ran away” and “and th")
-    assert scale in overview(result).caption
-    log = Style(scale="log")
-    for plan in (heatmap(result, style=log), overview(result, style=log)):
-        assert "logarithmic colours from 0.0001 to 1" in plan.caption
-        assert plan.bar == "attention weight (log scale)"
-    assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
-    one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
-    assert "; label on this text: too short (n = 0" in heatmap(one).caption
-    assert "“the cat ran away” (1 token), one row per layer" in overview(one).caption
-    assert "\n" not in heatmap(hand_made(text="a\nb\x1b[31m", name="bad\nname")).caption
+@pytest.mark.parametrize("scale", ["shared", "log"])
+@pytest.mark.parametrize("view", [heatmap, overview])
+def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
+    plan = view(hand_made(pair="and\nthen\x1b[31m", name="bad\nname", words=True), style=Style(scale=scale))
+    for said in (r"bad\nname", "“the cat ran away”", r"“and\nthen\x1b[31m”", "6 words"):
+        assert said in plan.caption + " ".join(plan.notes)
+    assert ("logarithmic from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
+    assert not re.search(r"[\x00-\x1f]", plan.caption)
 
 
 def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():
@@ -174,10 +152,8 @@ def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colou
     plan, grid = heatmap(result, style=style), overview(result, style=style)
     assert plan.norm(plan.values.max()) == pytest.approx(1)
     assert grid.cells[0].values.max() == 1
-    assert plan.evidence.endswith("· largest weight 0.75")
-    assert "from 0 to the head's largest weight, 0.75" in plan.caption
-    assert "from 0 to the largest weight of each head" in grid.caption
-    assert plan.bar == grid.bar == "share of the head’s largest weight (own scales)"
+    assert "0.75" in plan.evidence
+    assert "0.75" in plan.caption
     assert (plan.bar_norm.vmin, plan.bar_norm.vmax) == (0, 1)
 
 
@@ -190,10 +166,8 @@ def test_a_long_text_is_pooled_and_its_largest_weights_stay():
     assert plan.pooled == 2
     assert plan.values.shape == (550, 550)
     assert plan.values[350, 200] == grid.cells[0].values[70, 40] == pytest.approx(0.9)
-    assert "; each cell is the largest of 2 × 2 weights (pooled for drawing only);" in plan.caption
-    assert "; each cell is the largest of 10 × 10 weights" in grid.caption
-    assert "written into the cells" not in plan.caption
-    assert any(note.endswith("token is named.") for note in plan.notes)
+    assert "2 × 2 weights" in plan.caption
+    assert "10 × 10 weights" in grid.caption
 
 
 def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
@@ -201,31 +175,8 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
     np.testing.assert_allclose(plan.values, np.full((4, 4), 0.25), rtol=1e-6)
     assert plan.labels.texts == LABELS[1:-1]
     for each in (plan, grid):
-        assert "; special tokens dropped, rows renormalised" in each.caption
-        assert "Special tokens dropped, rows renormalised." in each.notes
+        assert "special tokens dropped, rows renormalised" in each.caption
     causal = hand_made(labels="abc", special=(), causal=True, patterns=by_design(3, True))
-    assert "; first token dropped, rows renormalised" in heatmap(causal, drop_special=True).caption
+    assert "first token dropped" in heatmap(causal, drop_special=True).caption
     with pytest.raises(UsageError, match="leaves nothing of this text to draw: its only token is special or the first"):
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
-
-
-@pytest.mark.parametrize("name", list(DRAWINGS))
-def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name: str):
-    labels, hostile, style = (
-        ["[CLS]", *(label or "x" for label in HOSTILE)],
-        " ".join(HOSTILE),
-        Style("dark", width=3.3),
-    )
-    n = len(labels)
-    arcs = tuple(Arc(place, place + 1, HOSTILE[place]) for place in range(n - 2))
-    parse = Parse(tuple(Word(label, (place,)) for place, label in enumerate(labels) if place), arcs, hostile)
-    result = hand_made(
-        labels=labels, special=(0,), patterns=by_design(n), name=hostile, text=hostile, pair=hostile, parse=parse
-    )
-    segments = (None, *(int(place > n / 2) for place in range(1, n)))
-    result = replace(result, tokens=replace(result.tokens, segments=segments))
-    view = DRAWINGS[name]
-    for plan in plans(result, name, select=("L0H1",), style=style):
-        assert not re.search(r"[\x00-\x1f]", plan.caption)
-        figure_bytes(view.figure(plan, style, True), "svg", style)
-    assert overview(hand_made(name="bad\x1b[31m")).title == r"bad\x1b[31m: 2 layers × 2 heads"

@@ -125,11 +125,12 @@ def test_closing_early_and_errors_end_the_threads():
     assert files([]) == []
 
 
-@pytest.mark.parametrize("width", [2.0, 3.3, None])
+@pytest.mark.parametrize("width", [2.0, None])
 def test_score_baseline_and_n_are_never_cut(width: float | None):
     evidence = "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"
-    figure = heatmap_figure(plan(evidence=evidence, style=Style(width=width)), Style(width=width))
-    assert evidence in " ".join(texts_of(figure))
+    assert evidence in " ".join(
+        texts_of(heatmap_figure(plan(evidence=evidence, style=Style(width=width)), Style(width=width)))
+    )
 
 
 def test_labels_that_do_not_fit_are_left_out_and_special_ones_stand_back():

@@ -5,7 +5,6 @@ After an intended change: ``python -m tests.figures.test_pictures`` draws them a
 
 import io
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -58,17 +57,14 @@ def stored(view: str) -> NDArray[np.int16]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_picture_is_the_stored_one(view: str) -> None:
+def test_a_picture_is_the_stored_one_and_none_of_shifted_patterns(view: str) -> None:
     assert apart(drawn(view, patterns()), stored(view)) < CLOSE
+    assert apart(drawn(view, patterns().roll(1, -1)), stored(view)) > 1.5 * CLOSE
 
 
-@pytest.mark.parametrize(("wrong", "view"), [("transposed", "heatmap"), *product(["shifted", "blank"], VIEWS)])
-def test_a_wrong_picture_would_be_noticed(view: str, wrong: str) -> None:
-    right = patterns()
-    transposed = right.transpose(-1, -2) / right.transpose(-1, -2).sum(-1, keepdim=True)
-    changed = {"transposed": transposed, "shifted": right.roll(1, -1)}
-    picture = np.full_like(stored(view), 255) if wrong == "blank" else drawn(view, changed[wrong])
-    assert apart(picture, stored(view)) > 1.5 * CLOSE
+def test_a_transposed_picture_would_be_noticed() -> None:
+    transposed = patterns().transpose(-1, -2)
+    assert apart(drawn("heatmap", transposed / transposed.sum(-1, keepdim=True)), stored("heatmap")) > 1.5 * CLOSE
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from attnviz.commands.rollout.report import chosen, sink_sentence, spread_senten
 from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
-from attnviz.models.wording import percent
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import HOSTILE, pixels_of, texts_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
@@ -50,8 +48,8 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
         np.testing.assert_array_equal(tile.values, matrix[-1].numpy())
     assert (of.labels.texts, of.labels.muted) == (result.units.labels, result.units.sink)
     assert np.mean(np.concatenate([tile.values.ravel() for tile in tiles]) <= of.norm.vmax) >= 0.98
-    assert "; through layers 0 to 2, 0.5 attention + 0.5 identity in every layer; " in of.caption
-    assert f"colours from 0 to {of.norm.vmax:g}" in of.caption
+    for said in ("layers 0 to 2", "0.5 attention + 0.5 identity", f"from 0 to {of.norm.vmax:g}"):
+        assert said in of.caption
 
 
 def test_all_flows_stand_beside_them(every_flow: Any):
@@ -60,8 +58,7 @@ def test_all_flows_stand_beside_them(every_flow: Any):
     assert last.name == "flow"
     np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
     positive = every_flow.flows[every_flow.flows > 0]
-    assert "; Flow: the largest flow that could reach" in of.caption
-    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}" in of.caption
+    assert f"from {positive.min():.3f} to {positive.max():.3f}" in of.caption
 
 
 def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
@@ -88,8 +85,6 @@ def test_bars_are_shares_beside_what_uniform_attention_gives(result: Any):
     assert of.panels[3][2] is None
     assert of.labels[:3] == ("[CLS]  #0", "the  #1", "cat  #2")
     assert of.muted == result.units.sink
-    assert "rust: uniform attention (not known for the flow)" in of.caption
-    assert "not known" not in plan(replace(result, flow=None), "from").caption
     for ax, (_, values, _) in zip(result.figure("from").axes, of.panels, strict=False):
         np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
 
@@ -101,7 +96,7 @@ def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
     assert rows == sorted(rows)
     for row in (long.inputs.attention, long.inputs.rollout, long.inputs.norm_rollout):
         assert set(row.argsort(descending=True)[:13].tolist()) <= set(rows)  # 3 methods, 40 bars
-    assert "40 of 302 tokens, those ranked highest" in of.caption
+    assert "40 of 302 tokens" in of.caption
 
 
 def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
@@ -113,21 +108,18 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled}" in of.caption
 
 
-@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 2.4), ("layers", 6.7), ("from", 2.4)])
-def test_titles_of_panels_are_never_cut(long: Any, name: str, width: float):
-    figure = long.figure(name, Style(width=width))
-    names = [ax.get_title("left") for ax in figure.axes]
+@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 6.7), ("from", 2.4)])
+def test_titles_of_panels_are_never_cut(result: Any, name: str, width: float):
+    names = [ax.get_title("left") for ax in result.figure(name, Style(width=width)).axes]
+    assert any(names)
     assert not [title for title in names if title.endswith("…")]
 
 
 @pytest.mark.parametrize("name", ["rollout", "layers", "from"])
 def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
     of, style = plan(long, name, Style(width=3.3)), Style(width=3.3)
-    lines = heading(of.title, of.notes, style, 3.3)
-    height = sum(size * 1.35 for _, size, _ in lines) / 72
+    height = sum(size * 1.35 for _, size, _ in heading(of.title, of.notes, style, 3.3)) / 72
     assert height <= 0.2 * long.figure(name, style).get_size_inches()[1]
-    assert "; after layer 2 rows " in of.caption
-    assert "(distance " in of.caption
 
 
 def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
@@ -137,27 +129,15 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
         changed = replace(last, rows_apart=dict.fromkeys(names, apart))
         return spread_sentence(replace(result, layers=(*result.layers[:-1], changed)))
 
-    assert "rows are nearly alike: the rollout says little about one token in particular" in spread(0.05)
-    assert "rows have much in common" in spread(0.3)
-    assert spread(0.6).startswith("After layer 2 rows still differ (mean distance between two rows, 0 to 1: 0.6")
+    for apart, said in ((0.05, "rows are nearly alike"), (0.3, "rows have much in common"), (0.6, "rows still differ")):
+        assert said in spread(apart)
+        assert str(apart) in spread(apart)
     assert spread(None) == ""
-    assert sink_sentence(result).startswith(
-        f"Sinks (special tokens) hold {percent(last.sink['rollout'])} of the rollout"
-    )
-    assert sink_sentence(every_flow).startswith("Sinks (the first token) hold")
+    assert f"(special tokens) hold {last.sink['rollout']:.0%}" in sink_sentence(result)
+    assert "(the first token) hold" in sink_sentence(every_flow)
 
 
 def test_several_positions_of_a_token_are_named():
     result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
     assert len(result.positions) == 4
     assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"
-
-
-def test_hostile_tokens_are_drawn_and_printed_as_they_are(result: Any):
-    labels = (*HOSTILE[:6], "[unused1]", "x" * 60, "$a")
-    hostile = replace(result, units=replace(result.units, labels=labels), text="$\\frac$ [/b]")
-    figure = hostile.figure("from")
-    pixels_of(figure)
-    assert any("[/b]" in text for text in texts_of(figure))
-    printed = hostile.report(120, top=0)
-    assert all(label in printed for label in ("[/b]", "[unused1]", "xxxx…"))

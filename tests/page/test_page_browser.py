@@ -46,6 +46,7 @@ MARKUP = [
     "$x$",
     *HOSTILE,
 ]
+SHIFT, ENTER, ESCAPE, UP, RIGHT, DOWN = "\ue008", "\ue007", "\ue00c", "\ue013", "\ue014", "\ue015"
 IN_COMMANDS = " ".join(MARKUP).replace("\x00", "\x150\x7f\x85\u2028\u200d\u00a0\U000e0041'\\'\r")
 """A text that a command line can have."""
 
@@ -87,24 +88,25 @@ class Page:
     def choose(self, name: str, value: str) -> None:
         self.one(f"select[name={name}] option[value='{value}']").click()
 
-    def press(self, *keys: str) -> None:
+    @property
+    def hand(self) -> Any:
+        """Keys and mouse."""
         from selenium.webdriver import ActionChains
 
-        actions = ActionChains(self.driver, duration=0)
-        for key in keys:
-            actions.send_keys(key)
-        actions.perform()
+        return ActionChains(self.driver, duration=0)
+
+    def press(self, *keys: str) -> None:
+        self.hand.send_keys(*keys).perform()
 
     def hover(self, element: Any, x: float = 0, y: float = 0) -> None:
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver, duration=0).move_to_element_with_offset(element, x, y).perform()
+        self.hand.move_to_element_with_offset(element, x, y).perform()
 
     def shift_click(self, element: Any) -> None:
-        from selenium.webdriver import ActionChains
-        from selenium.webdriver.common.keys import Keys
+        self.hand.key_down(SHIFT).click(element).key_up(SHIFT).perform()
 
-        ActionChains(self.driver, duration=0).key_down(Keys.SHIFT).click(element).key_up(Keys.SHIFT).perform()
+    def shows(self, head: str) -> None:
+        """Wait until it does."""
+        self.until(lambda: self.text("#head h2").startswith(head))
 
     def table(self, selector: str) -> list[list[str]]:
         rows = "[...document.querySelectorAll(arguments[0] + ' tbody tr')]"
@@ -224,18 +226,18 @@ def check_shift_click_means_rows_and_sums_columns(page: Page, analysis: Analysis
     np.testing.assert_allclose(page.weights(), pattern[:, [2, 5]].sum(1), atol=0.008)
     page.shift_click(page.token(5))
     np.testing.assert_allclose(page.weights(), pattern[:, 2], atol=0.005)
-    page.press("\ue00c")  # Escape
+    page.press(ESCAPE)
     assert "tokens" not in page.address
 
 
 def check_keys_walk_through_heads_and_tokens(page: Page, _: Analysis) -> None:
     page.open("heads.html", "#head=L0H0")
-    for key, head in (("j", "L0H1"), ("\ue015", "L1H1"), ("\ue014", "L1H2"), ("k", "L1H1"), ("\ue013", "L0H1")):
+    for key, head in (("j", "L0H1"), (DOWN, "L1H1"), (RIGHT, "L1H2"), ("k", "L1H1"), (UP, "L0H1")):
         page.press(key)
-        page.until(lambda head=head: page.text("#head h2").startswith(head))  # type: ignore[misc]
+        page.shows(head)
         assert f"head={head}" in page.address
     page.driver.execute_script("document.querySelector('.token').focus()")
-    page.press("\ue014", "\ue014", "\ue007")
+    page.press(RIGHT, RIGHT, ENTER)
     assert "tokens=2" in page.address
 
 
@@ -245,7 +247,7 @@ def check_heads_are_sorted_and_filtered(page: Page, analysis: Analysis) -> None:
     ids = [button.get_attribute("data-head") for button in page.all("button.head")]
     assert ids == [str(head.id) for head in order]
     bound = sorted(head.statistics["entropy"] or 0 for head in order)[-5]
-    page.one("input[name=least]").send_keys(f"{bound:.4f}", "\ue007")
+    page.one("input[name=least]").send_keys(f"{bound:.4f}", ENTER)
     assert 4 <= len(page.all("button.head")) <= 5
     assert page.text("#heads p.quiet").endswith("of 12 heads")
     page.open("heads.html", "#left=grid")
@@ -299,24 +301,18 @@ def check_the_address_brings_everything_back(page: Page, _: Analysis) -> None:
 def check_the_scatter_is_previewed_and_clicked(page: Page, _: Analysis) -> None:
     page.open("heads.html", "#head=L0H0&left=scatter")
     canvas = page.one("canvas.scatter")
-    (seen, chosen) = (set(), "")
-    size = canvas.size
-    for x in range(60, size["width"] - 20, 14):
-        for y in range(20, size["height"] - 50, 60):
-            page.hover(canvas, x - size["width"] / 2, y - size["height"] / 2)
-            if (title := canvas.get_attribute("title")) and not title.startswith("L0H0"):
-                seen.add(title.partition(":")[0])
-                chosen = title.partition(":")[0]
-                canvas_place = (x - size["width"] / 2, y - size["height"] / 2)
-                break
-        if chosen:
-            break
-    page.until(lambda: page.text("#head h2").startswith(chosen))
-    assert "head=L0H0" in page.address  # previewed only
-    page.hover(canvas, *canvas_place)
-    from selenium.webdriver import ActionChains
+    width, height = canvas.size["width"], canvas.size["height"]
+    places = [(x - width / 2, y - height / 2) for x in range(60, width - 20, 14) for y in range(20, height - 50, 60)]
 
-    ActionChains(page.driver, duration=0).click().perform()
+    def head_at(place: tuple[float, float]) -> str:
+        page.hover(canvas, *place)
+        return str(canvas.get_attribute("title") or "L0H0").partition(":")[0]
+
+    place = next(place for place in places if head_at(place) != "L0H0")
+    chosen = head_at(place)
+    page.shows(chosen)
+    assert "head=L0H0" in page.address  # previewed only
+    page.hand.click().perform()
     assert f"head={chosen}" in page.address
 
 
@@ -393,7 +389,7 @@ def check_two_texts_are_chosen_from(page: Page, _: Analysis) -> None:
     page.open("translated.html", "#head=X1H2&text=0&tokens=5")
     page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
     assert f"attends to {source[5]}" in page.text(".reading")  # what is locked stays
-    page.press("\ue00c")  # Escape
+    page.press(ESCAPE)
     page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
     best = int(pattern[2].argmax())
     page.until(lambda: page.text(".reading") == f"{target[2]} attends to {source[best]}, {pattern[2, best]:.2f}")
@@ -408,14 +404,14 @@ def check_kinds_of_heads_are_chosen(page: Page, _: Analysis) -> None:
     assert [row.text for row in page.all("#heads .row")] == ["D0", "D1", "D2"]
     page.click("h1")
     page.press("j")  # the head that is shown is no decoder's: to the first that is
-    page.until(lambda: page.text("#head h2").startswith("D0H0"))
+    page.shows("D0H0")
     assert not page.all(".token.chosen")  # the token is of the other text
     command = shlex.split(str(page.one("code").get_property("textContent")))
     assert command[-6:] == ["--target", TARGET, "--select", "D0H0", "--figures", "heads"]
     page.choose("kind", "")
     page.click("h1")
     page.press("k")
-    page.until(lambda: page.text("#head h2").startswith("E1H2"))
+    page.shows("E1H2")
     assert [token.get_attribute("data-at") for token in page.all(".token.chosen")] == ["4"]
     page.open("translated.html", "#head=X0H0&view=lines&kind=cross-attention&drop=1&words=1")
     assert [token.text for token in page.all(".strip[data-side='0'] .token")] == TARGET.split()

@@ -5,8 +5,11 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -63,6 +66,15 @@ def texts_of(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 
+def numbers_of(plan: Any) -> list[Any]:
+    """The numbers that a picture shows."""
+    found: list[Any] = [cell.values for cell in getattr(plan, "cells", ())]
+    found += [tile.values for _, tiles in getattr(plan, "groups", ()) for tile in tiles]
+    found += [block.values for block in getattr(plan, "blocks", ())]
+    found += [each.values for each in getattr(plan, "maps", ())]
+    return found + [getattr(plan, name) for name in ("values", "query", "key", "weights") if hasattr(plan, name)]
+
+
 def nothing_over_the_edge(figure: Figure) -> bool:
     """Whether the outermost pixels are all paper: nothing is clipped."""
     pixels = pixels_of(figure)
@@ -95,12 +107,28 @@ def _boxes(texts: Iterable[Text], height: float) -> list[tuple[str, Bbox]]:
     return found
 
 
+def _dots(ax: Axes) -> Any:
+    """[dots, 2]: where the middles of dots and markers are, in pixels."""
+    found = [dots.get_offset_transform().transform(dots.get_offsets()) for dots in ax.collections]
+    marked = [line for line in ax.lines if line.get_marker() not in ("", " ", "None", None)]
+    found += [line.get_transform().transform(np.asarray(line.get_xydata())) for line in marked]
+    return np.concatenate([np.zeros((0, 2)), *found])
+
+
+def _drawn_paths(ax: Axes) -> list[Path]:
+    """Lines and bands, in pixels."""
+    bands = [(path, band) for band in ax.collections if isinstance(band, PolyCollection) for path in band.get_paths()]
+    lines = [(line.get_path(), line) for line in ax.lines]
+    return [path.transformed(artist.get_transform()) for path, artist in [*lines, *bands]]
+
+
 def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
     """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out.
 
     Of the height of a text's box so much, ``height``, is of its letters.
     """
-    figure.draw_without_rendering()
+    if figure.stale:
+        figure.draw_without_rendering()
     shown = _boxes(set(figure.findobj(Text)) - _outside(figure), height)
     return [(one, other) for (one, box), (other, beside) in combinations(shown, 2) if box.overlaps(beside)]
 
@@ -111,11 +139,16 @@ def legible(figure: Figure) -> bool:
 
 
 def covered(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
-    """What stands on something else: a text on a text, a heading on a panel, a panel on a panel."""
+    """What stands on something else: texts and panels on each other, a name on a dot, a legend on a line."""
     found = overlapping(figure, height)
     framed = [ax for ax in figure.axes if ax.axison or ax.images]  # prose needs its letters alone
     panels = [(ax.get_title("left") or "panel", ax.get_window_extent().padded(-2)) for ax in framed]
     for (one, box), (other, beside) in [*product(_boxes(figure.texts, height), panels), *combinations(panels, 2)]:
         if box.overlaps(beside):
             found.append((one, other))
+    for ax in framed:
+        dots, legend = _dots(ax), ax.get_legend()
+        found += [(name, "dot") for name, box in _boxes(ax.texts, height) if box.count_contains(dots)]
+        if legend and any(path.intersects_bbox(legend.get_window_extent()) for path in _drawn_paths(ax)):
+            found.append(("legend", "line"))
     return found

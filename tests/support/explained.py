@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
+from attnviz.commands.explain.path_drawing import PathPlan
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.commands.explain.views import DRAWINGS
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -19,6 +22,16 @@ def of_bert(text: str = SENTENCE, changes: dict[str, Any] | None = None, **optio
 
 def of_gpt2(text: str = SENTENCE, changes: dict[str, Any] | None = None, **options: Any) -> Explanation:
     return explain(text, sharp_gpt2(**(changes or {})), tokenizer=gpt2_tokenizer(), **options)
+
+
+def planned(result: Explanation) -> PathPlan:
+    (plan,) = DRAWINGS["path"].plans(result, ViewOptions())
+    return plan
+
+
+def order(result: Explanation) -> list[str]:
+    """The steps of a layer and its panels, as they stand along the path."""
+    return [name for band in planned(result).bands.values() for group in band for name in group]
 
 
 def sharper(model: Any) -> Any:

@@ -20,6 +20,7 @@ WORDS = (
 ).split()
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = ["##believ", "##able", "##ness", "##s", "##ing", "##ed"]
+LONG_TEXT = "the cat that i saw ran away unbelievableness , the dog saw the house . " * 3
 
 
 def bert_tokenizer() -> PreTrainedTokenizerFast:

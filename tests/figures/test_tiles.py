@@ -1,0 +1,189 @@
+"""Patterns side by side: means of layers, chosen heads, panel letters, and pictures without title and notes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.views import DRAWINGS, MOST_HEADS
+from attnviz.errors import UsageError
+from attnviz.figures.style import Style
+from attnviz.present.view import ViewOptions
+from tests.support.hand_made import by_design, hand_made
+
+MEAN, PANEL = DRAWINGS["mean"], DRAWINGS["panel"]
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return hand_made()
+
+
+def means_of(analysis: Analysis, style: Style | None = None, **choices: Any) -> list[Any]:
+    """The plan of all layers, and that of the mean over all heads."""
+    return list(MEAN.plans(analysis, ViewOptions(style=style or Style(), **choices)))
+
+
+def tiles_of(plan: Any) -> Any:
+    ((_, tiles),) = plan.groups
+    return tiles
+
+
+def long_one(n: int, n_layers: int = 2, n_heads: int = 2) -> Analysis:
+    patterns = np.random.default_rng(n).dirichlet(np.ones(n) / 9, (n_layers, n_heads, n))
+    given = torch.tensor(patterns, dtype=torch.float32)
+    return hand_made(labels=[f"w{i}" for i in range(n)], special=(0, n - 1), patterns=given)
+
+
+# --- means
+
+
+def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysis):
+    each, alone = means_of(analysis)
+    patterns = by_design(6).numpy()
+    assert [tile.name for tile in tiles_of(each)] == ["layer 0", "layer 1", "all layers"]
+    for tile, expected in zip(tiles_of(each), [*patterns.mean(1), patterns.mean((0, 1))], strict=True):
+        np.testing.assert_allclose(tile.values, expected, atol=1e-7)
+    np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
+    assert (each.stem, alone.stem) == ("mean", "mean-all")
+    for plan in (each, alone):
+        assert "no head need look like it" in plan.caption
+
+
+def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: Analysis):
+    plan, _ = means_of(analysis, drop_special=True)
+    inner = by_design(6).numpy()[:, :, 1:5, 1:5]
+    sums = inner.sum(-1, keepdims=True)
+    expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
+    np.testing.assert_allclose([tile.values for tile in tiles_of(plan)[:2]], expected, atol=1e-6)
+    assert plan.labels.texts == ("the", "cat", "ran", "away")
+    assert "renormalised in every head before the mean" in plan.caption
+    causal, _ = means_of(hand_made(causal=True, special=()), drop_special=True)
+    assert len(causal.labels.texts) == 5
+
+
+def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_says_where_it_ends():
+    n = 120
+    patterns = torch.full((1, 1, n, n), 0.01)
+    patterns[..., 0, 0] = 0.9
+    each, alone = means_of(hand_made(labels=["w"] * n, special=(), patterns=patterns))
+    assert each.norm.vmax == alone.norm.vmax == 0.01
+    assert each.cut
+    assert "0.01 (larger weights look the same)" in each.caption
+    bar = MEAN.figure(each, Style(), False).axes[-1]
+    ends = [label.get_text() for label in bar.get_xticklabels()]
+    assert (ends[0], ends[-1], bar.get_xlim()) == ("0", "≥ 0.01", (0, 0.01))
+    other, _ = means_of(long_one(60))
+    drawn = np.concatenate([tile.values.ravel() for tile in tiles_of(other)])
+    assert (drawn <= other.norm.vmax).mean() >= 0.995
+
+
+def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis: Analysis):
+    each, _ = means_of(analysis, Style(scale="per-head"))
+    assert [tile.name for tile in tiles_of(each)] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
+    figure = MEAN.figure(each, Style(scale="per-head"), False)
+    limits = [ax.images[0].get_clim() for ax in figure.axes[:3]]
+    assert limits == [(0, pytest.approx(tile.values.max())) for tile in tiles_of(each)]
+    assert figure.axes[3].get_xlim() == (0, 1)
+
+
+def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis: Analysis):
+    plan, _ = means_of(analysis)
+    figure = MEAN.figure(plan, Style(), False)
+    values = tiles_of(plan)[1].values
+    np.testing.assert_array_equal(figure.axes[1].images[0].get_array(), values)
+    written = {text.get_position()[::-1]: text.get_text() for text in figure.axes[1].texts}
+    assert (written[0, 0], written[1, 0]) == ("1", ".75")
+    assert written.keys() == {place for place, value in np.ndenumerate(values) if value >= 0.005}
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(plan.labels.texts)
+
+
+def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_said():
+    found = long_one(700, 1, 1)
+    plan, _ = means_of(found)
+    assert plan.pooled == 3
+    pattern = found.layer_patterns(0)[0].numpy()
+    assert tiles_of(plan)[0].values.shape == (234, 234)
+    assert tiles_of(plan)[0].values[0, 0] == pytest.approx(pattern[:3, :3].max())
+    assert "3 × 3 weights" in plan.caption
+    labels = [label.get_text() for label in MEAN.figure(plan, Style(), False).axes[0].get_yticklabels()]
+    assert f"Every {int(labels[1][1:])}th token is named." in plan.notes[-1]
+
+
+def test_on_the_callers_axes_it_is_the_mean_over_all_heads(analysis: Analysis):
+    plan, _ = means_of(analysis)
+    cells = MEAN.draw(Figure().subplots(), plan, Style())
+    np.testing.assert_array_equal(cells.get_array(), tiles_of(plan)[-1].values)
+
+
+# --- chosen heads
+
+
+def panel_of(analysis: Analysis, *select: str, **choices: Any) -> Any:
+    (plan,) = PANEL.plans(analysis, ViewOptions(select=select, **choices))
+    return plan
+
+
+def test_chosen_heads_stand_side_by_side_with_their_weights(analysis: Analysis):
+    tiles = tiles_of(panel_of(analysis, "L1H1", "L0H1"))
+    assert [tile.name.split()[0] for tile in tiles] == ["L0H1", "L1H1"]
+    for tile, (layer, head) in zip(tiles, ((0, 1), (1, 1)), strict=True):
+        np.testing.assert_allclose(tile.values, analysis.layer_patterns(layer)[head].numpy(), atol=1e-6)
+    (own,) = tiles_of(panel_of(analysis, "L0H1", style=Style(scale="per-head")))
+    assert own.values.max() == pytest.approx(1)
+
+
+def test_of_many_heads_the_clearest_are_shown():
+    many = hand_made(patterns=torch.cat([by_design(6)] * 8))
+    kept = {tile.name.split()[0] for tile in tiles_of(panel_of(many))}
+    assert len(kept) == MOST_HEADS < len(many.heads)
+    left_out = [head.rank_key for head in many.heads if str(head.id) not in kept]
+    assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
+
+
+# --- panel letters, and no title and notes
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
+@pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean", "panel"])
+def test_a_bare_figure_has_its_letter_and_no_other_words_above(analysis: Analysis, name: str):
+    styles = Style(width=5, panel="b"), Style(width=5, bare=True, panel="a"), Style(width=5, bare=True)
+    full, lettered, bare = (analysis.figure(name, style) for style in styles)
+    assert words(full)[0].startswith("b  ")
+    assert words(lettered) == ["a"]
+    assert words(bare) == []
+    assert bare.get_figheight() < lettered.get_figheight() < full.get_figheight()
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg"])
+def test_the_fast_files_of_heads_are_bare_too(analysis: Analysis, tmp_path: Any, file_format: str):
+    bare, full = (tmp_path / name / f"heads/L00H01.{file_format}" for name in ("bare", "full"))
+    for path, style in ((bare, Style(bare=True, panel="a")), (full, Style())):
+        analysis.save(path.parents[1], figures=["heads"], formats=[file_format], select=["L0H1"], style=style)
+    if file_format == "png":
+        assert plt.imread(bare).shape[0] < plt.imread(full).shape[0]
+    else:
+        assert ">a</text>" in bare.read_text()
+        assert "the cat ran away" not in bare.read_text()
+        assert "the cat ran away" in full.read_text()
+
+
+@pytest.mark.parametrize("panel", ["abcd", "a)", 3])
+def test_a_panel_letter_is_a_letter(panel: Any):
+    with pytest.raises(UsageError, match="expected a panel letter such as a or B1"):
+        Style(panel=panel)
+
+
+def test_on_a_callers_axes_a_bare_heatmap_has_no_title(analysis: Analysis):
+    full, bare = Figure().subplots(1, 2)
+    for ax, style in ((full, Style()), (bare, Style(bare=True))):
+        analysis.draw("heads", ax, style, select="L0H1")
+    assert full.get_title("left")
+    assert not bare.get_title("left")
