@@ -1,7 +1,7 @@
 """Runs the cells of examples/tour.ipynb and stores what they show: ``python examples/make_tour.py``.
 
-A cell shows what it prints, and its last expression as HTML and as text, as in Jupyter, which is not needed. A figure is
-stored as HTML, too. Pictures have 128 colours, which makes the notebook a third as large.
+A cell shows what it prints, and its last expression as HTML and as text, as in Jupyter, which is not needed. A figure
+is stored as HTML, too. Pictures have 128 colours, which makes the notebook a third as large.
 """
 
 import ast
