@@ -1,5 +1,6 @@
 """README and guide say what the program does: commands and snippets run as written; options and numbers are its own."""
 
+import ast
 import json
 import re
 import shlex
@@ -170,6 +171,36 @@ def test_the_ablation_shown_is_that_of_the_gallery() -> None:
     (shown,) = [block["body"] for name, block in BLOCKS if name == "ablate" and block["kind"] == "text"]
     printed = (ROOT / "examples" / "gallery" / "ablate-tiny-gpt2" / "tables.txt").read_text(encoding="utf-8")
     assert missing(shown, printed) == []
+
+
+@needs_minilm
+@needs_parser
+def test_the_caption_of_the_worked_example_is_the_one_written(place: Path) -> None:
+    command = next(line for line in COMMANDS if "--relation obj" in line)
+    assert CliRunner().invoke(app, [*typed(command)[0], "--device", "cpu", "-o", "out"]).exit_code == 0
+    (shown,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("worked-example", "tex")]
+    written = Path("out/captions.tex").read_text(encoding="utf-8")
+    assert [part for part in " ".join(shown.split()).split(" … ") if part not in written] == []
+
+
+def messages() -> Iterator[str]:
+    """The strings of the program, with … in place of what is filled in."""
+
+    def text(node: ast.expr) -> str:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in parts)
+
+    for path in (ROOT / "attnviz").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                yield text(node)
+
+
+def test_the_messages_of_troubleshooting_are_the_messages_of_the_program() -> None:
+    shown = re.findall(r"^\| `(.+?)` \|", page("troubleshooting").split("\n## No error")[0], re.M)
+    known = list(messages())
+    assert len(shown) >= 30
+    assert [message for message in shown if not any(message in each for each in known)] == []
 
 
 def test_readme_is_short_and_its_first_snippet_imports() -> None:
