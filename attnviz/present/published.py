@@ -37,10 +37,10 @@ def role_numbers(role: "Role | StoredRole") -> str:
 
 def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
     """``0.52 (0.31)``, score and baseline; a dash for None. A share of uniform attention has no other baseline."""
-    if judged is None or judged.score is None:
+    if judged is None:
         return "–"
-    baseline = "" if judged.baseline is None or judged.baseline == 1 else f" ({rounded(judged.baseline)})"
-    return f"{rounded(judged.score)}{baseline}"
+    score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
+    return rounded(score) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
 
 
 def published_table(published: Sequence[PublishedHead], width: int) -> Group:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
@@ -14,7 +14,7 @@ from attnviz.measures.patterns import SINK
 from attnviz.models.wording import counted, rounded, shortened, visible
 from attnviz.present.fields import Field
 from attnviz.present.published import beside
-from attnviz.present.tables import column_table, listed_of
+from attnviz.present.tables import column_table, listed_of, notes, titled
 from attnviz.profiles.store import StoredRole
 
 _MISSION = ("local", "syntactic", "long-range")
@@ -62,7 +62,7 @@ def _counts(heads: Sequence[HeadFindings], found: Sequence[Sequence[tuple[str, f
     return " · ".join([*parts, f"{sum(not names for names in found)} {UNNAMED}"])
 
 
-def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, width: int) -> Iterator[Table]:
+def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, width: int) -> Iterator[Group]:
     """Table of the heads to look at: the clearest ``chosen`` ones, or with 0 a few of each kind; then the farthest."""
     rows = [(", ".join(_kinds(head)), head) for head in clearest_first(heads)[:chosen]] if chosen else _few(heads)
     columns: list[Field[_Row]] = [
@@ -81,7 +81,8 @@ def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, wi
         ]
     if rows:
         title = f"Heads to look at ({listed_of(len(rows), len(heads))}; --select {rows[0][1].id} shows one)"
-        yield column_table(title, columns, rows, width=width, caption=_farthest(part, heads))
+        far = _farthest(part, heads)
+        yield Group(titled(title, column_table("", columns, rows, width=width)), *[notes(far)] * bool(far))
 
 
 def _kinds(head: HeadFindings) -> list[str]:
@@ -113,7 +114,8 @@ def _reductions(head: HeadFindings, kind: str) -> list[float]:
 def label_text(head: HeadFindings, room: int = 99) -> Text:
     """The label, shortened to fit; grey with a question mark if it is an indication only."""
     name, mark = visible(head.label), head.mark
-    form = next((form for form in (name, shorter(name)) if len(form) + len(mark) <= room), None)
+    forms = (name, name.replace("-token", ""), shorter(name))
+    form = next((form for form in forms if len(form) + len(mark) <= room), None)
     return Text((form or shortened(shorter(name), room - len(mark))) + mark, "dim" if mark else "")
 
 

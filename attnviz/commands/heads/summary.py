@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, shorter
 from attnviz.figures.families import FAMILIES
 from attnviz.judge.verdicts import BOTH, UNNAMED
 from attnviz.measures.patterns import SINK
@@ -39,7 +39,8 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
         return UNNAMED
     rests = f"{SINK}{BOTH}" * (len(head.over_corpus) > 1)
     name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
-    forms = (f"{rests}{role_name(name, head.role.direction)}{where}", f"{rests}{role_name(name, None)}{where}")
+    names = (role_name(name, head.role.direction), role_name(name, None), shorter(name))
+    forms = [f"{rests}{each}{where}" for each in names]
     return next((form for form in forms if len(form) <= room), forms[-1])
 
 

@@ -278,10 +278,12 @@ def _short_notes(analysis: Analysis) -> Text:
     syntax = analysis.syntax_note if parse is None else f"{parse.parser}, which may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
     hidden = "(corpus): not observable in this text." if profile is not None else ""
-    return notes(
+    general = (
         f"In brackets the baseline: uniform attention, or the best guess. n: {unit}s, or instances; below {ENOUGH} an "
-        "indication (?). --top 0 lists all heads and explains every number.",
-        " ".join(filter(None, [_sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
+        "indication (?). --top 0 lists all heads and explains every number."
+    )
+    return notes(
+        " ".join(filter(None, [general, _sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
         _target_note(analysis),
         _windows_note(analysis),
         cut_note(analysis.tokens),
