@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from attnviz.judge import rules
 from attnviz.models.wording import rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, notes
@@ -35,12 +36,24 @@ def role_numbers(role: "Role | StoredRole") -> str:
     return f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
 
 
+_MOST_DIGITS = 6
+_THRESHOLDS = {round(each, 2) for each in (rules.MAJORITY, rules.SINK_SHARE, rules.CHOSEN_FAR, rules.BROAD_SHARE)}
+
+
+def score_text(score: float | None) -> str:
+    """A score with two decimals; with more where these would hide on which side of a threshold it lies."""
+    digits = 2
+    while score is not None and digits < _MOST_DIGITS and round(score, digits) in _THRESHOLDS - {score}:
+        digits += 1
+    return rounded(score, digits)
+
+
 def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
     """``0.52 (0.31)``, score and baseline; a dash for None. A share of uniform attention has no other baseline."""
     if judged is None:
         return "–"
     score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
-    return rounded(score) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
+    return score_text(score) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
 
 
 def published_table(published: Sequence[PublishedHead], width: int) -> Group:

@@ -25,6 +25,7 @@ from attnviz.measures.patterns import NAMES, PATTERNS
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import SCALARS, TextContext, measure
 from attnviz.models.head_ids import HeadId
+from attnviz.present.published import score_text
 from tests.support.verified import context_of, random_patterns, verified
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0, sink 1/6
@@ -320,3 +321,11 @@ def test_a_pattern_of_an_unknown_family_is_refused_by_name():
     assert family_of_pattern(PATTERNS[0]).name == "positional"
     with pytest.raises(ValueError, match=r"'previous-token' .* 'positionall': expected one of positional, .* FAMILIES"):
         family_of_pattern(replace(PATTERNS[0], family="positionall"))
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [(0.6004, "0.600"), (0.5996, "0.600"), (0.604, "0.604"), (0.6, "0.60"), (0.7004, "0.70"), (None, "–")],
+)
+def test_a_score_near_a_threshold_has_one_more_decimal(score: float | None, text: str):
+    assert score_text(score) == text

@@ -13,7 +13,7 @@ from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
 from attnviz.models.wording import counted, rounded, shortened, visible
 from attnviz.present.fields import Field
-from attnviz.present.published import beside
+from attnviz.present.published import beside, score_text
 from attnviz.present.tables import column_table, listed_of, notes, titled
 from attnviz.profiles.store import StoredRole
 
@@ -50,7 +50,7 @@ def _counts(heads: Sequence[HeadFindings], found: Sequence[Sequence[tuple[str, f
     for head, names in zip(heads, found, strict=True):
         for name, score in names:
             kind, does = kind_of(name), shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, "" if score is None else rounded(score))
+            words = (str(head.id), "" if does == kind else does, "" if score is None else score_text(score))
             by_kind.setdefault(kind, []).append(" ".join(filter(None, words)))
     parts = []
     for kind, best in by_kind.items():

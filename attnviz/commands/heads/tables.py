@@ -20,7 +20,7 @@ from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, beside, published_table, role_name
+from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
 from attnviz.present.view import ViewOptions
@@ -216,7 +216,7 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return rounded(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+    return score_text(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:
