@@ -7,7 +7,7 @@ import { fileOf, mark, paint } from "./scene.js";
 const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
 
 /** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
-const SLICE = 12;
+const SLICE = 50;
 
 export class HeadsPanel {
   /** @param {HTMLElement} root @param {import("./page.js").App} app */
@@ -127,26 +127,38 @@ export class HeadsPanel {
     return cell;
   }
 
-  /** Paint thumbnails a few milliseconds at a time, so that the page stays at hand. */
+  /** Paint thumbnails, those in view first, and stop now and then, so that the page stays at hand. */
   async paintThumbnails() {
+    const { app } = this;
+    const { data, theme } = app;
     const turn = ++this.turn;
+    const listed = this.listed().filter((place) => data.heads[place].patterns.length);
+    const inView = new Set(listed.filter((place) => this.inView(place)));
     let began = performance.now();
-    for (const place of this.listed()) {
-      const matrix = await this.app.matrix(place);
-      if (turn !== this.turn) return;
-      if (!matrix) continue;
-      const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
-      const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
-      const theme = this.app.theme;
-      const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(this.app.state.scale, matrix.largest, matrix.signed), pooled);
-      [canvas.width, canvas.height] = [pixels.width, pixels.height];
-      canvas.getContext("2d")?.putImageData(pixels, 0, 0);
-      if (performance.now() - began > SLICE) {
-        await new Promise((go) => setTimeout(go));
-        began = performance.now();
+    for (const places of [[...inView], listed.filter((place) => !inView.has(place))]) {
+      await Promise.all(places.flatMap((place) => data.heads[place].patterns.map((each) => app.patterns.get(each))));
+      for (const place of places) {
+        const matrix = await app.matrix(place);
+        if (turn !== this.turn) return;
+        if (!matrix) continue;
+        const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
+        const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
+        const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(app.state.scale, matrix.largest, matrix.signed), pooled);
+        [canvas.width, canvas.height] = [pixels.width, pixels.height];
+        canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+        if (performance.now() - began > SLICE) {
+          await new Promise((go) => setTimeout(go));
+          began = performance.now();
+        }
       }
     }
     this.grid.dataset.painted = "true";
+  }
+
+  /** @param {number} place */
+  inView(place) {
+    const { top, bottom } = this.buttons[place].getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
   }
 
   /** @param {number[]} listed */
