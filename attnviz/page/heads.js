@@ -148,6 +148,7 @@ export class HeadsPanel {
     const turn = ++this.turn;
     const listed = this.listed().filter((place) => data.heads[place].patterns.length);
     const inView = new Set(listed.filter((place) => this.inView(place)));
+    await app.matrix(app.shown); // the head that is read comes first
     let began = performance.now();
     for (const places of [[...inView], listed.filter((place) => !inView.has(place))]) {
       await Promise.all(places.flatMap((place) => data.heads[place].patterns.map((each) => app.patterns.get(each))));

@@ -30,9 +30,12 @@
 
 /** @param {string} text base64 @returns {Promise<Uint8Array>} */
 async function inflated(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
   const { readable, writable } = new DecompressionStream("deflate");
   const writer = writable.getWriter();
-  writer.write(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
+  writer.write(bytes);
   writer.close();
   return new Uint8Array(await new Response(readable).arrayBuffer());
 }
