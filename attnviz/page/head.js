@@ -1,12 +1,20 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
 import { choice, element, save, sortable, switches, tick, walk } from "./dom.js";
-import { nearestHeads } from "./heads.js";
+import { nearestHeads, OVER } from "./heads.js";
 import { attentionOf } from "./patterns.js";
 import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
 
 const [NEAREST, STRONGEST, PAUSE] = [5, 3, 120];
+
+/** Pixels of a picture's width on paper. */
+const PAPER = 680;
 const STRIPS = ["Target, attends", "Source, attended to"];
+
+/** @param {import("./patterns.js").Head} head */
+function titleOf({ id, label, role }) {
+  return `${id}  ${label}${role ? ` · ${role.label}${OVER}` : ""}`;
+}
 
 /** @typedef {import("./patterns.js").Matrix} Matrix @typedef {import("./patterns.js").Names} Names */
 
@@ -15,6 +23,7 @@ export class HeadPanel {
   constructor(root, app) {
     this.app = app;
     const { data } = app;
+    this.back = element("button", { type: "button", class: "back", text: "↑ All heads", onclick: () => app.heads.scrollTo(app.state.head) });
     this.title = element("h2");
     this.evidence = element("p", { class: "evidence" });
     this.views = switches("How the head is shown", [["heatmap", "Heatmap"], ["lines", "Lines"], ["table", "Table"]], (view) => app.set({ view }));
@@ -47,7 +56,7 @@ export class HeadPanel {
       element("div", { class: "controls" }, this.direction.field, this.clear),
       this.strips, this.reading, this.scroll, this.table, this.said, this.nearest,
     ];
-    root.append(this.title, this.evidence, ...this.patternParts,
+    root.append(this.back, this.title, this.evidence, ...this.patternParts,
       element("p", { class: "command" }, this.command, element("button", { type: "button", text: "Copy the command", onclick: () => this.copy() }), this.copied), this.statistics);
     this.statistics.addEventListener("toggle", () => this.showStatistics());
     this.listen();
@@ -87,9 +96,9 @@ export class HeadPanel {
     const matrix = await app.matrix(place);
     if (turn !== this.turn) return;
     this.matrix = matrix;
-    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
-    this.title.textContent = `${head.id}  ${head.label}`;
-    this.evidence.textContent = [head.evidence, head.role && `over the corpus: ${head.role}`].filter(Boolean).join(" · ");
+    const room = app.paper.matches ? PAPER : Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
+    this.title.textContent = titleOf(head);
+    this.evidence.textContent = [head.evidence, head.role?.evidence && `over the corpus: ${head.role.evidence}`].filter(Boolean).join(" · ");
     this.views.set(state.view);
     this.sides.set(state.side);
     this.scale.select.value = state.scale;
@@ -259,7 +268,7 @@ export class HeadPanel {
     const chosen = this.placesOf(this.own(matrix));
     const outlined = this.facing(matrix) === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
     const side = data.sides.length > 1 ? ` · ${["A", "B", "B − A"][Number(state.side)]}` : "";
-    const lines = [`${head.id}  ${head.label}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
+    const lines = [`${titleOf(head)}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
       this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined, head.pairs ?? []);
@@ -271,7 +280,7 @@ export class HeadPanel {
       this.picture = picture;
       notes.push(`${between ? "Left (target) attends to right (source)" : "Left attends to right"}; weights below ${picture.least.toPrecision(2)} are not drawn. `);
     }
-    if (state.view !== "table" && this.picture) paint(this.canvas, this.picture.scene);
+    if (state.view !== "table" && this.picture) paint(this.canvas, this.picture.scene, app.density);
     this.canvas.setAttribute("aria-label", `${state.view} of ${lines[0]}; the table view has the numbers`);
     const scale = scaleInWords(state.scale, matrix);
     this.said.textContent = `${notes.join("")}${scale[0].toUpperCase()}${scale.slice(1)}.`;
@@ -316,7 +325,7 @@ export class HeadPanel {
     this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
       ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [
         ...(at ? [", "] : []),
-        element("button", { type: "button", class: "link", text: data.heads[other].id, title: data.heads[other].label, onclick: () => app.set({ head: other }) }),
+        element("button", { type: "button", class: "link", text: data.heads[other].id, title: data.heads[other].label, onclick: () => app.open(other) }),
         ` ${distance.toFixed(2)}`,
       ]));
   }

@@ -7,29 +7,40 @@ import { fileOf, mark, paint } from "./scene.js";
 const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
 
 /** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
-const SLICE = 12;
+const SLICE = 50;
+
+/** What roles are marked by wherever labels stand, too. */
+export const OVER = " over the corpus";
+
+/** The names that a head is filtered by: its label, its role and the role's family. @param {import("./patterns.js").Head} head */
+export function namesOf({ label, role }) {
+  return [label.replace(/\?$/, ""), ...(role ? [role.label, role.family.name].map((name) => name + OVER) : [])];
+}
 
 export class HeadsPanel {
   /** @param {HTMLElement} root @param {import("./page.js").App} app */
   constructor(root, app) {
+    this.root = root;
     this.app = app;
     const { data } = app;
     this.turn = 0;
     this.modes = switches("How heads are shown", [["grid", "Grid"], ["scatter", "Scatter"], ["table", "Table"]], (left) => app.set({ left }));
     const statistics = /** @type {[string, string][]} */ (data.statistics.map(({ key, title }) => [key, title]));
     this.sort = choice("Sort by", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
-    const labels = [...new Set(data.heads.map((head) => head.label.replace(/\?$/, "")))].sort();
-    this.label = choice("Only", "only", [["", "all labels"], ...labels.map((label) => /** @type {[string, string]} */ ([label, label]))], (only) => app.set({ only }));
+    const names = [...new Set(data.heads.flatMap(namesOf))].sort((a, b) => Number(a.endsWith(OVER)) - Number(b.endsWith(OVER)) || a.localeCompare(b, "en"));
+    this.label = choice("Only", "only", [["", "all labels"], ...names.map((name) => /** @type {[string, string]} */ ([name, name]))], (only) => app.set({ only }));
     this.kind = choice("Kind", "kind", [["", "all kinds"], ...(data.kinds ?? []).map((kind) => /** @type {[string, string]} */ ([kind, kind]))], (kind) => app.set({ kind }));
     this.kind.field.hidden = !data.kinds?.length;
     this.least = /** @type {HTMLInputElement} */ (element("input", { type: "number", step: "any", name: "least", "aria-label": "At least, of the statistic that heads are sorted by", onchange: () => app.set({ least: this.least.value }) }));
     this.leastField = element("label", { class: "field" }, element("span", { text: "at least" }), this.least);
     this.x = choice("Across", "x", statistics, (x) => app.set({ x }));
     this.y = choice("Up", "y", statistics, (y) => app.set({ y }));
-    this.axes = element("div", { class: "controls" }, this.x.field, this.y.field,
+    this.marks = choice("Marks", "marks", [["text", "label on the text"], ["corpus", "role over the corpus"]], (marks) => app.set({ marks }));
+    this.marks.field.hidden = !data.heads.some((head) => head.role);
+    this.axes = element("div", { class: "controls" }, this.x.field, this.y.field, this.marks.field,
       ...["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) })));
     this.count = element("p", { class: "quiet" });
-    this.grid = element("div", { class: "grid" });
+    this.grid = element("div", { class: "grid", tabindex: 0, role: "group", "aria-label": "Heads; arrows walk through them" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
     this.table = element("div");
     root.append(element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField), this.axes, this.count, this.grid, this.canvas, this.table);
@@ -42,12 +53,15 @@ export class HeadsPanel {
     const { app } = this;
     const picture = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
     picture.hidden = !head.patterns.length;
+    const name = [`${head.id}: ${head.label}`, ...(head.role ? [head.role.label + OVER] : [])].join(", ");
     return element("button", {
-      type: "button", class: "head", "data-head": head.id, tabindex: -1, title: `${head.id}: ${head.label}`, "aria-label": `${head.id}: ${head.label}`,
-      onclick: () => app.set({ head: place }),
+      type: "button", class: "head", "data-head": head.id, tabindex: -1, title: name, "aria-label": name,
+      onclick: () => app.open(place),
       onpointerenter: (event) => event.pointerType !== "touch" && app.preview(place),
       onpointerleave: () => app.preview(null),
-    }, picture, element("span", { class: "id" }, markElement(head.family, mark(head.family, 6, 6, 4.6, "")), head.id), element("span", { class: "label", text: head.short }));
+    }, picture, element("span", { class: "id", text: head.id }), ...[head, ...(head.role ? [head.role] : [])].map(({ family, short }) => (
+      element("span", { class: "label" }, markElement(family, mark(family, 6, 6, 4.6, "")), short)
+    )));
   }
 
   listen() {
@@ -61,7 +75,7 @@ export class HeadsPanel {
     canvas.addEventListener("pointerleave", () => app.preview(null));
     canvas.addEventListener("click", (event) => {
       const place = near(event);
-      if (place >= 0) app.set({ head: place });
+      if (place >= 0) app.open(place);
     });
   }
 
@@ -72,7 +86,7 @@ export class HeadsPanel {
     const bound = state.least === "" ? null : Number(state.least);
     const left = data.heads.map((_, place) => place).filter((place) => {
       if (state.kind && data.kinds?.[data.heads[place].kind ?? 0] !== state.kind) return false;
-      if (state.only && data.heads[place].label.replace(/\?$/, "") !== state.only) return false;
+      if (state.only && !namesOf(data.heads[place]).includes(state.only)) return false;
       const value = statistic ? statistic.values[place] : null;
       return bound === null || !statistic || (value !== null && value >= bound);
     });
@@ -95,7 +109,7 @@ export class HeadsPanel {
     this.kind.select.value = state.kind;
     this.least.value = state.least;
     this.leastField.hidden = state.sort === "" || state.sort === "label";
-    [this.x.select.value, this.y.select.value] = [state.x, state.y];
+    [this.x.select.value, this.y.select.value, this.marks.select.value] = [state.x, state.y, state.marks];
     this.axes.hidden = this.canvas.hidden = state.left !== "scatter";
     this.grid.hidden = state.left !== "grid";
     this.table.hidden = state.left !== "table";
@@ -110,7 +124,7 @@ export class HeadsPanel {
   showGrid(listed) {
     const { data } = this.app;
     const cells = [];
-    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(40px, 1fr))` : "";
+    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(44px, 1fr))` : "";
     if (this.inRows) {
       const left = new Set(listed);
       const rows = this.app.state.kind ? [...new Set(listed.map((place) => data.heads[place].row))] : [...data.rows.keys()];
@@ -127,26 +141,44 @@ export class HeadsPanel {
     return cell;
   }
 
-  /** Paint thumbnails a few milliseconds at a time, so that the page stays at hand. */
+  /** Paint thumbnails, those in view first, and stop now and then, so that the page stays at hand. */
   async paintThumbnails() {
+    const { app } = this;
+    const { data, theme } = app;
     const turn = ++this.turn;
+    const listed = this.listed().filter((place) => data.heads[place].patterns.length);
+    const inView = new Set(listed.filter((place) => this.inView(place)));
+    await app.matrix(app.shown); // the head that is read comes first
     let began = performance.now();
-    for (const place of this.listed()) {
-      const matrix = await this.app.matrix(place);
-      if (turn !== this.turn) return;
-      if (!matrix) continue;
-      const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
-      const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
-      const theme = this.app.theme;
-      const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(this.app.state.scale, matrix.largest, matrix.signed), pooled);
-      [canvas.width, canvas.height] = [pixels.width, pixels.height];
-      canvas.getContext("2d")?.putImageData(pixels, 0, 0);
-      if (performance.now() - began > SLICE) {
-        await new Promise((go) => setTimeout(go));
-        began = performance.now();
+    for (const places of [[...inView], listed.filter((place) => !inView.has(place))]) {
+      await Promise.all(places.flatMap((place) => data.heads[place].patterns.map((each) => app.patterns.get(each))));
+      for (const place of places) {
+        const matrix = await app.matrix(place);
+        if (turn !== this.turn) return;
+        if (!matrix) continue;
+        const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
+        const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
+        const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(app.state.scale, matrix.largest, matrix.signed), pooled);
+        [canvas.width, canvas.height] = [pixels.width, pixels.height];
+        canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+        if (performance.now() - began > SLICE) {
+          await new Promise((go) => setTimeout(go));
+          began = performance.now();
+        }
       }
     }
     this.grid.dataset.painted = "true";
+  }
+
+  /** To the thumbnail of a head, or to where all heads are, if it is not among them. @param {number} place */
+  scrollTo(place) {
+    (this.buttons[place].checkVisibility() ? this.buttons[place] : this.root).scrollIntoView();
+  }
+
+  /** @param {number} place */
+  inView(place) {
+    const { top, bottom } = this.buttons[place].getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
   }
 
   /** @param {number[]} listed */
@@ -155,12 +187,14 @@ export class HeadsPanel {
     const [x, y] = [state.x, state.y].map((name) => data.statistics.find(({ key }) => key === name) ?? data.statistics[0]);
     const dots = listed.flatMap((place) => {
       const [a, b] = [x.values[place], y.values[place]];
-      return a === null || b === null ? [] : [{ x: a, y: b, id: data.heads[place].id, place, family: data.heads[place].family }];
+      const head = data.heads[place];
+      const { family } = (state.marks === "corpus" && head.role) || head;
+      return a === null || b === null ? [] : [{ x: a, y: b, id: head.id, place, family }];
     });
     const names = /** @type {[string, string]} */ ([x, y].map(({ title, unit }) => (unit ? `${title} (${unit})` : title)));
     const room = (this.canvas.parentElement?.clientWidth || 600) - 2;
     const picture = scatter(dots, names, theme, room, data.heads[shown].id, dots.length <= ALL_NAMED);
-    paint(this.canvas, picture.scene);
+    paint(this.canvas, picture.scene, this.app.density);
     this.scene = picture.scene;
     this.nearest = picture.nearest;
     this.canvas.setAttribute("aria-label", `${dots.length} heads by ${names[0]} across and ${names[1]} up; the table has the numbers`);
@@ -171,9 +205,13 @@ export class HeadsPanel {
   showTable(listed) {
     const { app } = this;
     const { data } = app;
-    const columns = ["head", "label", ...data.statistics.map(({ title, unit }) => (unit ? `${title} (${unit})` : title))];
-    const rows = listed.map((place) => [data.heads[place].id, data.heads[place].label, ...data.statistics.map(({ values }) => values[place])]);
-    this.table.replaceChildren(sortable({ title: "All heads", note: "", columns, rows, head: 0 }, (id) => app.set({ head: app.placeOf(id) })));
+    const roles = data.heads.some((head) => head.role);
+    const columns = ["head", "label", ...(roles ? ["role over the corpus"] : []), ...data.statistics.map(({ title, unit }) => (unit ? `${title} (${unit})` : title))];
+    const rows = listed.map((place) => {
+      const { id, label, role } = data.heads[place];
+      return [id, label, ...(roles ? [role?.label ?? null] : []), ...data.statistics.map(({ values }) => values[place])];
+    });
+    this.table.replaceChildren(sortable({ title: "All heads", note: "", columns, rows, head: 0 }, (id) => app.open(app.placeOf(id))));
   }
 
   /** Marks the head that is locked, and the one that is previewed. */

@@ -2,14 +2,14 @@
 import { element, sortable } from "./dom.js";
 import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
-import { HeadsPanel } from "./heads.js";
+import { HeadsPanel, namesOf } from "./heads.js";
 import { difference, matrixOf, Patterns } from "./patterns.js";
 import { colourTable } from "./pictures.js";
 
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
  *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[],
- *   text: number, kind: string}} State  text: which one the tokens are of
+ *   text: number, kind: string, marks: string}} State  text: which one the tokens are of
  */
 
 const GREYS = {
@@ -42,6 +42,8 @@ export class App {
     /** @type {Record<string, import("./pictures.js").Theme>} */
     this.themes = {};
     this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.paper = matchMedia("print");
+    this.narrow = matchMedia("(max-width: 1000px)");
     this.start = this.beginning();
     this.state = this.fromHash();
     this.write();
@@ -56,6 +58,7 @@ export class App {
       waiting = setTimeout(() => this.show(), 100);
     });
     this.dark.addEventListener("change", () => this.show(true));
+    this.paper.addEventListener("change", () => this.show());
     this.show(true);
   }
 
@@ -66,7 +69,7 @@ export class App {
     const keys = data.statistics.map(({ key }) => key);
     const head = Math.max(0, this.placeOf(start.head));
     return {
-      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
+      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
       scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token,
     };
   }
@@ -89,7 +92,7 @@ export class App {
     const known = /** @type {Record<string, string[]>} */ ({
       left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
       scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
-      kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.map((head) => head.label.replace(/\?$/, "")),
+      kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.flatMap(namesOf), marks: ["text", "corpus"],
     });
     for (const [name, values] of Object.entries(known)) {
       const value = asked.get(name);
@@ -129,9 +132,20 @@ export class App {
   }
 
   get theme() {
-    const name = document.documentElement.dataset.theme === "dark" || this.dark.matches ? "dark" : "light";
+    const name = !this.paper.matches && (document.documentElement.dataset.theme === "dark" || this.dark.matches) ? "dark" : "light";
     const colours = this.data.colours[name];
     return (this.themes[name] ??= { ...GREYS[name], weights: colourTable(colours.weights), differences: colourTable(colours.differences) });
+  }
+
+  /** Pixels of a canvas for one of the page: more on paper. */
+  get density() {
+    return this.paper.matches ? 3 : window.devicePixelRatio || 1;
+  }
+
+  /** Shows a head that was clicked, also where it stands below all heads. @param {number} place */
+  open(place) {
+    this.set({ head: place });
+    if (this.narrow.matches) document.getElementById("head")?.scrollIntoView();
   }
 
   /** @param {Partial<State>} change @param {boolean} [written] */
@@ -141,7 +155,7 @@ export class App {
     this.state = { ...before, ...change };
     if (written) this.write();
     const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
-    const listed = ["left", "sort", "only", "kind", "least", "x", "y"].some((name) => name in change);
+    const listed = ["left", "sort", "only", "kind", "least", "x", "y", "marks"].some((name) => name in change);
     if (patterns || listed) this.show(patterns || this.state.left === "grid");
     else {
       this.heads.showCurrent();
@@ -253,7 +267,7 @@ function frame(app) {
   put("title", element("bdi", { text: data.title }));
   const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
-  put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : (id) => app.set({ head: app.placeOf(id) }))));
+  put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : (id) => app.open(app.placeOf(id)))));
 }
 
 frame(new App(JSON.parse(document.getElementById("data")?.textContent ?? "")));

@@ -4,8 +4,9 @@
  * @typedef {{unit: string, labels: string[], sink: number[], segments: (number|null)[], rtl: boolean,
  *   words?: {labels: string[], sink: number[], members: number[][]}}} Axis
  * @typedef {{name: string, colour: string, marker: string}} Family
- * @typedef {{id: string, row: number, column: number, label: string, short: string, family: Family, evidence: string,
- *   role: string, kind?: number, patterns: number[], pairs?: Pair[], outlined?: string}} Head  kind: place in PageData.kinds; patterns: one a side, places
+ * @typedef {{label: string, short: string, family: Family, evidence: string}} Judged
+ * @typedef {Judged & {id: string, row: number, column: number,
+ *   role: Judged|null, kind?: number, patterns: number[], pairs?: Pair[], outlined?: string}} Head  kind: place in PageData.kinds; patterns: one a side, places
  *   in PageData.patterns; empty if left out
  * @typedef {{rows: number[], columns: number[], found: boolean}} Pair  of a relation: the first and the last position
  * @typedef {{rows: number, columns: number, triangle: boolean, data: string}} Packed  rows, columns: places in axes
@@ -32,8 +33,11 @@ async function inflated(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const { readable, writable } = new DecompressionStream("deflate");
+  const writer = writable.getWriter();
+  writer.write(bytes);
+  writer.close();
+  return new Uint8Array(await new Response(readable).arrayBuffer());
 }
 
 /**

@@ -216,12 +216,12 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   heading(scene, lines, theme);
   for (const at of drawn.slice(0, MOST_LINES).reverse()) {
     const weight = matrix.values[at];
-    const strength = Math.max(0.06, matrix.signed ? Math.abs(weight) / (matrix.largest || 1) : place(weight) / 255);
+    const strength = matrix.signed ? Math.abs(weight) / (matrix.largest || 1) : place(weight) / 255;
     const colour = matrix.signed ? colourAt(theme.differences, weight < 0 ? 20 : 235) : theme.accent;
     const [row, column] = [Math.floor(at / columns.length), at % columns.length];
     scene.items.push({
       kind: "path", points: [left, top + down * (row + 0.5), right, top + across * (column + 0.5)], colour, curve: true,
-      width: 0.6 + 2.4 * strength, opacity: strength,
+      width: 1 + 2.5 * strength, opacity: 0.45 + 0.55 * strength,
     });
   }
   rows.forEach((text, row) => {
@@ -261,7 +261,19 @@ function ticks(low, high) {
 export function scatter(dots, names, theme, room, current, all) {
   const width = Math.min(room, 900);
   const height = Math.min(560, Math.round(width * 0.75));
-  const [left, top, right, bottom] = [54, 14, width - 16, height - 42];
+  const [left, right, bottom] = [54, width - 16, height - 42];
+  /** @type {Map<string, Dot[]>} */
+  const families = new Map();
+  for (const dot of dots) families.set(dot.family.name, [...(families.get(dot.family.name) ?? []), dot]);
+  const legend = [];
+  let [at, top] = [left, 14];
+  for (const [name, { length, 0: { family } }] of [...families].sort((a, b) => b[1].length - a[1].length)) {
+    const said = `${name} (${length})`;
+    if (at > left && at + 20 + 6.2 * said.length > right) [at, top] = [left, top + 18];
+    legend.push(mark(family, at + 6, top, 5, theme.quiet), { kind: /** @type {"text"} */ ("text"), x: at + 15, y: top, text: said, size: 11, colour: theme.ink, align: /** @type {"left"} */ ("left") });
+    at += 28 + 6.2 * said.length;
+  }
+  top += 16;
   const range = (/** @type {number[]} */ values) => {
     const [low, high] = [Math.min(...values, Infinity), Math.max(...values, -Infinity)];
     const gap = (high - low || Math.abs(high) || 1) * 0.06;
@@ -272,7 +284,7 @@ export function scatter(dots, names, theme, room, current, all) {
   const toX = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0)) * (right - left);
   const toY = (/** @type {number} */ value) => bottom - ((value - y0) / (y1 - y0)) * (bottom - top);
   /** @type {Scene} */
-  const scene = { width, height, paper: theme.paper, items: [] };
+  const scene = { width, height, paper: theme.paper, items: legend };
   const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ said, /** @type {CanvasTextAlign} */ align, /** @type {string} */ colour, turned = false) => (
     scene.items.push({ kind: "text", x, y, text: said, size: 11, colour, align, turned })
   );

@@ -30,8 +30,8 @@ function pixelCanvas(pixels) {
   return canvas;
 }
 
-/** @param {HTMLCanvasElement} canvas @param {Scene} scene @param {number} [density] of device pixels */
-export function paint(canvas, scene, density = window.devicePixelRatio || 1) {
+/** @param {HTMLCanvasElement} canvas @param {Scene} scene @param {number} density pixels for one of the page */
+export function paint(canvas, scene, density) {
   canvas.width = Math.max(1, Math.round(scene.width * density));
   canvas.height = Math.max(1, Math.round(scene.height * density));
   canvas.style.width = `${scene.width}px`;

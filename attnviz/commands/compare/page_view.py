@@ -1,6 +1,7 @@
 """The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
@@ -37,7 +38,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     axes = _axes(sides)
     position = {head: 2 * at for at, head in enumerate(kept)}
-    left_out = kept_note(len(kept), len(ranked), choices.budget)
+    left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
     scale = choices.style.scale
     return {
         "command": "compare",
@@ -96,7 +97,7 @@ def _axes(sides: tuple[Analysis, Analysis]) -> list[dict[str, Any]]:
 
 
 def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
-    family, most = family_of_label(head.label_after), head.largest
+    most = head.largest
     query, key = result.ends(head)
     return {
         "id": str(head.id),
@@ -104,10 +105,10 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
         "column": head.id.head,
         "label": visible(head.labels),
         "short": visible(shorter(head.label_after)),
-        "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
+        "family": asdict(family_of_label(head.label_after)),
         "evidence": f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total "
         f"variation {head.total_variation:.2f} · most: {query} attends to {key} {signed(most.difference)}",
-        "role": "",
+        "role": None,
     }
 
 

@@ -1,6 +1,7 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
@@ -10,7 +11,7 @@ from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text
-from attnviz.figures.families import family_of_label
+from attnviz.figures.families import UNNAMED, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.head_ids import HeadId
@@ -20,7 +21,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, PackedPattern, axis_entry, colours_entry, pack, statistic_entry
 from attnviz.present.figure_context import KINDS, capital, sentence
-from attnviz.present.published import role_numbers
+from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
@@ -35,7 +36,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
-    ranked = [head.id for head in [*chosen, *clearest_first([h for h in analysis.heads if h not in chosen])]]
+    ranked = [head.id for head in [*chosen, *_most_telling_first([h for h in analysis.heads if h not in chosen])]]
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
         filled = analysis.read(map(analysis.head, ids), lambda head: empty(head.id))
@@ -45,7 +46,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     index = {head: at for at, head in enumerate(kept)}
     recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
     pairs = _pairs(analysis, choices)
-    first = kept_note(len(kept), len(ranked), choices.budget)
+    first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -57,7 +58,8 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "verification": verification_line(analysis.verification, model).plain,
         "notes": [
             *([first] if first else []),
-            "Labels are of this text alone; ? marks an indication only.",
+            "Labels are of this text alone; ? marks an indication only."
+            + " Below them: roles over the corpus." * any(head.profile is not None for head in analysis.heads),
             f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
@@ -99,6 +101,17 @@ def kinds_in_words(analysis: Analysis) -> str:
     return f"{KINDS}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
+def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
+    """Sort heads: cross-attention first, sinks and broad ones last, and the clearest labels first."""
+
+    def of_content(head: HeadFindings) -> bool:
+        return not {"sink", "broad"}.intersection(head.kinds)
+
+    return sorted(
+        clearest_first(heads), key=lambda head: (head.id.layer_name.startswith("X"), of_content(head)), reverse=True
+    )
+
+
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     """Entry of a pattern, with the numbers of its axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
@@ -121,16 +134,28 @@ def _pairs(analysis: Analysis, choices: ViewOptions) -> dict[HeadId, dict[str, A
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    family, role = family_of_label(head.label), head.role
     return {
         "id": str(head.id),
         "row": int(head.id.layer),
         "column": head.id.head,
         "label": head.shown,
         "short": visible(shorter(head.label)) + head.mark,
-        "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
+        "family": asdict(family_of_label(head.label)),
         "evidence": evidence(head),
-        "role": f"{role_text(analysis, head)}, {role_numbers(role)}" if role else "",
+        "role": None if head.profile is None else _role_entry(analysis, head),
+    }
+
+
+def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
+    """Entry of a head's role over the corpus, or of that it has none."""
+    role = head.role
+    if role is None:
+        return {"label": UNNAMED.name, "short": "–", "family": asdict(UNNAMED), "evidence": ""}
+    return {
+        "label": role_name(role.role, None),
+        "short": visible(shorter(role.role)),
+        "family": asdict(family_of_label(role.role)),
+        "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}",
     }
 
 
@@ -162,13 +187,13 @@ def command_options(analysis: Analysis) -> list[str]:
     return ["--model", model.name, *COMMANDS["heads"].typed(others)]
 
 
-def kept_note(kept: int, total: int, budget: int) -> str:
-    """Note on patterns left out of the page, or ''."""
+def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
+    """Note on patterns left out of the page, or ''; ``ranked`` says which ones come first."""
     if kept == total:
         return ""
     return (
-        f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or of the "
-        f"clearest labels, to keep it below {budget / 1_000_000:g} MB; all have their statistics."
+        f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or {ranked}, to "
+        f"keep it below {budget / 1_000_000:g} MB; all have their statistics."
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from attnviz.commands.profile.likeness import family_of
@@ -23,7 +24,7 @@ from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
-    clearest = next((str(head) for head, roles in passed.items() if roles), str(next(iter(passed))))
+    telling = max(passed, key=lambda head: _clarity(passed[head]))
     options = ["--model", model.name, "--seed", str(profile.seed)] if profile.seed else ["--model", model.name]
     return {
         "command": "profile",
@@ -50,14 +51,22 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "command_line": {
             "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
         },
-        "start": {"head": clearest, "scale": "shared", "drop": False, "token": []},
+        "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": [_roles(passed), *([] if profile.relations is None else [_relations(profile.relations)])],
         "examples": [_examples(each, profile) for each in profile.examples],
     }  # fmt: skip
 
 
+def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
+    """Sort key of heads: those with a role, sinks and broad ones last, by the clearest role."""
+    return (
+        bool(roles),
+        family_of(roles).name not in ("sink", "broad"),
+        (roles[0].error_reduction or 0.0) if roles else 0.0,
+    )
+
+
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
-    family = family_of(roles)
     name = role_name(roles[0].role, None) if roles else "unnamed"
     return {
         "id": str(head),
@@ -65,9 +74,9 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
         "column": head.head,
         "label": name,
         "short": name,
-        "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
+        "family": asdict(family_of(roles)),
         "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
-        "role": "",
+        "role": None,
         "patterns": [],
     }
 
