@@ -179,7 +179,7 @@ def check_what_is_read_from_the_page_is_in_heads_json(page: Page, analysis: Anal
         assert [float(text) for text in rows[head["id"]][2:6]] == pytest.approx(numbers, abs=0.005)
         assert rows[head["id"]][1].startswith(head["label"])
     np.testing.assert_allclose(page.weights(), analysis.pattern("L1H2")[2], atol=0.005)
-    assert page.text("#verified").startswith("Verified 12 heads in 3 layers")
+    assert page.text("#verified").startswith("Verified 12 heads of ")
     assert [token.text for token in page.all(".token")] == list(analysis.units.labels)
 
 
