@@ -208,12 +208,21 @@ class Result:
         if choices.tensors and (tensors := spec_of(self.command).tensors):
             name, content = tensors
             output.write(name, content(self, choices))
+        formats = tuple(dict.fromkeys(formats))
+        total = self._n_pictures(views, choices, len(formats))
         for view in views if formats else ():
-            for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
+            for name, picture, caption in view.written(self, choices, formats):
                 output.write(name, picture)
                 captions[name] = caption
-                tell(progress, "drawing", len(captions), 0)
+                tell(progress, "drawing", len(captions), total)
         return output.commit(self._document(list(captions), choices), captions)
+
+    def _n_pictures(self, views: "Sequence[View]", choices: "ViewOptions", n_formats: int) -> int:
+        """How many files the views have, where their names tell; 0 where that is not known before."""
+        if not all(view.one_picture or view.picture_of_each_head for view in views):
+            return 0
+        n_heads = len(self.select(choices.select)) if isinstance(self, OfHeads) else 0
+        return sum((n_heads if view.picture_of_each_head else 1) * (1 if view.suffix else n_formats) for view in views)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
         """The requested views that this result has.

@@ -126,6 +126,16 @@ class View:
     suffix: str = ""
     command: str = ""
 
+    @property
+    def one_picture(self) -> bool:
+        """Whether it has a single file in a format."""
+        return self.stems == re.escape(self.stems).replace("\\-", "-")
+
+    @property
+    def picture_of_each_head(self) -> bool:
+        """Whether it has a file for each selected head and no other."""
+        return self.name == "heads" and self.stems.startswith("heads/")
+
     def has_stem(self, name: str) -> bool:
         """Whether this is the name of one of its files, without suffix."""
         return re.fullmatch(self.stems or re.escape(self.name), name) is not None

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
+from tests.support.hand_made import hand_made
 from tests.support.models import bert_tokenizer, sharp_bert
 
 
@@ -54,3 +55,15 @@ def test_a_figure_may_be_named_by_its_file(model: str, tmp_path: Path):
     typed = ["the cat ran", "--model", model, "--out", str(tmp_path), "--figures", "map-entropy,overview"]
     assert CliRunner().invoke(app, ["heads", *typed]).exit_code == 0
     assert {path.name for path in tmp_path.glob("*.png")} == {"map-entropy.png", "overview.png"}
+
+
+def test_drawing_knows_its_total_where_it_can_be_known(tmp_path: Path):
+    seen: list[tuple[str, int, int]] = []
+    hand_made().save(
+        tmp_path, figures=["overview", "heads", "page"], formats=["png", "svg"], select="L1",
+        progress=lambda *told: seen.append(told),
+    )  # fmt: skip
+    assert seen == [("drawing", done, 7) for done in range(1, 8)]
+    seen.clear()
+    hand_made().save(tmp_path, figures=["lines"], progress=lambda *told: seen.append(told))
+    assert {total for _, _, total in seen} == {0}
