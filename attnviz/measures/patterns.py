@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 
 def distances(n: int) -> Tensor:
@@ -55,17 +56,24 @@ CHOSEN_OF_ROW = 0.1
 """... and at least this share of the query's attention (our own choice), so that in long texts, too, it stands out."""
 
 
-def chosen(pattern: Tensor, n_visible: Tensor) -> Tensor:
-    """The weights of the keys that a head chooses; those of other keys are 0.
+_ROUNDING = 1e-6
+
+
+def on_chosen(pattern: Tensor, n_visible: Tensor, pairs: Tensor) -> Tensor:
+    """Attention of each query on the keys that the head chooses, of some pairs, [batch, n_heads, rows].
 
     Uniform attention chooses none, in texts of any length.
 
     Args:
-        pattern: [.., n_queries, n_keys].
-        n_visible: [.., n_queries], the keys that each query may attend to, sinks included.
+        pattern: [batch, n_heads, rows, n_keys].
+        n_visible: [batch, rows], keys that each query may attend to, sinks included.
+        pairs: boolean [batch, rows, n_keys], or [1, …] for all texts.
     """
     least = (CHOSEN_OF_UNIFORM / n_visible.clamp(min=1)).clamp(min=CHOSEN_OF_ROW).to(pattern)
-    return torch.where(pattern >= least[..., None], pattern, 0.0)
+    scale = (CHOSEN_OF_ROW / least)[..., None]  # so that one threshold serves all queries
+    scaled = pattern * (pairs.to(pattern) * scale)[:, None]
+    chosen = threshold(scaled, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0)
+    return chosen.sum(-1) / scale[:, None, :, 0]
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ class PatternSpec:
         source: paper that defined or named it.
         specific: whether it ranks before broader patterns, which may include it.
         reads_text: whether its mask depends on labels or tokens, not only on positions.
-        chosen: whether only keys count that the head chooses (:func:`chosen`).
+        chosen: whether only keys count that the head chooses (:func:`on_chosen`).
         on_repeats: whether it is judged only at tokens that have a copy before them (prefix matching, Olsson et
             al. 2022).
     """

@@ -23,8 +23,8 @@ from attnviz.measures.patterns import (
     SHARES,
     TYPES,
     MaskInput,
-    chosen,
     masks_of,
+    on_chosen,
 )
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.models.wording import did_you_mean
@@ -426,14 +426,13 @@ class HeadStatistics:
         sums = sums.reshape(n_heads, len(names), n_rows)
         sums = torch.where(inverted[:, None], totals[:, None] - sums, sums)
         for number, name in enumerate(names):
-            self._count(name, sums[:, number] if name not in CHOSEN else self._chosen(pattern, plan, name))
+            counted = sums[:, number]
+            if name in CHOSEN:
+                n_visible, pairs = (each[None].to(pattern.device) for each in (plan.n_visible, plan.to_choose[name]))
+                counted = on_chosen(pattern[None], n_visible, pairs)[0]
+            self._count(name, counted)
             if name in self.seen:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
-
-    def _chosen(self, pattern: Tensor, plan: RowPlan, name: str) -> Tensor:
-        """Attention under a mask on the keys that each head chooses, [n_heads, rows]."""
-        chosen_weights = chosen(pattern, plan.n_visible.to(pattern.device))
-        return torch.where(plan.to_choose[name].to(pattern.device), chosen_weights, 0.0).sum(-1)
 
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`); None where not measurable."""

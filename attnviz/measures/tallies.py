@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, chosen, distances, masks_of
+from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of, on_chosen
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -142,10 +142,8 @@ class StatisticsTally(_TextTally):
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         for i, spec in enumerate(self._patterns):
             if spec.chosen:
-                weights = chosen(pattern, self._n_visible[window][:, None]) * pairs
-                shares[..., i + 1] = torch.einsum(
-                    "bhqk,bqk->bh", weights, self._masks[:, i].to(weights).expand(len(weights), -1, -1)
-                )
+                far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
+                shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
         return torch.cat([means, shares], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
