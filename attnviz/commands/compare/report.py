@@ -60,9 +60,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
-        "verification": [
-            verification_entry(side.verification, lambda check: stack_entry(check.layer)) for side in sides
-        ],
+        "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
         "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
