@@ -1,6 +1,7 @@
 """JSON, CSV and tables of a comparison over a corpus."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -13,7 +14,7 @@ from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.published import role_name
@@ -55,10 +56,6 @@ def _role(role: Role | None) -> dict[str, Any] | None:
     return {"name": role.role, **{name: getattr(role, name) for name in ("direction", "score", "baseline", "n")}}
 
 
-def _interval(interval: list[float] | None) -> str:
-    return "–" if interval is None else "–".join(map(THOUSANDTHS, interval))
-
-
 def _roles(head: HeadChange) -> str:
     names = ["none" if role is None else role_name(role.role, None) for role in (head.before, head.after)]
     return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
@@ -69,7 +66,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
     *named(DIFFERENCE, "rank", "distance"),
     Field(
         "Interval", lambda head: head.interval and list(head.interval), name="interval",
-        csv={"low": (0,), "high": (1,)}, write=_interval, optional=2,
+        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), optional=2,
     ),
     *named(DIFFERENCE, "divergence", "total_variation"),
     Field("Dropout", name="noise", write=THOUSANDTHS),
