@@ -234,8 +234,6 @@ def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -
 
 def written(value: float) -> str:
     """A number in about three digits: ``0.07``, ``12.3``, ``128``; a dash for NaN."""
-    if not math.isfinite(value):
-        return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return rounded(value, digits)
 

@@ -235,14 +235,9 @@ class _UnitsOfTokens:
         return sums.narrow(dim, 0, self._n_units)
 
 
-def merge_pattern(
-    pattern: Tensor, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
-) -> Tensor:
-    """Merge a whole pattern of tokens, [.., n_queries, n_keys], into units; see :class:`UnitRows`.
-
-    ``keys`` are the units of the keys, where these are of another text.
-    """
-    _, merged = UnitRows(members, members if keys is None else keys, *pattern.shape[-2:]).add(0, pattern)
+def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
+    """Merge a whole pattern of tokens, [.., n, n], into units; see :class:`UnitRows`."""
+    _, merged = UnitRows(members, members, *pattern.shape[-2:]).add(0, pattern)
     return merged
 
 

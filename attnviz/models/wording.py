@@ -1,6 +1,7 @@
 """Texts, counts and numbers as figures, tables and captions write them."""
 
 import difflib
+import math
 import unicodedata
 from collections.abc import Iterable
 
@@ -52,11 +53,17 @@ def percent(share: float | None) -> str:
 
 
 def rounded(value: float | None, digits: int = 2) -> str:
-    """A number with ``digits`` decimals and a true minus sign, none before 0: ``0.31``, ``−0.08``; a dash for None."""
-    if value is None:
+    """A number with ``digits`` decimals and a true minus sign, none before 0: ``−0.08``; a dash for None or NaN."""
+    if value is None or not math.isfinite(value):
         return "–"
     text = f"{value:.{digits}f}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
+
+
+def span(ends: Iterable[float | None] | None, digits: int = 2) -> str:
+    """Both ends of a range: ``0.12–0.34``; a dash where there is none."""
+    known = [end for end in ends or () if end is not None]
+    return "–".join(rounded(end, digits) for end in known) or "–"
 
 
 def signed(value: float) -> str:

@@ -72,7 +72,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
     }
 
 
-def stack_entry(layer: int) -> dict[str, Any]:
+def stack_entry(layer: int | None) -> dict[str, Any]:
     """Kind of attention and layer number within it, of an encoder-decoder; else empty."""
     return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
 
@@ -111,6 +111,7 @@ def verification_entry(
         "layers": [
             {
                 "layer": check.layer,
+                **stack_entry(check.layer),
                 "pattern_error": check.pattern_error,
                 **{name: getattr(check, name) if verification.level > 2 else None for name in _OF_OUTPUTS},
                 "row_error": check.row_error,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.errors import UsageError
 from attnviz.models.wording import did_you_mean
-from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
+from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS
 from attnviz.present.fields import Field, csv_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def _none(*_: Any) -> tuple[Any, ...]:
-    """No rows, no further columns, no messages."""
+    """No messages."""
     return ()
 
 
@@ -38,7 +38,6 @@ class CommandSpec(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         fields: of the entries that the CSV file has rows of.
         entries: the key of the document with these entries, or from the document to them.
-        columns, rows, more_columns: of the CSV file, where there are no fields; more columns of some documents only.
         views: its figures, in the order of its documentation.
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table; None where the command decides.
@@ -53,8 +52,6 @@ class CommandSpec(Generic[R]):
     tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
     fields: tuple[Field[Any], ...] = ()
     entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
-    columns: tuple[str, ...] = ()
-    rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = _none
     views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int | None = 12
@@ -63,7 +60,6 @@ class CommandSpec(Generic[R]):
     extra: tuple[str, ...] = ()
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
-    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _none
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``."""
@@ -73,8 +69,6 @@ class CommandSpec(Generic[R]):
 
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""
-        if not self.fields:
-            return csv_text((*self.columns, *self.more_columns(content)), self.rows(content))
         entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
         return csv_of(self.fields, entries, "target" in content)
 

@@ -24,15 +24,11 @@ if TYPE_CHECKING:
     from attnviz.trace.checks import Verification
 
 
-Column = Field
-number = rounded
-
-
 @dataclass(frozen=True)
 class _Laid(Generic[Row]):
     """A column with its cells, and whether its title wraps."""
 
-    column: Column[Row]
+    column: Field[Row]
     cells: list[Text]
     wrapped: bool = False
 
@@ -64,7 +60,7 @@ class _Laid(Generic[Row]):
 
 def column_table(
     title: str,
-    columns: Sequence[Column[Row]],
+    columns: Sequence[Field[Row]],
     rows: Iterable[Row],
     *,
     width: int,
@@ -138,7 +134,7 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
     return laid, widths, sum(widths) <= room(True)
 
 
-def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
+def _cut(column: Field[Row], row: Row, text: Text, room: int) -> Text:
     """A cell within a number of columns of the terminal."""
     if text.cell_len <= room or column.fold:
         return text

@@ -417,9 +417,9 @@ def _unregister() -> None:
 
 
 @contextmanager
-def in_blocks(checkpoint: Checkpoint, memory: float = BLOCK_MEMORY) -> Iterator[None]:
+def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
     """Run the model's attention in blocks of query rows, to save memory, without recording it."""
-    attention = _BlockAttention(PatternsAlone(), memory, {}, lambda: -1, lambda _, __: None)
+    attention = _BlockAttention(PatternsAlone(), BLOCK_MEMORY, {}, lambda: -1, lambda _, __: None)
     with _registered(attention, checkpoint.model, _upcast(checkpoint)):
         yield
 

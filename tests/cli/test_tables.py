@@ -10,7 +10,8 @@ from attnviz.commands.heads import summary
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
-from attnviz.present.tables import Column, column_table, plain_text
+from attnviz.present.fields import Field
+from attnviz.present.tables import column_table, plain_text
 from attnviz.profiles.published import published_heads
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.stored import PROFILE, profile_of, published, role
@@ -312,10 +313,10 @@ class _Row(NamedTuple):
 
 def table_of(width):
     columns = [
-        Column[_Row]("Name", lambda row: row.name, left=True, least=5),
-        Column("Score above all", lambda row: row.score, "0–1"),
-        Column("Other", lambda row: row.score + 1, optional=1),
-        Column("More", lambda row: row.score + 2, optional=2),
+        Field[_Row]("Name", lambda row: row.name, left=True, least=5),
+        Field("Score above all", lambda row: row.score, "0–1"),
+        Field("Other", lambda row: row.score + 1, optional=1),
+        Field("More", lambda row: row.score + 2, optional=2),
     ]
     rows = [_Row("a-long-name", 0.25), _Row("b", 0.5)]
     return plain_text(lambda columns_: column_table("", columns, rows, width=columns_), width).splitlines()

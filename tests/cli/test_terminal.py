@@ -24,7 +24,8 @@ from attnviz.figures.page import written
 from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import captions_text, csv_text, read_captions
-from attnviz.present.tables import Column, column_table, number, plain_text
+from attnviz.present.fields import Field
+from attnviz.present.tables import column_table, plain_text
 from tests.conftest import SENTENCE
 from tests.support.results import result_of
 
@@ -38,7 +39,7 @@ def invoke(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
 def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
-    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
+    table = column_table("", [Field("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
     text = plain_text(lambda _: table, 80)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]nsubj" in text
@@ -60,13 +61,13 @@ def test_captions_neither_strike_out_nor_link():
 
 
 def test_numbers_and_nouns():
-    assert (number(-0.001), number(-0.01), number(0.005)) == ("0.00", "−0.01", "0.01")
+    assert (rounded(-0.001), rounded(-0.01), rounded(0.005)) == ("0.00", "−0.01", "0.01")
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
 
 
 @pytest.mark.parametrize("value", [-0.0, -1e-9, -0.004, 0.004])
 def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
-    assert (rounded(value), signed(value), number(value), percent(value / 10)) == ("0.00", "0.00", "0.00", "0 %")
+    assert (rounded(value), signed(value), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
     head: Any = SimpleNamespace(shown="local", role=role)

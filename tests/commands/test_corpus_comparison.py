@@ -155,8 +155,11 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
     found = attnviz.compare_corpus(*models, corpus, syntax=False)
     assert {str(head.id) for head in found.heads} == {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
     assert found.head("E1H0").noise is not None
-    entry = found.document()["heads"][0]
+    document = found.document()
+    entry = document["heads"][0]
     assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
+    layers = [(layer["stack"], layer["layer"]) for layer in document["verification"][0]["layers"]]
+    assert layers == [("encoder", 0), ("encoder", 1)]
     assert "measures its encoder alone" in found.report(200)
     assert found.figure("map").axes
 

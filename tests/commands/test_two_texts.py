@@ -24,7 +24,7 @@ from attnviz.measures.statistics import TextContext, measure
 from attnviz.models import encoding
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
-from attnviz.models.tokens import merge_pattern, merge_subwords, shifted_right
+from attnviz.models.tokens import UnitRows, merge_subwords, shifted_right
 from attnviz.models.words import pieces_of
 from tests.support.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
@@ -127,7 +127,7 @@ def test_pieces_alone_tell_words_and_places():
 
 def test_words_are_merged_on_both_sides():
     pattern = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]])
-    merged = merge_pattern(pattern, [(0, 1)], [(0,), (1, 2)])
+    _, merged = UnitRows([(0, 1)], [(0,), (1, 2)], 2, 3).add(0, pattern)
     torch.testing.assert_close(merged, torch.tensor([[0.2, 0.8]]))
 
 

@@ -141,14 +141,16 @@ def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: 
 
 
 class Largest(torch.overrides.TorchFunctionMode):
-    """The most numbers of any tensor that was made while it was entered."""
+    """The most numbers of any tensor, or of any of a number format, that was made while it was entered."""
 
-    found = 0
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.found, self.dtype = 0, dtype
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         for each in result if isinstance(result, tuple) else (result,):
-            if isinstance(each, torch.Tensor) and each.untyped_storage().nbytes():
+            if isinstance(each, torch.Tensor) and self.dtype in (None, each.dtype) and each.untyped_storage().nbytes():
                 self.found = max(self.found, each.untyped_storage().nbytes() // each.element_size())
         return result
 
@@ -174,3 +176,21 @@ def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monke
             if view.name != "page" and not view.drawing.missing(result):
                 list(view.drawing.plans(result, ViewOptions()))
     assert n * 4 * 16 <= largest.found < PATTERNS_HELD[command] * n**2
+
+
+def test_a_comparison_has_the_rows_of_one_head_at_a_time_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All heads of a block in float64 would take twice the memory of the block."""
+    rows, heads = 8, 16
+    model = sharp_bert(max_position_embeddings=300, num_attention_heads=heads, num_hidden_layers=1)
+    in_blocks(monkeypatch, rows)
+    text = "the cat saw a dog " * 20
+    sides = [
+        attnviz.analyze(each, model, tokenizer=bert_tokenizer(), syntax=False)
+        for each in (text, text.replace("cat", "house"))
+    ]
+    with Largest(torch.float64) as widest, Largest() as block:
+        attnviz.compare(*sides)
+    n = len(sides[0].tokens)
+    assert n > 2 * heads  # rows of a head are more numbers than two results of each row of each head
+    assert block.found >= heads * rows * n
+    assert widest.found == rows * n

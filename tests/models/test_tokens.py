@@ -341,4 +341,5 @@ def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
         assert unit == sum(each.shape[1] for each in found)
         found.append(torch.nn.functional.pad(merged, (0, len(keys) - merged.shape[-1])))
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(merge_pattern(pattern, members, keys), expected, rtol=1e-12, atol=1e-12)
+    _, whole = UnitRows(members, keys, n_queries, n_keys).add(0, pattern)
+    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)

@@ -55,7 +55,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
         | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss}
         | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
-        "verification": verification_entry(checked.attention, lambda check: stack_entry(check.layer))
+        "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [
@@ -89,7 +89,7 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     by_method = zip(result.methods, effect.by_method, strict=True)
     return {
         "layer": effect.layer,
-        **({} if effect.layer is None else stack_entry(effect.layer)),
+        **stack_entry(effect.layer),
         "heads": [str(head) for head in effect.heads],
         **_method_entry(effect, result),
         "verdict": effect.verdict(first),

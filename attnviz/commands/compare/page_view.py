@@ -1,6 +1,6 @@
 """The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from attnviz.commands.heads.page_view import Empty, axis_of, command_options, ke
 from attnviz.figures.families import family_of_label
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, signed, visible
-from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, short_float
+from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, statistic_entry
 from attnviz.present.figure_context import sentence
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
@@ -115,19 +115,15 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
 def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
     heads = sorted(result.heads, key=lambda head: head.id)
 
-    def column(key: str, title: str, reading: str, values: Iterable[float | None], unit: str = "") -> dict[str, Any]:
-        of_heads = list(map(short_float, values))
-        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": [None], "values": of_heads}
-
     distances, variations = ([getattr(head, name) for head in heads] for name in ("distance", "total_variation"))
-    yield column("distance", "Jensen-Shannon distance", "between A and B", distances, "root nats")
+    yield statistic_entry("distance", "Jensen-Shannon distance", "between A and B", "root nats", [None], distances)
     variation = "attention that went to other keys, mean over queries"
-    yield column("total_variation", "total variation", variation, variations)
+    yield statistic_entry("total_variation", "total variation", variation, "", [None], variations)
     largest = (abs(head.largest.difference) for head in heads)
-    yield column("largest", "largest difference", "of one weight, without its sign", largest)
+    yield statistic_entry("largest", "largest difference", "of one weight, without its sign", "", [None], largest)
     for name, (side, analysis) in product(_OF_SIDES, zip("AB", (result.first, result.second), strict=True)):
         values = (head.statistics[name] for head in analysis.heads)
-        yield column(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", values)
+        yield statistic_entry(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", [None], values)
 
 
 def _command_line(result: Comparison) -> dict[str, Any]:

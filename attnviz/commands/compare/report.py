@@ -12,14 +12,39 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.wording import side_lines
-from attnviz.models.wording import signed, visible
+from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, verification_line
+from attnviz.present.tables import column_table, first_rows, notes, verification_line
 from attnviz.present.view import View, ViewOptions, page_view
 
 _NARROWEST = 16
 """Least width of labels and differences in columns of the terminal."""
+
+THOUSANDTHS = partial(rounded, digits=3)
+"""Writes a number with three decimals."""
+
+DIFFERENCE: tuple[Field[Any], ...] = (
+    Field("Rank", name="rank"),
+    Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
+    Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
+    Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, optional=3),
+)
+"""How much a head differs, on a text or over a corpus, or the mean of a layer."""
+
+_FIELDS: tuple[Field[HeadDifference], ...] = (
+    *HEAD,
+    *DIFFERENCE,
+    Field(
+        name="largest",
+        csv={"largest_difference": ("difference",), "largest_query": ("query",), "largest_key": ("key",)}
+        | {name: (name,) for name in ("query_label", "key_label")},
+    ),
+    *plain("label_before", "label_after", "label_changed"),
+    Field(value=lambda head: head.before.certain and head.after.certain, name="label_certain"),
+    Field(value=lambda head: not head.rounding, name="beyond_rounding"),
+)
 
 
 def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
@@ -35,9 +60,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
-        "verification": [
-            verification_entry(side.verification, lambda check: stack_entry(check.layer)) for side in sides
-        ],
+        "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
         "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
@@ -46,20 +69,7 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
 
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
     query, key = result.ends(head)
-    return {
-        "id": str(head.id), **head.id._asdict(), **stack_entry(head.id.layer),
-        **{name: getattr(head, name) for name in ("rank", "divergence", "distance", "total_variation")},
-        "largest": {**head.largest._asdict(), "query_label": query, "key_label": key},
-        **{name: getattr(head, name) for name in ("label_before", "label_after", "label_changed")},
-        "label_certain": head.before.certain and head.after.certain,
-        "beyond_rounding": not head.rounding,
-    }  # fmt: skip
-
-
-def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for head in content["heads"]:
-        largest = head["largest"]
-        yield {**head, **largest, **{f"largest_{name}": largest[name] for name in ("difference", "query", "key")}}
+    return entry(_FIELDS, head, largest={**head.largest._asdict(), "query_label": query, "key_label": key})
 
 
 def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -68,35 +78,25 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
     table, starred = _heads_table(result, choices, width)
     yield table
-    means: list[Column[LayerDifference]] = [
-        Column("Layer", lambda layer: str(layer.layer)),
-        Column("Distance", lambda layer: f"{layer.distance:.3f}", "√nats"),
-        Column("Divergence", lambda layer: f"{layer.divergence:.3f}", "nats"),
-        Column("Variation", lambda layer: f"{layer.total_variation:.3f}", "0–1"),
-    ]
+    layer = Field[LayerDifference]("Layer", lambda layer: str(layer.layer))
+    means = [layer, *named(DIFFERENCE, "distance", "divergence", "total_variation")]
     yield column_table("Layers (means over their heads)", means, result.layers, width=width)
     yield _notes(result, starred)
 
 
 def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[Table, bool]:
     """Table of heads by Jensen-Shannon distance, with labels and the largest difference; whether any has a star."""
-    selected = result.select(choices.select)
-    listed, largest = selected[: choices.top or None], partial(_largest, result)
-    columns: list[Column[HeadDifference]] = [
-        Column("Rank", lambda head: head.rank),
-        Column("Head", lambda head: head.id, left=True),
-        Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
-        Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=1),
-        Column("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
-        Column("Largest difference (B − A)", largest, left=True, least=_NARROWEST, fit=largest),
+    columns: list[Field[HeadDifference]] = [
+        *named(_FIELDS, "rank", "id", "distance", "total_variation"),
+        Field("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
+        Field("Largest difference (B − A)", fit=partial(_largest, result), left=True, least=_NARROWEST),
     ]
-    title = f"Heads ({listed_of(len(listed), len(selected))}, the most different first)"
-    caption = left_out(len(listed), len(selected), "head", "compare.csv")
-    table = column_table(title, columns, listed, width=width, caption=caption)
+    heads, title = result.select(choices.select), "Heads ({}, the most different first)"
+    table = first_rows(title, columns, heads, choices.top, "compare.csv", width=width)
     return table, any("*" in str(cell) for cell in table.columns[-1].cells)
 
 
-def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
+def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
     """The largest difference: number, then query and key; differing tokens in full if they fit."""
     if head.rounding:
         return "none beyond rounding"
@@ -124,13 +124,8 @@ def _notes(result: Comparison, starred: bool) -> Text:
 
 SPEC = CommandSpec(
     content=_content,
-    columns=(
-        "id", "layer", "head", "rank", "divergence", "distance", "total_variation", "largest_difference",
-        "largest_query", "largest_key", "query_label", "key_label", "label_before", "label_after", "label_changed",
-        "label_certain", "beyond_rounding",
-    ),
-    rows=_rows,
     tables=_tables,
+    fields=_FIELDS,
     views=(
         View("overview", "the differences of all heads", stems="compare"),
         View("map", "layers × heads by distance", stems="compare-map"),
@@ -141,7 +136,6 @@ SPEC = CommandSpec(
         page_view("compare", "every head on A, on B, and their difference, in one HTML file"),
     ),
     same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
-    more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
     paper=(
         "rank", "id", "distance", "largest_difference", "query_label", "key_label", "label_before", "label_after",

@@ -1,7 +1,6 @@
 """What the heads do, in the first lines that ``attnviz heads`` prints: counts by kind, and the heads to look at."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from rich.console import Group
 from rich.text import Text
@@ -68,14 +67,13 @@ def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, wi
     columns: list[Field[_Row]] = [
         Field("Kind", lambda row: row[0], left=True, least=5),
         Field("Head", lambda row: row[1].id, left=True),
-        Field("On this text", _label, left=True, least=9, fit=_label),
+        Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=9),
         Field("Score", lambda row: _scores([each for _, each in row[1].on_text])),
         Field("n", lambda row: row[1].labelled.n),
     ]
     if part.profile is not None:
-        role = partial(_role, part)
         columns += [
-            Field("Over the corpus", role, left=True, least=9, fit=role),
+            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=9),
             Field("Score", lambda row: _scores([each for _, each in row[1].over_corpus])),
             Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else ""),
         ]
@@ -111,20 +109,12 @@ def _reductions(head: HeadFindings, kind: str) -> list[float]:
     return [each.error_reduction or 0.0 for name, each in found if kind_of(name) == kind]
 
 
-def label_text(head: HeadFindings, room: int = 99) -> Text:
+def label_text(head: HeadFindings, room: int) -> Text:
     """The label, shortened to fit; grey with a question mark if it is an indication only."""
     name, mark = visible(head.label), head.mark
     forms = (name, name.replace("-token", ""), shorter(name))
     form = next((form for form in forms if len(form) + len(mark) <= room), None)
     return Text((form or shortened(shorter(name), room - len(mark))) + mark, "dim" if mark else "")
-
-
-def _label(row: _Row, room: int = 99) -> Text:
-    return label_text(row[1], room)
-
-
-def _role(part: Analysis, row: _Row, room: int = 99) -> str:
-    return role_text(part, row[1], room)
 
 
 def _scores(found: Sequence[Verdict | StoredRole]) -> str:

@@ -19,7 +19,7 @@ from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY
 from attnviz.models.head_ids import LayerId
 from attnviz.models.wording import quoted
-from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.view import View, ViewOptions, page_view
@@ -46,7 +46,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "parser": analysis.parse.parser if analysis.parse else None,
         },
         "tokens": _text_tokens(analysis),
-        "verification": verification_entry(analysis.verification, lambda check: stack_entry(check.layer)),
+        "verification": verification_entry(analysis.verification),
         "summary": {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),

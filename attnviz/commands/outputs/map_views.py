@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from attnviz.commands.outputs.report import DIRECT, SHARES, how_it_is_read, vers
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
-from attnviz.models.wording import percent, quoted, rounded, signed
+from attnviz.models.wording import quoted, rounded, signed
 from attnviz.present.view import ViewOptions
 
 _Columns = tuple[tuple[str, Numbers], ...]
+_whole = partial(rounded, digits=0)
 _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
@@ -135,7 +137,3 @@ def _map(
     norm = Normalize(-top if diverging else 0.0, top, clip=True)
     colours = style.diverging_map() if diverging else None
     return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
-
-
-def _whole(value: float) -> str:
-    return percent(value / 100).removesuffix(" %") if math.isfinite(value) else "–"

@@ -56,9 +56,7 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
     attribution, verification = result.attribution, result.attention.verification
     decision, ranks = result.decision, {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
-    sum_errors = verification_entry(
-        verification, lambda check: {"sum_error": result.layers[check.layer].sum_error, **stack_entry(check.layer)}
-    )
+    sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
         "model": model_entry(result.checkpoint),
@@ -84,9 +82,7 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
             "predicted": asdict(attribution.predicted),
             "actual": attribution.actual and asdict(attribution.actual),
             "deviation": attribution.deviation,
-            "parts": [
-                asdict(part) | (stack_entry(part.layer) if part.layer is not None else {}) for part in attribution.parts
-            ],
+            "parts": [asdict(part) | stack_entry(part.layer) for part in attribution.parts],
         },
         "no_attribution": result.no_attribution or None,
         "decision": decision and _decision_entry(decision),

@@ -18,7 +18,7 @@ from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, named, plain
 from attnviz.present.published import ARROWS, beside, published_table
@@ -40,7 +40,7 @@ _FIELDS: tuple[Field[Role], ...] = (
     Field("Baseline", name="baseline"),
     Field("n", name="n"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, optional=2,
-          write=lambda ends: "–".join(map(rounded, ends))),
+          write=span),
     *plain("passed", "threshold", "error_reduction", "texts", "q"),
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
 )  # fmt: skip

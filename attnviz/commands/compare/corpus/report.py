@@ -1,22 +1,25 @@
 """JSON, CSV and tables of a comparison over a corpus."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
+from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, visible
-from attnviz.present.documents import model_entry, stack_entry, verification_entry
+from attnviz.models.wording import counted, span, visible
+from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
+from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import View, ViewOptions
 
 
@@ -43,19 +46,7 @@ def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
         ],
         "yardsticks": {"dropout": result.dropout or None, "largest": result.largest},
         "changed": len(result.changed) if result.judged else None,
-        "heads": [_head(head, result.judged) for head in result.select(choices.select)],
-    }  # fmt: skip
-
-
-def _head(head: HeadChange, judged: bool) -> dict[str, Any]:
-    names = ("rank", "distance", "divergence", "total_variation", "noise", "p", "q")
-    intervals = {"interval": head.interval, "above_noise": head.above_noise}
-    return {
-        "id": str(head.id), "layer": head.id.layer, **stack_entry(head.id.layer), "head": head.id.head,
-        **{name: getattr(head, name) for name in names},
-        **{name: None if interval is None else list(interval) for name, interval in intervals.items()},
-        "changed": head.changed if judged else None,
-        "role_before": _role(head.before), "role_after": _role(head.after), "role_changed": head.role_changed,
+        "heads": [entry(_FIELDS, head) for head in result.select(choices.select)],
     }  # fmt: skip
 
 
@@ -65,11 +56,30 @@ def _role(role: Role | None) -> dict[str, Any] | None:
     return {"name": role.role, **{name: getattr(role, name) for name in ("direction", "score", "baseline", "n")}}
 
 
-def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for head in document["heads"]:
-        low, high = head["interval"] or (None, None)
-        roles = {side: (head[side] or {}).get("name") for side in ("role_before", "role_after")}
-        yield {**head, "low": low, "high": high, **roles}
+def _roles(head: HeadChange) -> str:
+    names = ["none" if role is None else role_name(role.role, None) for role in (head.before, head.after)]
+    return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
+
+
+_FIELDS: tuple[Field[HeadChange], ...] = (
+    *HEAD,
+    *named(DIFFERENCE, "rank", "distance"),
+    Field(
+        "Interval", lambda head: head.interval and list(head.interval), name="interval",
+        csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), optional=2,
+    ),
+    *named(DIFFERENCE, "divergence", "total_variation"),
+    Field("Dropout", name="noise", write=THOUSANDTHS),
+    Field(value=lambda head: head.above_noise and list(head.above_noise), name="above_noise", csv={}),
+    *plain("p", "q"),
+    Field(
+        "Changed", lambda head: head.changed if head.interval else None, name="changed",
+        write={True: "yes", False: "no"}.get, left=True,
+    ),
+    Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
+    Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
+    *plain("role_changed"),
+)  # fmt: skip
 
 
 def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
@@ -78,32 +88,15 @@ def _tables(result: CorpusComparison, choices: ViewOptions, width: int) -> Itera
     models = zip(result.verifications, (result.first, result.second), strict=True)
     yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
     yield Text(changed_line(result), style="bold")
-    heads = result.select(choices.select)
-    listed = heads[: choices.top or None]
-    columns: list[Column[HeadChange]] = [
-        Column("Rank", lambda head: head.rank),
-        Column("Head", lambda head: head.id, left=True),
-        Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
-        Column("Interval", lambda head: _interval(head.interval), optional=2),
-        Column("Dropout", lambda head: number(head.noise, 3)),
-        Column("Changed", lambda head: ("yes" if head.changed else "no") if result.judged else "–", left=True),
-        Column("Role (A → B)", _roles, left=True, least=12),
-        Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=3),
+    columns: list[Field[HeadChange]] = [
+        *named(_FIELDS, "rank", "id", "distance", "interval", "noise", "changed"),
+        Field("Role (A → B)", _roles, left=True, least=12),
+        *named(_FIELDS, "total_variation"),
     ]
-    caption = left_out(len(listed), len(heads), "head", "compare-corpus.csv")
-    last = ["", "largest", f"{result.largest:.3f}", *[""] * 5]
-    title = f"Heads ({listed_of(len(listed), len(heads))}, the most different first)"
-    yield column_table(title, columns, listed, width=width, last=last, caption=caption)
+    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * 5]
+    heads, title = result.select(choices.select), "Heads ({}, the most different first)"
+    yield first_rows(title, columns, heads, choices.top, "compare-corpus.csv", width=width, last=last)
     yield _notes(result)
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "–" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
-
-
-def _roles(head: HeadChange) -> str:
-    names = ["none" if role is None else role_name(role.role, None) for role in (head.before, head.after)]
-    return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
 
 
 def _notes(result: CorpusComparison) -> Text:
@@ -137,12 +130,8 @@ def _notes(result: CorpusComparison) -> Text:
 
 SPEC = CommandSpec(
     content=_content,
-    columns=(
-        "id", "layer", "head", "rank", "distance", "low", "high", "divergence", "total_variation", "noise", "p", "q",
-        "changed", "role_before", "role_after", "role_changed",
-    ),
-    rows=_rows,
     tables=_tables,
+    fields=_FIELDS,
     views=(
         View("map", "layers × heads by mean distance, those that changed outlined", stems="compare-corpus-map"),
         View(

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
-from attnviz.models.wording import counted, quoted, rounded, unisolated, visible
+from attnviz.models.wording import counted, quoted, rounded, span, unisolated, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
@@ -81,7 +81,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
         Field("Label", lambda head: visible(head.label), left=True, least=9),
         Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
         Field("Score", lambda head: rounded(head.score.mean)),
-        Field("Range", lambda head: _range(head.score), optional=1),
+        Field("Range", lambda head: span([head.score.least, head.score.largest]), optional=1),
     ]
     for name in _LISTED:
         columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
@@ -96,12 +96,6 @@ def _tables(result: TextsAnalysis, choices: ViewOptions, width: int) -> Iterator
 def _mean_and_sd(head: HeadSpread, name: str) -> str:
     spread = head.statistics[name]
     return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
-
-
-def _range(spread: Spread) -> str:
-    if spread.least is None or spread.largest is None:
-        return "–"
-    return f"{rounded(spread.least)}–{rounded(spread.largest)}"
 
 
 def _notes(result: TextsAnalysis) -> Text:
