@@ -23,6 +23,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
+from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 
 
@@ -223,6 +224,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
 
 
+@checked
 def compare(first: Analysis, second: Analysis) -> Comparison:
     """Compare two analyses head by head: two models on one text, or one model on two texts.
 

@@ -1,0 +1,142 @@
+"""What Python users meet first: keywords, styles, arrays, tables of pandas."""
+
+import inspect
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import attnviz
+from attnviz.errors import AttnvizError, UsageError
+from attnviz.figures import Style
+from attnviz.figures.style import THEMES, figure_bytes
+from attnviz.present.report import spec_of
+from tests.support.results import MEASURES, result_of
+
+FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
+
+
+# --- keywords
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one(name: str):
+    last = list(inspect.signature(FUNCTIONS[name]).parameters)[-1]
+    with pytest.raises(AttnvizError, match=rf"^{name}\(\) has no argument '{last}_': .* Did you mean {last}\?$"):
+        FUNCTIONS[name](**{f"{last}_": 1})
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "nearest"),
+    [("figure", "selct", "select"), ("draw", "thme", "theme"), ("save", "format", "formats"),
+     ("page", "budgt", "budget"), ("report", "widht", "width"), ("document", "figure", "figures"),
+     ("frame", "seect", "select")],
+)  # fmt: skip
+def test_so_it_is_in_the_methods_of_a_result(method: str, wrong: str, nearest: str):
+    with pytest.raises(UsageError, match=rf"^{method}\(\) has no argument '{wrong}': .* Did you mean {nearest}\?$"):
+        getattr(result_of("heads"), method)(**{wrong: 1})
+
+
+def test_what_only_pictures_have_is_no_keyword_of_reports():
+    with pytest.raises(UsageError, match=r"report\(\) has no argument 'theme'"):
+        result_of("heads").report(theme="dark")
+
+
+def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
+    with pytest.raises(UsageError, match=r"^analyze\(\): missing a required argument: 'text'\.$"):
+        attnviz.analyze()
+    with pytest.raises(UsageError, match=r"^explain\(\): too many positional arguments\.$"):
+        attnviz.explain("the cat", "minilm", 3)
+
+
+# --- styles
+
+
+def test_theme_and_width_of_a_figure_are_keywords_too():
+    result = result_of("heads")
+    given = figure_bytes(result.figure("map", theme="dark", width="3.3in", scale="log"), "svg")
+    assert given == figure_bytes(result.figure("map", Style("dark", "log", 3.3)), "svg")
+    assert given != figure_bytes(result.figure("map"), "svg")
+    assert result.figure(width=3.3).get_figwidth() == pytest.approx(3.3)
+
+
+def test_so_they_are_where_a_picture_is_drawn_saved_or_made_a_page(tmp_path):
+    result = result_of("heads")
+    result.draw("heads", axes := Figure().add_subplot(), select="L1H1", theme="dark")
+    assert to_hex(axes.spines["left"].get_edgecolor()) == THEMES["dark"].frame
+    assert result.page(theme="dark") == result.page(Style("dark")) != result.page()
+    result.save(tmp_path, figures=["map"], formats=["svg"], theme="dark", bare=True)
+    result.save(tmp_path / "style", figures=["map"], formats=["svg"], style=Style("dark", bare=True))
+    one, other = ((folder / "map-entropy.svg").read_bytes() for folder in (tmp_path, tmp_path / "style"))
+    assert one == other
+    drawing = attnviz.draw(np.eye(3), ["a", "b", "c"])
+    assert drawing.page(theme="dark") == drawing.page(Style("dark")) != drawing.page()
+
+
+def test_a_style_and_one_of_its_arguments_are_refused_together():
+    with pytest.raises(UsageError, match=r"expected style=Style\(\.\.\.\) or theme=\.\.\. by itself, found both"):
+        result_of("heads").figure("map", Style(width=3.3), theme="dark")
+    with pytest.raises(UsageError, match="unknown theme 'drak': expected one of light, dark"):
+        result_of("heads").figure("map", theme="drak")
+
+
+# --- arrays and tables
+
+
+def test_a_pattern_is_an_array():
+    result = result_of("heads")
+    pattern = np.asarray(result.pattern("L1H1"))
+    assert pattern.dtype == np.float32
+    assert pattern.shape == (len(result.tokens), len(result.tokens))
+    assert np.allclose(pattern.sum(1), 1)
+    assert np.array_equal(pattern[2], result.layer_patterns(1)[1][2].numpy())
+
+
+@pytest.fixture
+def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """pandas where it is installed; elsewhere what keeps the rows and columns that a DataFrame is made of."""
+    try:
+        import pandas
+    except ImportError:
+
+        class DataFrame:
+            def __init__(self, rows: list[dict[str, Any]], columns: list[str]) -> None:
+                self.columns, self.rows = columns, rows
+
+            def to_dict(self, _: str) -> list[dict[str, Any]]:
+                return [{name: row[name] for name in self.columns} for row in self.rows]
+
+        pandas = SimpleNamespace(DataFrame=DataFrame)
+        monkeypatch.setitem(sys.modules, "pandas", pandas)
+    return pandas
+
+
+@pytest.mark.usefixtures("pandas")
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):
+    result = result_of(command)
+    header, *lines = spec_of(command).csv(result.document()).splitlines()
+    frame = result.frame()
+    assert list(frame.columns) == header.split(",")
+    assert len(frame.to_dict("records")) == len(lines) > 0
+
+
+@pytest.mark.usefixtures("pandas")
+def test_a_frame_has_the_values_of_the_document_one_row_a_head():
+    result = result_of("heads")
+    rows = result.frame(select="L1").to_dict("records")
+    assert [row["id"] for row in rows] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    for row, head in zip(rows, result.select("L1"), strict=True):
+        assert row["entropy"] == head.statistics["entropy"]
+        assert row["head"] == head.id.head
+        assert row["label_certain"] in (True, False)
+
+
+def test_without_pandas_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="not installed; expected it: pip install pandas"):
+        result_of("heads").frame()
