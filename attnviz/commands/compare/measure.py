@@ -44,11 +44,14 @@ class HeadDifference(Difference):
 
     Attributes:
         largest: the weight that differs most.
+        largest_content: likewise from content to content, where neither token is a sink on any side; None where no
+            such weight differs.
         before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
 
     largest: LargestDifference
+    largest_content: LargestDifference | None
     before: Label
     after: Label
     rounding: bool
@@ -119,6 +122,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
         heads: one entry a head, the most different first.
         floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
             B's together, at least the step of the coarser number format.
+        furthest: the largest possible distance, a little less in causal models, whose first token sees itself alone.
     """
 
     command: ClassVar[str] = "compare"
@@ -127,6 +131,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     second: Analysis
     heads: tuple[HeadDifference, ...]
     floor: float
+    furthest: float
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -177,9 +182,9 @@ class Comparison(Result, OfHeads[HeadDifference]):
             return Axis.of(*((side.row_tokens, side.keys) for side in (self.first, self.second)))
         return Axis.of(*((side.tokens, side.keys) for side in (self.first, self.second)))
 
-    def ends(self, head: HeadDifference) -> tuple[str, str]:
-        """The labels of the query and the key of a head's largest difference."""
-        part, (_, query, key) = self.part_of(head), head.largest
+    def ends(self, head: HeadDifference, of: LargestDifference | None = None) -> tuple[str, str]:
+        """The labels of the query and the key of a head's largest difference, or of another one of it."""
+        part, (_, query, key) = self.part_of(head), of or head.largest
         return part.rows.labels[query], part.columns.labels[key]
 
     @property
@@ -276,20 +281,35 @@ def compare(
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, LargestDifference]()
+    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, tuple[LargestDifference, ...]]()
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
-        largest = [LargestDifference(0.0, 0, 0)] * first.checkpoint.n_heads_of(layer)
-        blocks = noting_largest(side_by_side(first.blocks(layer), second.blocks(layer)), largest)
-        tally.add(layer, blocks, torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool))
-        found |= {HeadId(layer, head): each for head, each in enumerate(largest)}
+        contexts, nothing = [side.context_of(layer) for side in (first, second)], LargestDifference(0.0, 0, 0)
+        queries, keys = (
+            torch.stack([getattr(context, name) for context in contexts]).all(0)
+            for name in ("non_sink", "key_non_sink")
+        )
+        queries = queries[list(contexts[0].query_positions)]
+        largest, of_content = ([nothing] * first.checkpoint.n_heads_of(layer) for _ in range(2))
+        blocks = side_by_side(first.blocks(layer), second.blocks(layer))
+        blocks = noting_largest(noting_content(blocks, of_content, queries, keys), largest)
+        tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
+        found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}
     heads = []
     for each in tally.ranked():
         before, after = (side.head(each.id).labelled for side in (first, second))
-        most = found[each.id]
-        rounding = abs(most.difference) <= floor
-        heads.append(HeadDifference(**vars(each), largest=most, before=before, after=after, rounding=rounding))
-    return Comparison(first, second, tuple(heads), floor)
+        most, content = found[each.id]
+        heads.append(
+            HeadDifference(
+                **vars(each),
+                largest=most,
+                largest_content=content if content.difference else None,
+                before=before,
+                after=after,
+                rounding=abs(most.difference) <= floor,
+            )
+        )
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
 
 
 def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:
@@ -324,12 +344,34 @@ def noting_largest(
     Of several equally large ones it is the first in reading order.
     """
     for first, p, q in blocks:
-        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
-            difference = of_b.double() - of_a.double()
-            query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-            here = LargestDifference(float(difference[query, key]), first + query, key)
-            largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
+        _note_largest(largest, first, p, q)
         yield first, p[None], q[None]
+
+
+def noting_content(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference], queries: Tensor, keys: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The blocks of :func:`side_by_side`, each head's largest difference between content noted on the way.
+
+    Content are the ``queries`` and ``keys`` that are True.
+    """
+    for first, p, q in blocks:
+        content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
+        _note_largest(largest, first, p, q, content)
+        yield first, p, q
+
+
+def _note_largest(
+    largest: list[LargestDifference], first: int, p: Tensor, q: Tensor, content: Tensor | None = None
+) -> None:
+    """Note each head's largest difference in a block whose first query is ``first``."""
+    for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+        difference = of_b.double() - of_a.double()
+        if content is not None:
+            difference = difference * content
+        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+        here = LargestDifference(float(difference[query, key]), first + query, key)
+        largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
 
 
 def side_by_side(
