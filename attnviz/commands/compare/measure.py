@@ -126,6 +126,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     """
 
     command: ClassVar[str] = "compare"
+    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "layers", "second", "side_names")
 
     first: Analysis
     second: Analysis

@@ -124,6 +124,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """
 
     command: ClassVar[str] = "heads.texts"
+    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "corpus", "texts", "verification")
 
     checkpoint: Checkpoint
     corpus: Corpus | None
