@@ -1,6 +1,7 @@
 """What Python users meet first: keywords, styles, arrays, tables of pandas."""
 
 import inspect
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +203,50 @@ def test_what_a_result_does_not_have_is_not_offered():
     analysis = result_of("heads")
     assert not {"pair", "parse", "profile", "target", "continuation"} & set(dir(analysis))
     assert "pair" in dir(replace(analysis, pair="the dog"))
+
+
+# --- reprs
+
+PARTS = [
+    ("heads", "<HeadFindings of L0H0 · "),
+    ("heads.texts", "<HeadSpread of L0H0: "),
+    ("compare", "<HeadDifference of L"),
+    ("compare.corpus", "<HeadChange of L"),
+    ("outputs", "<HeadContribution of L"),
+    ("ablate", "<HeadEffect of L"),
+]
+
+
+@pytest.mark.parametrize(("command", "begins"), PARTS, ids=[command for command, _ in PARTS])
+def test_the_entry_of_a_head_is_shown_in_a_line(command: str, begins: str):
+    for head in result_of(command).heads:
+        shown = repr(head)
+        assert shown.startswith(begins.replace("L0H0", str(head.id)))
+        assert str(head.id) in shown
+        assert len(shown) <= 120
+        assert "\n" not in shown
+
+
+def test_a_line_says_the_number_that_heads_are_ranked_by():
+    head, effect = result_of("compare").heads[0], result_of("ablate").heads[0]
+    assert repr(head) == f"<HeadDifference of {head.id}: distance {head.distance:.3f}, rank 1>"
+    assert repr(effect).endswith(", rank 1>")
+    assert "cosine " in repr(effect)
+    share = result_of("outputs").heads[0]
+    assert f": {100 * share.norm_share:.0f} % of its layer's output" in repr(share)
+    several = result_of("heads.texts").heads[0]
+    assert repr(several).endswith(f"{several.label} on {several.labels[several.label]} of 2 texts>")
+
+
+def test_so_are_the_model_the_tokens_the_checks_and_the_steps():
+    analysis, explained = result_of("heads"), result_of("explain")
+    assert repr(analysis.checkpoint) == "<Checkpoint BertModel: bert, 12 heads, float32, cpu>"
+    assert repr(analysis.tokens) == "<9 tokens: [CLS] the cat that i saw ran away [SEP]>"
+    assert re.fullmatch(
+        r"<Verification of 12 heads in 3 layers, level 4 of 4: patterns within \S+>", repr(analysis.verification)
+    )
+    assert re.fullmatch(r"<Stage pattern \[4, 9, 9\]: the model's own within \S+>", repr(explained.stages["pattern"]))
+    assert repr(explained.stages["scores"]) == "<Stage scores [4, 9, 9]: not compared>"
+    steps = repr(explained.stages)
+    assert steps.startswith(f"<{len(explained.stages)} steps of layer 0: input, query, key, ")
+    assert "\n" not in steps

@@ -38,7 +38,7 @@ class LargestDifference(NamedTuple):
     key: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HeadDifference(Difference):
     """Difference of one head on one text.
 

@@ -45,6 +45,9 @@ class HeadFindings:
     profile: HeadProfile | None = None
     alignment: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<HeadFindings of {self.title}>"
+
     @property
     def label(self) -> str:
         """The label: ``previous-token``, ``syntactic:det``, ``sink; local``, ``unnamed``, ``too short``."""
