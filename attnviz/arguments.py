@@ -1,12 +1,19 @@
 """Checks of arguments that several commands take."""
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
 
 from attnviz.errors import TextError, UsageError
 from attnviz.memory import bytes_of
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence with the known name that is most like a wrong one, after a space; empty where none is."""
+    near = difflib.get_close_matches(name.casefold(), list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def is_whole(value: object) -> TypeGuard[int]:

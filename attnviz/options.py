@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import check_kind, check_share, check_texts, check_whole, n_bytes
+from attnviz.arguments import check_kind, check_share, check_texts, check_whole, did_you_mean, n_bytes
 from attnviz.errors import UsageError
 from attnviz.memory import out_of_memory_named
 
@@ -472,7 +472,7 @@ COMMANDS = {
 
 
 class ViewOptionNames(TypedDict, total=False):
-    """The options of the table that are keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``."""
+    """The options of the table that are keywords of what a result draws, lists and writes."""
 
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
@@ -484,6 +484,20 @@ class ViewOptionNames(TypedDict, total=False):
     relation: str | None
     table: str | None
     columns: Sequence[str]
+
+
+class StyleOptionNames(TypedDict, total=False):
+    """The arguments of :class:`attnviz.figures.Style`, which may also stand beside the others."""
+
+    theme: str
+    scale: str
+    width: float | str | None
+    bare: bool
+    panel: str
+
+
+class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
+    """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -507,16 +521,31 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.
-        UsageError: by the function, with what was expected and found.
+        UsageError: by the function, with what was expected and found; for an unknown keyword also the nearest one.
         OutOfMemoryError: by the function, whatever a library raised for want of memory.
     """
     signature = inspect.signature(function)
     commands = [command for command in COMMANDS.values() if function.__name__ in command.functions]
     options = {option.name: option for command in commands for option in command.options}
+    known = dict.fromkeys(name for name in signature.parameters if name != "self")
+    more = next((name for name in known if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD), "")
+    if more:  # Unpack[...] of a TypedDict
+        del known[more]
+        known |= dict.fromkeys(get_args(signature.parameters[more].annotation)[0].__annotations__)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        arguments = signature.bind(*args, **kwargs).arguments
+        for name in kwargs:
+            if name not in known:
+                raise UsageError(
+                    f"{function.__name__}() has no argument {name!r}: expected any of {', '.join(known)}."
+                    f"{did_you_mean(name, known)}"
+                )
+        try:
+            arguments = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise UsageError(f"{function.__name__}(): {error}.") from error
+        arguments.pop(more, None)
         if "text" in arguments:
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.measures.guesses import first_largest
 from attnviz.measures.patterns import (
@@ -27,7 +28,6 @@ from attnviz.measures.patterns import (
     on_chosen,
 )
 from attnviz.models.tokens import Positions, UnitRows
-from attnviz.models.wording import did_you_mean
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows

@@ -36,6 +36,7 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
+from attnviz.models.wording import counted
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 
@@ -71,6 +72,10 @@ class Checkpoint:
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
     dequantised_from: str = ""
+
+    def __repr__(self) -> str:
+        heads = sum(map(self.n_heads_of, self.layers))
+        return f"<Checkpoint {self.short_name}: {self.architecture.name}, {counted(heads, 'head')}, {self.runs_as}>"
 
     @property
     def encoder(self) -> "Checkpoint":

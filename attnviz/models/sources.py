@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
-from attnviz.models.wording import did_you_mean, shortened
+from attnviz.models.wording import shortened
 from attnviz.progress import Progress
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

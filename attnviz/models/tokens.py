@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
-from attnviz.models.wording import visible
+from attnviz.models.wording import counted, shortened, visible
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
@@ -55,6 +55,9 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'token')}: {shortened(' '.join(self.labels), 80)}>"
 
     @property
     def sinks(self) -> frozenset[int]:

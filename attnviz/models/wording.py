@@ -1,6 +1,5 @@
 """Texts, counts and numbers as figures, tables and captions write them."""
 
-import difflib
 import math
 import unicodedata
 from collections.abc import Iterable
@@ -39,12 +38,6 @@ def ordinal(number: int) -> str:
     """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence with the known name that is most like a wrong one, after a space; empty where none is."""
-    near = difflib.get_close_matches(name.casefold(), list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def percent(share: float | None) -> str:

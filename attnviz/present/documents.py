@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.head_ids import LayerId
-from attnviz.models.wording import did_you_mean, rounded
+from attnviz.models.wording import rounded
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint

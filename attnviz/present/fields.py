@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
-from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
 
@@ -88,8 +87,10 @@ def named(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
     return [of_name[name] for name in names]
 
 
-def csv_of(fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool) -> str:
-    """The CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
+def csv_rows(
+    fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows of the CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
     shown = [field for field in fields if field.name and (stacks or not field.of_stacks)]
     ordered = sorted(shown, key=lambda field: field.of_stacks)
     columns = {
@@ -97,7 +98,7 @@ def csv_of(fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stac
         for field in ordered
         for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
     }
-    return csv_text(list(columns), ({name: _at(each, keys) for name, keys in columns.items()} for each in entries))
+    return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
 
 
 def _at(value: Any, keys: Sequence[str | int]) -> Any:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.models.wording import did_you_mean
-from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS
-from attnviz.present.fields import Field, csv_of
+from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
+from attnviz.present.fields import Field, csv_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,10 +67,14 @@ class CommandSpec(Generic[R]):
             return choices
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
 
+    def csv_rows(self, content: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+        """Columns and rows of the CSV file of a document, with values as in the document."""
+        entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
+        return csv_rows(self.fields, entries, "target" in content)
+
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""
-        entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
-        return csv_of(self.fields, entries, "target" in content)
+        return csv_text(*self.csv_rows(content))
 
 
 @dataclass(frozen=True)

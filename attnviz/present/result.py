@@ -13,16 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_callback, check_switch, check_whole
+from attnviz.arguments import check_whole
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
+from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
-    from attnviz.options import ViewOptionNames
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.view import View, ViewOptions
 
@@ -54,22 +55,33 @@ class Result:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
             form of the command and of the folder inside.
         first_view: default view of :meth:`figure`; empty for the first of the command's views.
+        offered: names that tab completion offers, with those of the classes that this one is made of.
     """
 
     command: ClassVar[str]
     first_view: ClassVar[str] = ""
+    offered: ClassVar[tuple[str, ...]] = ("document", "draw", "figure", "frame", "page", "report", "save")
+
+    def __dir__(self) -> list[str]:
+        """What users need, for tab completion; without what this result has no value of."""
+        names = {name for each in type(self).__mro__ for name in vars(each).get("offered", ())}
+        absent = {name for name, value in vars(self).items() if value is None}
+        if all(view.name != "page" for view in views_of(self.command)):
+            absent.add("page")
+        return sorted(names - absent)
 
     @property
     def pair_note(self) -> str:
         """Note on how a pair of texts reached the model, or ''."""
         return ""
 
-    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]") -> "Figure":
+    @checked
+    def figure(self, name: str = "", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]) -> "Figure":
         """A new figure; of a view with several pictures the first.
 
         Args:
             name: of a view, as for ``--figures``; by default :attr:`first_view`.
-            style: theme, scale and width.
+            style: theme, scale and width; or these as keywords: ``theme="dark", width="3.3in"``.
             choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
         Raises:
@@ -78,15 +90,16 @@ class Result:
         view, wanted = self._view(name), self._choices(style, choices)
         return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.style, False)
 
+    @checked
     def draw(
-        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]"
+        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]
     ) -> "Artist":
         """Draw one picture on matplotlib Axes of your own; only these are changed.
 
         Args:
             name: of a view that is one panel.
             ax: any Axes.
-            style: theme and scale.
+            style: theme and scale; or these as keywords.
             choices: what to draw; see :class:`attnviz.present.view.ViewOptions`.
 
         Returns:
@@ -105,7 +118,8 @@ class Result:
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
         return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
 
-    def document(self, figures: Sequence[str] = (), **choices: "Unpack[ViewOptionNames]") -> dict[str, Any]:
+    @checked
+    def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
         """The content of the command's JSON file, as plain Python values.
 
         Args:
@@ -116,7 +130,8 @@ class Result:
             raise UsageError(f"expected a list of figures, found {figures!r}.")
         return self._document(figures, self._choices(None, choices))
 
-    def report(self, width: int = 100, **choices: "Unpack[ViewOptionNames]") -> str:
+    @checked
+    def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
         """The tables that the command prints, as plain text.
 
         Args:
@@ -130,6 +145,29 @@ class Result:
 
         wanted = self._choices(None, choices)
         return plain_text(lambda columns: self.tables(wanted, columns), width)
+
+    @checked
+    def frame(self, **choices: Unpack[ViewOptionNames]) -> "pandas.DataFrame":
+        """The rows of the command's CSV file as a table of pandas, in most results one per head.
+
+        Numbers, booleans and texts are those of the JSON file.
+
+        >>> analysis.frame().groupby("layer")["entropy"].mean()  # doctest: +SKIP
+
+        Args:
+            choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
+
+        Raises:
+            UsageError: pandas is not installed; no such option or head.
+        """
+        columns, rows = spec_of(self.command).csv_rows(self.document(**choices))
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "frame() returns a table of pandas, which is not installed; expected it: pip install pandas."
+            ) from error
+        return pandas.DataFrame(rows, columns=columns)
 
     def paper_table(self, choices: "ViewOptions") -> str:
         """The table for a paper, as ``--table`` writes it; see :func:`attnviz.present.documents.paper_table`."""
@@ -149,6 +187,7 @@ class Result:
         note = [notes(self.pair_note)] if self.pair_note else []
         return spaced([*spec_of(self.command).tables(self, choices, width), *note])
 
+    @checked
     def save(
         self,
         folder: str | Path,
@@ -158,7 +197,7 @@ class Result:
         style: "Style | None" = None,
         overwrite: bool = False,
         progress: Progress | None = None,
-        **choices: "Unpack[ViewOptionNames]",
+        **choices: Unpack[DrawingOptionNames],
     ) -> Document:
         """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
@@ -167,7 +206,7 @@ class Result:
                 the same model, text and options; all other files that this command wrote there before are removed.
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
-            style: theme, scale and width.
+            style: theme, scale and width; or these as keywords.
             overwrite: remove pictures of another text that are there.
             progress: callback for every figure drawn.
             choices: what to draw and list; see :class:`attnviz.present.view.ViewOptions`.
@@ -185,8 +224,6 @@ class Result:
         path = folder_named(folder)
         wanted = self._choices(style, choices)
         self.wanted_views(figures, formats)
-        check_switch("overwrite", overwrite)
-        check_callback("progress", progress)
         with OutputFolder(path, layout_of(self.command), overwrite) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
         return Document(written, path)
@@ -256,13 +293,14 @@ class Result:
         source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
         return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
 
+    @checked
     def page(
-        self, style: "Style | None" = None, budget: int | None = None, **choices: "Unpack[ViewOptionNames]"
+        self, style: "Style | None" = None, budget: int | None = None, **choices: Unpack[DrawingOptionNames]
     ) -> str:
         """The interactive page as one HTML document, as ``--figures page`` writes it.
 
         Args:
-            style: theme, and the scale that it begins with.
+            style: theme, and the scale that it begins with; or these as keywords.
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
                 :data:`attnviz.page.page.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
@@ -287,7 +325,7 @@ class Result:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view
 
-    def _choices(self, style: "Style | None", choices: "ViewOptionNames") -> "ViewOptions":
+    def _choices(self, style: "Style | None", choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         from attnviz.present.view import ViewOptions
 
         spec = spec_of(self.command)
@@ -316,6 +354,8 @@ class TextResult(Result):
         tokens: the text as the model read it.
     """
 
+    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "pair", "text", "tokens")
+
     text: str
     pair: str | None
     checkpoint: "Checkpoint"
@@ -342,6 +382,8 @@ class TextResult(Result):
 
 class OfHeads(Generic[E]):
     """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
+
+    offered: ClassVar[tuple[str, ...]] = ("head", "heads", "select")
 
     heads: tuple[E, ...]
     checkpoint: "Checkpoint"

@@ -14,8 +14,7 @@ from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style, figure_bytes
 from attnviz.models.head_ids import selection_texts
-from attnviz.models.wording import did_you_mean
-from attnviz.options import COMMANDS, ViewOptionNames, ViewOptionValues
+from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames, ViewOptionValues
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
@@ -43,31 +42,33 @@ class ViewOptions(ViewOptionValues):
     budget: int = BUDGET
 
     @classmethod
-    def of(cls, style: Style | None, choices: ViewOptionNames) -> "ViewOptions":
-        """Check options from Python.
+    def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
+        """Check options from Python, those of the style given as ``style`` or one by one.
 
         Raises:
-            UsageError: an unknown name, or a value of another kind.
+            UsageError: a value of another kind, or ``style`` together with one of its arguments.
         """
         kinds = ViewOptionNames.__annotations__
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
-        for name, value in choices.items():
-            if name not in kinds:
-                raise UsageError(
-                    f"unknown option {name!r}: expected any of {', '.join(kinds)}.{did_you_mean(name, kinds)}"
-                )
+        options: dict[str, Any] = {name: value for name, value in choices.items() if name in kinds}
+        for name, value in options.items():
             options_by_name[name].check_value(value)
             check_kind(name, value, kinds[name])
+        look: dict[str, Any] = {name: value for name, value in choices.items() if name not in kinds}
+        if look and style is not None:
+            raise UsageError(
+                f"expected style=Style(...) or {next(iter(look))}=... by itself, found both; a Style takes "
+                f"{', '.join(look)}, too."
+            )
         if style is not None and not isinstance(style, Style):
             raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
-        options: dict[str, Any] = {**choices}
         for name in ("maps", "columns"):
             options[name] = tuple(names := options.get(name, ()))
             if isinstance(names, str):
                 raise UsageError(f"expected {name} as a list of names, found {names!r}: write [{names!r}].")
         options |= {"select": tuple(selection_texts(choices.get("select", ())))}
         options |= {"relations": choices.get("relations", False) or choices.get("relation") is not None}
-        return cls(style=style or PLAIN, **options)
+        return cls(style=style or Style(**look), **options)
 
 
 class Plan(Protocol):

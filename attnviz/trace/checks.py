@@ -12,6 +12,7 @@ from torch.nn.functional import layer_norm
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import counted
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.trace.recorder import LayerRecord, refuse_not_finite
@@ -59,6 +60,10 @@ class Verification:
     level: int = 4
     """What was compared: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
     the output after W_O; 4 also the residual stream and norm after it, in an otherwise unmodified run."""
+
+    def __repr__(self) -> str:
+        heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"
+        return f"<Verification of {heads}, level {self.level} of 4: patterns within {self.pattern_error:.1e}>"
 
     @property
     def heads_compared(self) -> int:

@@ -217,7 +217,7 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
         result.save(tmp_path / "other", formats="png")
     with pytest.raises(UsageError, match=r"expected a list of figures, found True"):
         result.save(tmp_path / "other", figures=True)
-    with pytest.raises(UsageError, match="unknown option 'colour': expected any of select, top"):
+    with pytest.raises(UsageError, match=r"figure\(\) has no argument 'colour': expected any of name, style"):
         result.figure(colour="red")
     with pytest.raises(UsageError, match=r"expected style as attnviz\.figures\.Style"):
         result.figure(style="dark")
@@ -225,7 +225,7 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
         result.report(top="3")
     with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):
         result.report(1)
-    with pytest.raises(UsageError, match=r"expected a folder as a text or a Path .* found 3"):
+    with pytest.raises(UsageError, match="expected folder as a path, found 3"):
         result.save(3)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="it is a file"):

@@ -12,6 +12,7 @@ from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import amount
 from attnviz.reference.attention import upcast
 from attnviz.texts.reading import Text
 from attnviz.trace.recorder import refuse_not_finite
@@ -140,6 +141,10 @@ class HeadEffect:
     gradient: float | None  # importance by Michel et al. 2019; None if not measured
     gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
     second: dict[str, Estimate] | None = None  # damage by the second method; None if not measured
+
+    def __repr__(self) -> str:
+        damage = ", ".join(f"{metric} {amount(each.value)}" for metric, each in self.damage.items())
+        return f"<HeadEffect of {self.id}: {damage}, rank {self.rank}>"
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,18 @@ class Ablation(Result):
 
     command: ClassVar[str] = "ablate"
     first_view: ClassVar[str] = "map"
+    offered: ClassVar[tuple[str, ...]] = (
+        "checkpoint",
+        "clean_accuracy",
+        "clean_loss",
+        "curve",
+        "head",
+        "heads",
+        "layers",
+        "rank_correlations",
+        "sets",
+        "together",
+    )
 
     checkpoint: Checkpoint
     sources: Sources

@@ -59,6 +59,9 @@ class Difference:
     q: float | None = None
     changed: bool = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.id}: distance {self.distance:.3f}, rank {self.rank}>"
+
 
 class DifferenceTally(SumTally):
     """Sums over texts of every head's differences, and of dropout noise on the same texts, with bootstrap samples."""

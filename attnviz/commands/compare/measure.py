@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -18,11 +18,15 @@ from torch.nn.functional import pad
 from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.measure import analyze
+from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import Model
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted
+from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 
 
@@ -34,17 +38,20 @@ class LargestDifference(NamedTuple):
     key: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HeadDifference(Difference):
     """Difference of one head on one text.
 
     Attributes:
         largest: the weight that differs most.
+        largest_content: likewise from content to content, where neither token is a sink on any side; None where no
+            such weight differs.
         before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
 
     largest: LargestDifference
+    largest_content: LargestDifference | None
     before: Label
     after: Label
     rounding: bool
@@ -115,14 +122,17 @@ class Comparison(Result, OfHeads[HeadDifference]):
         heads: one entry a head, the most different first.
         floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
             B's together, at least the step of the coarser number format.
+        furthest: the largest possible distance, a little less in causal models, whose first token sees itself alone.
     """
 
     command: ClassVar[str] = "compare"
+    offered: ClassVar[tuple[str, ...]] = ("first", "layer_differences", "layers", "second", "side_names")
 
     first: Analysis
     second: Analysis
     heads: tuple[HeadDifference, ...]
     floor: float
+    furthest: float
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -173,9 +183,9 @@ class Comparison(Result, OfHeads[HeadDifference]):
             return Axis.of(*((side.row_tokens, side.keys) for side in (self.first, self.second)))
         return Axis.of(*((side.tokens, side.keys) for side in (self.first, self.second)))
 
-    def ends(self, head: HeadDifference) -> tuple[str, str]:
-        """The labels of the query and the key of a head's largest difference."""
-        part, (_, query, key) = self.part_of(head), head.largest
+    def ends(self, head: HeadDifference, of: LargestDifference | None = None) -> tuple[str, str]:
+        """The labels of the query and the key of a head's largest difference, or of another one of it."""
+        part, (_, query, key) = self.part_of(head), of or head.largest
         return part.rows.labels[query], part.columns.labels[key]
 
     @property
@@ -223,42 +233,108 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
 
 
-def compare(first: Analysis, second: Analysis) -> Comparison:
-    """Compare two analyses head by head: two models on one text, or one model on two texts.
+@overload
+def compare(first: Analysis, second: Analysis) -> Comparison: ...
 
-    >>> before = attnviz.analyze(text, "bert-base-uncased")  # doctest: +SKIP
-    >>> after = attnviz.analyze(text, "./fine-tuned")  # doctest: +SKIP
+
+@overload
+def compare(first: str, *, models: Sequence[Model], words: bool = False) -> Comparison: ...
+
+
+@overload
+def compare(
+    first: str, second: str, *, models: Model | Sequence[Model] = "minilm", words: bool = False
+) -> Comparison: ...
+
+
+@checked
+def compare(
+    first: Analysis | str,
+    second: Analysis | str | None = None,
+    *,
+    models: Model | Sequence[Model] = (),
+    words: bool = False,
+) -> Comparison:
+    """Compare two sides head by head: two models on one text, or one model on two texts.
+
+    A side is an analysis; texts are analysed here, with the defaults of :func:`attnviz.analyze`.
+
+    >>> attnviz.compare("The cat ran", models=("bert-base-uncased", "./fine-tuned"))  # doctest: +SKIP
+    >>> attnviz.compare("The cat ran", "The dog ran", models="gpt2")  # doctest: +SKIP
     >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
 
     Args:
-        first: A, the side before.
-        second: B; what B has more of is positive.
+        first: A, the side before: an analysis, or a text.
+        second: B, an analysis or a text; what B has more of is positive. None for one text and two models.
+        models: of texts: A's and B's for one text, or the one for two texts, by default minilm.
+        words: of texts: merge word pieces, as for :func:`attnviz.analyze`. For its other options give two analyses.
 
     Raises:
         TextError: the texts have different lengths, or the models read the text as different tokens; of
             encoder-decoders, the targets are not the same.
-        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ.
+        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ; neither
+            two analyses, nor one text with two models, nor two texts with one.
         VerificationError: a model was changed since it was analysed.
     """
+    first, second = _sides(first, second, models, words)
     check_comparable(first, second)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, LargestDifference]()
+    tally, found = DifferenceTally(first.checkpoint, replicates=0), dict[HeadId, tuple[LargestDifference, ...]]()
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
-        largest = [LargestDifference(0.0, 0, 0)] * first.checkpoint.n_heads_of(layer)
-        blocks = noting_largest(side_by_side(first.blocks(layer), second.blocks(layer)), largest)
-        tally.add(layer, blocks, torch.ones(1, len(first.context_of(layer).query_positions), dtype=torch.bool))
-        found |= {HeadId(layer, head): each for head, each in enumerate(largest)}
+        contexts, nothing = [side.context_of(layer) for side in (first, second)], LargestDifference(0.0, 0, 0)
+        queries, keys = (
+            torch.stack([getattr(context, name) for context in contexts]).all(0)
+            for name in ("non_sink", "key_non_sink")
+        )
+        queries = queries[list(contexts[0].query_positions)]
+        largest, of_content = ([nothing] * first.checkpoint.n_heads_of(layer) for _ in range(2))
+        blocks = side_by_side(first.blocks(layer), second.blocks(layer))
+        blocks = noting_largest(noting_content(blocks, of_content, queries, keys), largest)
+        tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
+        found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}
     heads = []
     for each in tally.ranked():
         before, after = (side.head(each.id).labelled for side in (first, second))
-        most = found[each.id]
-        rounding = abs(most.difference) <= floor
-        heads.append(HeadDifference(**vars(each), largest=most, before=before, after=after, rounding=rounding))
-    return Comparison(first, second, tuple(heads), floor)
+        most, content = found[each.id]
+        heads.append(
+            HeadDifference(
+                **vars(each),
+                largest=most,
+                largest_content=content if content.difference else None,
+                before=before,
+                after=after,
+                rounding=abs(most.difference) <= floor,
+            )
+        )
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
+
+
+def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:
+    """Both sides, analysed here where they are texts."""
+    chosen: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
+    texts = [text for text in (first, second) if isinstance(text, str)]
+    if isinstance(first, Analysis) and isinstance(second, Analysis):
+        if chosen or words:
+            raise UsageError(
+                "models and words are of texts, and analyses have theirs; expected compare(before, after)."
+            )
+        return first, second
+    if len(texts) != 2 - (second is None):
+        found = next(type(side).__name__ for side in (first, second) if not isinstance(side, Analysis))
+        raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {found}; or texts alone.")
+    chosen = chosen or ["minilm"]
+    if (len(texts), len(chosen)) not in ((1, 2), (2, 1)):
+        raise UsageError(
+            "expected one text and two models, compare(text, models=(a, b)), or two texts and one model, "
+            f"compare(text, other, models=a); found {counted(len(texts), 'text')} and {counted(len(chosen), 'model')}."
+        )
+    before = analyze(texts[0], chosen[0], words=words, profile=False)
+    other = before.checkpoint if len(chosen) == 1 else chosen[1]
+    return before, analyze(texts[-1], other, words=words, profile=False)
 
 
 def noting_largest(
@@ -269,12 +345,34 @@ def noting_largest(
     Of several equally large ones it is the first in reading order.
     """
     for first, p, q in blocks:
-        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
-            difference = of_b.double() - of_a.double()
-            query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-            here = LargestDifference(float(difference[query, key]), first + query, key)
-            largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
+        _note_largest(largest, first, p, q)
         yield first, p[None], q[None]
+
+
+def noting_content(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference], queries: Tensor, keys: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The blocks of :func:`side_by_side`, each head's largest difference between content noted on the way.
+
+    Content are the ``queries`` and ``keys`` that are True.
+    """
+    for first, p, q in blocks:
+        content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
+        _note_largest(largest, first, p, q, content)
+        yield first, p, q
+
+
+def _note_largest(
+    largest: list[LargestDifference], first: int, p: Tensor, q: Tensor, content: Tensor | None = None
+) -> None:
+    """Note each head's largest difference in a block whose first query is ``first``."""
+    for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+        difference = of_b.double() - of_a.double()
+        if content is not None:
+            difference = difference * content
+        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+        here = LargestDifference(float(difference[query, key]), first + query, key)
+        largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
 
 
 def side_by_side(

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
-from attnviz.commands.compare.wording import side_lines
+from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference, LayerDifference
+from attnviz.commands.compare.wording import answer, side_lines
 from attnviz.models.wording import rounded, signed, visible
 from attnviz.present.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named, plain
@@ -41,6 +41,10 @@ _FIELDS: tuple[Field[HeadDifference], ...] = (
         csv={"largest_difference": ("difference",), "largest_query": ("query",), "largest_key": ("key",)}
         | {name: (name,) for name in ("query_label", "key_label")},
     ),
+    Field(
+        name="largest_content",
+        csv={f"content_{name}": (name,) for name in ("difference", "query", "key", "query_label", "key_label")},
+    ),
     *plain("label_before", "label_after", "label_changed"),
     Field(value=lambda head: head.before.certain and head.after.certain, name="label_certain"),
     Field(value=lambda head: not head.rounding, name="beyond_rounding"),
@@ -62,19 +66,29 @@ def _content(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
+        "yardsticks": {"largest": result.furthest},
         "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
 
 
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
-    query, key = result.ends(head)
-    return entry(_FIELDS, head, largest={**head.largest._asdict(), "query_label": query, "key_label": key})
+    return entry(
+        _FIELDS,
+        head,
+        largest=_difference(result, head, head.largest),
+        largest_content=head.largest_content and _difference(result, head, head.largest_content),
+    )
+
+
+def _difference(result: Comparison, head: HeadDifference, most: LargestDifference) -> dict[str, Any]:
+    query, key = result.ends(head, most)
+    return {**most._asdict(), "query_label": query, "key_label": key}
 
 
 def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     sides = result.first, result.second
-    yield Text("\n".join(side_lines(result)), style="bold")
+    yield Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
     table, starred = _heads_table(result, choices, width)
     yield table
@@ -89,7 +103,9 @@ def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[
     columns: list[Field[HeadDifference]] = [
         *named(_FIELDS, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
-        Field("Largest difference (B − A)", fit=partial(_largest, result), left=True, least=_NARROWEST),
+        Field(
+            "Largest difference of content", unit="B − A", fit=partial(_largest, result), left=True, least=_NARROWEST
+        ),
     ]
     heads, title = result.select(choices.select), "Heads ({}, the most different first)"
     table = first_rows(title, columns, heads, choices.top, "compare.csv", width=width)
@@ -97,27 +113,23 @@ def _heads_table(result: Comparison, choices: ViewOptions, width: int) -> tuple[
 
 
 def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
-    """The largest difference: number, then query and key; differing tokens in full if they fit."""
-    if head.rounding:
-        return "none beyond rounding"
-    part, (_, *at) = result.part_of(head), head.largest
+    """The largest difference of content: number, then query and key; differing tokens in full if they fit."""
+    most = head.largest_content
+    if most is None or abs(most.difference) <= result.floor:
+        return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
+    part, (_, *at) = result.part_of(head), most
     sides = (part.first.units, part.rows.differing), (part.first.keys, part.columns.differing)
     brief = [f"{units.labels[i]}{'*' * differing[i]}" for i, (units, differing) in zip(at, sides, strict=True)]
-    texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (result.ends(head), brief)]
+    texts = [f"{signed(most.difference)}  ‘{query}’ to ‘{key}’" for query, key in (result.ends(head, most), brief)]
     return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
 
 def _notes(result: Comparison, starred: bool) -> Text:
-    changed = sum(head.label_changed for head in result.heads)
     return notes(
-        ""
-        if result.any_beyond_rounding
-        else "No weight of any head differs by more than rounding allows: both sides attend the same way.",
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
-        "A single label holds on both sides. "
-        f"Rounding alone may move a weight by {result.floor:.1e}. The label on this text differs for {changed} of "
-        f"{len(result.heads)} heads. One text shows what changed here, not what changes in general.",
+        f"A single label holds on both sides. Rounding alone may move a weight by {result.floor:.1e}. One text shows "
+        "what changed here, not what changes in general.",
         f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",
     )
 
@@ -138,7 +150,8 @@ SPEC = CommandSpec(
     same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
     all_selected=True,
     paper=(
-        "rank", "id", "distance", "largest_difference", "query_label", "key_label", "label_before", "label_after",
+        "rank", "id", "distance", "content_difference", "content_query_label", "content_key_label", "label_before",
+        "label_after",
     ),
 )  # fmt: skip
 """The command's presentation."""

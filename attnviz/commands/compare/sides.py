@@ -21,11 +21,9 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     Raises:
         ArchitectureError: a model of which the patterns alone are recomputed.
         TextError: other tokens of the same text; texts of different length.
-        UsageError: no analyses; other architectures, layers, heads or options; another text and another model at once.
+        UsageError: other architectures, layers, heads or options; another text and another model at once.
     """
     for side in (first, second):
-        if not isinstance(side, Analysis):
-            raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {type(side).__name__}.")
         refuse_undeclared(side.checkpoint)
     _check_models_and_options(first, second)
     _check_targets(first, second)

@@ -1,9 +1,13 @@
 """Names of the two sides and of what they share, above tables and figures and in captions."""
 
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import median
+
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.models.wording import counted, quoted, shortened, visible
+from attnviz.models.wording import amount, counted, quoted, rounded, shortened, visible
 
 LONGEST_LABEL = 24
 """Most characters of a label in a sentence."""
@@ -20,6 +24,41 @@ def side_lines(result: Comparison | CorpusComparison) -> list[str]:
         line = f"model: {model}" if result.compared == "texts" else f"text: {text}"
         shared = ["; ".join(filter(None, [line, _target(result)])), _differing(result)]
     return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *filter(None, shared)]
+
+
+def answer(result: Comparison) -> str:
+    """What changed, in a sentence: which layers, how many heads, the head that moved most, labels."""
+    if not result.any_beyond_rounding:
+        return "No weight of any head differs by more than rounding allows: both sides attend the same way."
+    names, layers = [str(layer.layer) for layer in result.layers], [layer.layer for layer in result.layers]
+    moved = [head for head in result.heads if not head.rounding]
+    touched = {head.id.layer for head in moved}
+    n = sum(head.id.layer in touched for head in result.heads)
+    which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
+    same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
+    half = f", half of them by {_distance(median(head.distance for head in moved))} or less" * (len(moved) > 1)
+    n_labels = sum(head.label_changed for head in result.heads)
+    parts = [
+        f"{_layers(same, names)} identical" if same else "",
+        f"{which} of {_layers(other, names)} moved{half}",
+        f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
+        f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
+    ]
+    sentence = "; ".join(filter(None, parts))
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _layers(at: Sequence[int], names: Sequence[str]) -> str:
+    """``layers 0–2 and 5``, of places among the names of all layers."""
+    runs = [[each for _, each in run] for _, run in groupby(enumerate(at), lambda each: each[1] - each[0])]
+    spans = [names[run[0]] if len(run) == 1 else f"{names[run[0]]}–{names[run[-1]]}" for run in runs]
+    said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
+    return f"layer{'s' * (len(at) > 1)} {said}"
+
+
+def _distance(value: float) -> str:
+    """As in the table, smaller ones with two digits."""
+    return amount(value) if value < 0.0005 else rounded(value, 3)
 
 
 def sides_in_words(result: Comparison | CorpusComparison) -> str:

@@ -42,6 +42,7 @@ class Explanation(TextResult):
     """
 
     command: ClassVar[str] = "explain"
+    offered: ClassVar[tuple[str, ...]] = ("head", "layer", "layers", "positions", "stages", "tensor", "token")
 
     head: HeadId  # followed head, of the explained layer
     token: int  # position of the followed token

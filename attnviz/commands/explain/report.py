@@ -14,7 +14,7 @@ from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.models.wording import counted, error, unisolated, visible
+from attnviz.models.wording import counted, error, percent, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.report import CommandSpec
@@ -169,7 +169,22 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     last = [column.of(("all heads", shares.layer)) for column in columns]
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
     sums = f"the verified scores within {error(shares.error)} of the largest (tolerance {shares.tolerance:.0e})"
-    yield notes(f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.")
+    yield notes(
+        _of_one_head(shares),
+        f"{READING} A part that works against the others has a negative share. The parts add up to {sums}.",
+    )
+
+
+def _of_one_head(shares: PositionShares) -> str:
+    """A sentence on a head that makes most of the last row by itself, with that row of the others; '' without one."""
+    most = max(range(len(shares.heads)), key=shares.variance_share)
+    if len(shares.heads) == 1 or shares.variance_share(most) <= 1 / 2:
+        return ""
+    share, others = percent(shares.variance_share(most)), shares.without(most)
+    return (
+        f"All heads: L0H{most} alone has {share} of the variance in this row; without it the row would be content "
+        f"{rounded(others['content'])}, position {rounded(others['position'])}."
+    )
 
 
 READING = (

@@ -17,6 +17,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.tokens import Tokens
+from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import PatternsAlone, at_site, record_attention, refuse_not_finite
@@ -155,6 +156,10 @@ class Stage:
     tensor: Tensor  # on the model's device and in its dtype, boolean for ``mask``
     check: StageCheck | None  # None if the model shows nothing to compare with
 
+    def __repr__(self) -> str:
+        compared = "not compared" if self.check is None else f"the model's own within {self.check.error:.1e}"
+        return f"<Stage {self.name} {list(self.shape)}: {compared}>"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
@@ -181,6 +186,9 @@ class VerifiedStages(dict[str, Stage]):
     def __init__(self, layer: int, stages: Iterable[Stage]) -> None:
         super().__init__((stage.name, stage) for stage in stages)
         self.layer = layer
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'step')} of layer {self.layer}: {', '.join(self)}>"
 
     def __missing__(self, name: object) -> Stage:
         raise UnknownStageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")

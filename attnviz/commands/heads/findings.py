@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.figures.families import family_of_label
 from attnviz.judge.rules import BROAD_SHARE
@@ -12,7 +13,7 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, 
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId, selection_texts
-from attnviz.models.wording import did_you_mean, visible
+from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import HeadProfile, StoredRole
 
@@ -43,6 +44,9 @@ class HeadFindings:
     labelled: Label
     profile: HeadProfile | None = None
     alignment: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<HeadFindings of {self.title}>"
 
     @property
     def label(self) -> str:

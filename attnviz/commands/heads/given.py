@@ -19,6 +19,7 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.models.wording import counted, visible
+from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck, Verification
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnviz.figures.style import Style
-    from attnviz.options import ViewOptionNames
+    from attnviz.options import DrawingOptionNames
 
 _SPECIAL = (
     "[CLS]",
@@ -55,7 +56,7 @@ class Drawing:
 
     _analysis: Analysis
 
-    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]") -> "Figure":
+    def figure(self, name: str = "", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> "Figure":
         """A new figure: ``overview``, ``heads``, ``lines``, ``map``, ``mean``, ``panel`` or ``text``.
 
         Arguments and errors as for the ``figure`` of :func:`attnviz.analyze`'s result.
@@ -63,12 +64,12 @@ class Drawing:
         return self._analysis.figure(name, style, **choices)
 
     def draw(
-        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]"
+        self, name: str, ax: "Axes", style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]"
     ) -> "Artist":
         """Draw one picture on matplotlib Axes of your own; see :meth:`figure`."""
         return self._analysis.draw(name, ax, style, **choices)
 
-    def page(self, style: "Style | None" = None, **choices: "Unpack[ViewOptionNames]") -> str:
+    def page(self, style: "Style | None" = None, **choices: "Unpack[DrawingOptionNames]") -> str:
         """The interactive page as one HTML document."""
         return self._analysis.page(style, **choices)
 
@@ -81,6 +82,7 @@ class Drawing:
         return f"<Drawing of {shape} on {counted(len(self._analysis.tokens), 'token')}, not verified>"
 
 
+@checked
 def draw(weights: Any, tokens: Sequence[str], *, name: str = "attention") -> Drawing:
     """Pictures of any attention weights, from any library: grid, heatmaps, lines, page.
 

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from torch import Tensor
 
+from attnviz.arguments import did_you_mean
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
@@ -13,7 +14,7 @@ from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source
-from attnviz.models.wording import did_you_mean, visible
+from attnviz.models.wording import visible
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 

@@ -65,6 +65,16 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """
 
     command: ClassVar[str] = "outputs"
+    offered: ClassVar[tuple[str, ...]] = (
+        "attribution",
+        "by_layer",
+        "decision",
+        "norms",
+        "output",
+        "pattern",
+        "promoted",
+        "target",
+    )
 
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]

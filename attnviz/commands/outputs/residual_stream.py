@@ -15,6 +15,7 @@ from torch import Tensor
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, LayerId
+from attnviz.models.wording import percent
 from attnviz.trace.contributions import (
     check_sum,
     error_of_sum,
@@ -50,6 +51,9 @@ class HeadContribution:
     value_norm: float | None
     value_norm_of_sinks: float | None
     largest: float
+
+    def __repr__(self) -> str:
+        return f"<HeadContribution of {self.id}: {percent(self.norm_share)} of its layer's output>"
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class Rollout(TextResult):
     """
 
     command: ClassVar[str] = "rollout"
+    offered: ClassVar[tuple[str, ...]] = ("flows", "inputs", "layers", "max_flow", "norms", "weights")
 
     units: Positions
     attention: VerifiedAttention

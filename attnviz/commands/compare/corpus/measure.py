@@ -47,7 +47,7 @@ _Stream = Callable[[Visit], None]
 """Runs a model, and visits each layer with its patterns."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HeadChange(Difference):
     """Difference of one head over a corpus; ``before`` and ``after``: its clearest role in A and in B, None if none."""
 
@@ -79,6 +79,16 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     """
 
     command: ClassVar[str] = "compare.corpus"
+    offered: ClassVar[tuple[str, ...]] = (
+        "changed",
+        "corpus",
+        "dropout",
+        "first",
+        "largest",
+        "second",
+        "texts",
+        "verifications",
+    )
 
     first: Checkpoint
     second: Checkpoint

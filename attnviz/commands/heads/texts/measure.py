@@ -99,6 +99,10 @@ class HeadSpread:
     statistics: dict[str, Spread]
     uniform: dict[str, float]
 
+    def __repr__(self) -> str:
+        n = counted(sum(self.labels.values()), "text")
+        return f"<HeadSpread of {self.id}: {self.label} on {self.labels[self.label]} of {n}>"
+
     @property
     def label(self) -> str:
         """The most frequent label."""
@@ -124,6 +128,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """
 
     command: ClassVar[str] = "heads.texts"
+    offered: ClassVar[tuple[str, ...]] = ("checkpoint", "corpus", "texts", "verification")
 
     checkpoint: Checkpoint
     corpus: Corpus | None

@@ -1,0 +1,252 @@
+"""What Python users meet first: keywords, styles, arrays, tables of pandas."""
+
+import inspect
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import attnviz
+from attnviz.errors import AttnvizError, UsageError
+from attnviz.figures import Style
+from attnviz.figures.style import THEMES, figure_bytes
+from attnviz.present.report import spec_of, views_of
+from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
+from tests.support.results import MEASURES, TEXT, TEXTS, result_of
+
+FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
+
+
+# --- keywords
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one(name: str):
+    last = list(inspect.signature(FUNCTIONS[name]).parameters)[-1]
+    with pytest.raises(AttnvizError, match=rf"^{name}\(\) has no argument '{last}_': .* Did you mean {last}\?$"):
+        FUNCTIONS[name](**{f"{last}_": 1})
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "nearest"),
+    [("figure", "selct", "select"), ("draw", "thme", "theme"), ("save", "format", "formats"),
+     ("page", "budgt", "budget"), ("report", "widht", "width"), ("document", "figure", "figures"),
+     ("frame", "seect", "select")],
+)  # fmt: skip
+def test_so_it_is_in_the_methods_of_a_result(method: str, wrong: str, nearest: str):
+    with pytest.raises(UsageError, match=rf"^{method}\(\) has no argument '{wrong}': .* Did you mean {nearest}\?$"):
+        getattr(result_of("heads"), method)(**{wrong: 1})
+
+
+def test_what_only_pictures_have_is_no_keyword_of_reports():
+    with pytest.raises(UsageError, match=r"report\(\) has no argument 'theme'"):
+        result_of("heads").report(theme="dark")
+
+
+def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
+    with pytest.raises(UsageError, match=r"^analyze\(\): missing a required argument: 'text'\.$"):
+        attnviz.analyze()
+    with pytest.raises(UsageError, match=r"^explain\(\): too many positional arguments\.$"):
+        attnviz.explain("the cat", "minilm", 3)
+
+
+# --- styles
+
+
+def test_theme_and_width_of_a_figure_are_keywords_too():
+    result = result_of("heads")
+    given = figure_bytes(result.figure("map", theme="dark", width="3.3in", scale="log"), "svg")
+    assert given == figure_bytes(result.figure("map", Style("dark", "log", 3.3)), "svg")
+    assert given != figure_bytes(result.figure("map"), "svg")
+    assert result.figure(width=3.3).get_figwidth() == pytest.approx(3.3)
+
+
+def test_so_they_are_where_a_picture_is_drawn_saved_or_made_a_page(tmp_path):
+    result = result_of("heads")
+    result.draw("heads", axes := Figure().add_subplot(), select="L1H1", theme="dark")
+    assert to_hex(axes.spines["left"].get_edgecolor()) == THEMES["dark"].frame
+    assert result.page(theme="dark") == result.page(Style("dark")) != result.page()
+    result.save(tmp_path, figures=["map"], formats=["svg"], theme="dark", bare=True)
+    result.save(tmp_path / "style", figures=["map"], formats=["svg"], style=Style("dark", bare=True))
+    one, other = ((folder / "map-entropy.svg").read_bytes() for folder in (tmp_path, tmp_path / "style"))
+    assert one == other
+    drawing = attnviz.draw(np.eye(3), ["a", "b", "c"])
+    assert drawing.page(theme="dark") == drawing.page(Style("dark")) != drawing.page()
+
+
+def test_a_style_and_one_of_its_arguments_are_refused_together():
+    with pytest.raises(UsageError, match=r"expected style=Style\(\.\.\.\) or theme=\.\.\. by itself, found both"):
+        result_of("heads").figure("map", Style(width=3.3), theme="dark")
+    with pytest.raises(UsageError, match="unknown theme 'drak': expected one of light, dark"):
+        result_of("heads").figure("map", theme="drak")
+
+
+# --- arrays and tables
+
+
+def test_a_pattern_is_an_array():
+    result = result_of("heads")
+    pattern = np.asarray(result.pattern("L1H1"))
+    assert pattern.dtype == np.float32
+    assert pattern.shape == (len(result.tokens), len(result.tokens))
+    assert np.allclose(pattern.sum(1), 1)
+    assert np.array_equal(pattern[2], result.layer_patterns(1)[1][2].numpy())
+
+
+@pytest.fixture
+def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """pandas where it is installed; elsewhere what keeps the rows and columns that a DataFrame is made of."""
+    try:
+        import pandas
+    except ImportError:
+
+        class DataFrame:
+            def __init__(self, rows: list[dict[str, Any]], columns: list[str]) -> None:
+                self.columns, self.rows = columns, rows
+
+            def to_dict(self, _: str) -> list[dict[str, Any]]:
+                return [{name: row[name] for name in self.columns} for row in self.rows]
+
+        pandas = SimpleNamespace(DataFrame=DataFrame)
+        monkeypatch.setitem(sys.modules, "pandas", pandas)
+    return pandas
+
+
+@pytest.mark.usefixtures("pandas")
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):
+    result = result_of(command)
+    header, *lines = spec_of(command).csv(result.document()).splitlines()
+    frame = result.frame()
+    assert list(frame.columns) == header.split(",")
+    assert len(frame.to_dict("records")) == len(lines) > 0
+
+
+@pytest.mark.usefixtures("pandas")
+def test_a_frame_has_the_values_of_the_document_one_row_a_head():
+    result = result_of("heads")
+    rows = result.frame(select="L1").to_dict("records")
+    assert [row["id"] for row in rows] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    for row, head in zip(rows, result.select("L1"), strict=True):
+        assert row["entropy"] == head.statistics["entropy"]
+        assert row["head"] == head.id.head
+        assert row["label_certain"] in (True, False)
+
+
+def test_without_pandas_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="not installed; expected it: pip install pandas"):
+        result_of("heads").frame()
+
+
+# --- texts that are compared
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return [save_checkpoint(sharp_bert(seed), bert_tokenizer(), folder / str(seed)) for seed in (0, 1)]
+
+
+def test_one_text_is_compared_in_two_models(two_models: list[Path]):
+    sides = [attnviz.analyze(TEXT, model, profile=False) for model in two_models]
+    expected = attnviz.compare(*sides)
+    found = attnviz.compare(TEXT, models=two_models)
+    assert found.document() == expected.document()
+    assert found.compared == "models"
+    assert found.heads[0].distance > 0.01
+
+
+def test_two_texts_are_compared_in_one_model_which_is_loaded_once(two_models: list[Path]):
+    found = attnviz.compare(*TEXTS, models=two_models[0])
+    assert found.compared == "texts"
+    assert found.first.checkpoint is found.second.checkpoint
+    assert attnviz.compare(*TEXTS, models=[str(two_models[0])], words=True).unit == "word"
+
+
+def test_what_cannot_be_told_apart_is_refused_with_the_forms_that_can(two_models: list[Path]):
+    for texts, models, found in (((TEXT,), two_models[:1], "1 text and 1 model"), (TEXTS, two_models, "2 texts and 2")):
+        with pytest.raises(UsageError, match=rf"compare\(text, models=\(a, b\)\), or two texts .* found {found}"):
+            attnviz.compare(*texts, models=models)
+    analysis = result_of("heads")
+    with pytest.raises(UsageError, match=r"models and words are of texts, .* expected compare\(before, after\)"):
+        attnviz.compare(analysis, analysis, models=two_models)
+    with pytest.raises(UsageError, match=r"two analyses, .* found NoneType; or texts alone"):
+        attnviz.compare(analysis)
+    with pytest.raises(UsageError, match=r"two analyses, .* found str; or texts alone"):
+        attnviz.compare(analysis, TEXT)
+
+
+# --- tab completion
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_tab_completion_offers_what_users_need_and_all_of_it_is_there(command: str):
+    result = result_of(command)
+    offered = dir(result)
+    assert 10 <= len(offered) <= 18
+    assert {"document", "draw", "figure", "frame", "report", "save"} <= set(offered)
+    assert [name for name in offered if getattr(result, name) is None] == []
+    assert ("page" in offered) == ("page" in [view.name for view in views_of(command)])
+    assert ("select" in offered) == hasattr(result, "select")
+    assert set(result.offered) <= set(vars(type(result))) | set(vars(result))
+
+
+def test_what_a_result_does_not_have_is_not_offered():
+    analysis = result_of("heads")
+    assert not {"pair", "parse", "profile", "target", "continuation"} & set(dir(analysis))
+    assert "pair" in dir(replace(analysis, pair="the dog"))
+
+
+# --- reprs
+
+PARTS = [
+    ("heads", "<HeadFindings of L0H0 · "),
+    ("heads.texts", "<HeadSpread of L0H0: "),
+    ("compare", "<HeadDifference of L"),
+    ("compare.corpus", "<HeadChange of L"),
+    ("outputs", "<HeadContribution of L"),
+    ("ablate", "<HeadEffect of L"),
+]
+
+
+@pytest.mark.parametrize(("command", "begins"), PARTS, ids=[command for command, _ in PARTS])
+def test_the_entry_of_a_head_is_shown_in_a_line(command: str, begins: str):
+    for head in result_of(command).heads:
+        shown = repr(head)
+        assert shown.startswith(begins.replace("L0H0", str(head.id)))
+        assert str(head.id) in shown
+        assert len(shown) <= 120
+        assert "\n" not in shown
+
+
+def test_a_line_says_the_number_that_heads_are_ranked_by():
+    head, effect = result_of("compare").heads[0], result_of("ablate").heads[0]
+    assert repr(head) == f"<HeadDifference of {head.id}: distance {head.distance:.3f}, rank 1>"
+    assert repr(effect).endswith(", rank 1>")
+    assert "cosine " in repr(effect)
+    share = result_of("outputs").heads[0]
+    assert f": {100 * share.norm_share:.0f} % of its layer's output" in repr(share)
+    several = result_of("heads.texts").heads[0]
+    assert repr(several).endswith(f"{several.label} on {several.labels[several.label]} of 2 texts>")
+
+
+def test_so_are_the_model_the_tokens_the_checks_and_the_steps():
+    analysis, explained = result_of("heads"), result_of("explain")
+    assert repr(analysis.checkpoint) == "<Checkpoint BertModel: bert, 12 heads, float32, cpu>"
+    assert repr(analysis.tokens) == "<9 tokens: [CLS] the cat that i saw ran away [SEP]>"
+    assert re.fullmatch(
+        r"<Verification of 12 heads in 3 layers, level 4 of 4: patterns within \S+>", repr(analysis.verification)
+    )
+    assert re.fullmatch(r"<Stage pattern \[4, 9, 9\]: the model's own within \S+>", repr(explained.stages["pattern"]))
+    assert repr(explained.stages["scores"]) == "<Stage scores [4, 9, 9]: not compared>"
+    steps = repr(explained.stages)
+    assert steps.startswith(f"<{len(explained.stages)} steps of layer 0: input, query, key, ")
+    assert "\n" not in steps
