@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from attnviz.commands.heads import summary
+from attnviz.commands.heads import findings
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
@@ -81,7 +81,7 @@ def test_what_is_left_out_is_counted(top, count, listed):
     assert len(head_rows(hand_made(), top=top)) == listed
 
 
-HETEROGENEOUS = torch.eye(6)[[0, 3, 4, 1, 2, 5]][None, None]
+TWO_AWAY = torch.eye(6)[[0, 3, 4, 1, 2, 5]][None, None]
 NO_CONTENT = {"labels": ("[CLS]", "[SEP]"), "special": (0, 1), "patterns": by_design(2)[:1, :1]}
 
 
@@ -90,7 +90,7 @@ NO_CONTENT = {"labels": ("[CLS]", "[SEP]"), "special": (0, 1), "patterns": by_de
     [
         ({}, 170, "L1H0 sink? 1.00 0.33 4 1.00 0.00 1.00 – 2.50 – – – – – –"),
         ({}, 80, "long-range not measurable on this text – 0 –"),
-        ({"patterns": HETEROGENEOUS}, 120, "L0H0 heterogeneous? – – 4"),
+        ({"patterns": TWO_AWAY}, 120, "L0H0 unnamed? – – 4"),
         (NO_CONTENT, 170, "L0H0 too short – – 0 – 0.00 1.00 – 0.50 – – – – – –"),
         ({"causal": True, "special": ()}, 80, "next-token not measurable on this text – 0 –"),
     ],
@@ -103,8 +103,8 @@ def test_what_cannot_be_measured_is_a_dash_and_not_zero(changes, width, row):
 def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_without_a_label():
     two_away = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
     patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
-    # previous and sink 1, current (0.73 - 0.25) / 0.75, broad without one; two name nothing
-    assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H3", "L0H4", "L0H2", "L0H0", "L0H5"]
+    # previous, broad and sink 1, current (0.73 - 0.25) / 0.75; two name nothing
+    assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5"]
 
 
 def test_only_the_selected_heads_are_listed():
@@ -284,10 +284,10 @@ def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypat
     """A pattern of a new family is no trap: one entry of the registry is enough."""
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
     label, semantic = analysis.heads[0].label, {family.name: family for family in FAMILIES}["semantic"]
-    monkeypatch.setattr(summary, "family_of_label", lambda name: semantic if name == label else family_of_label(name))
+    monkeypatch.setattr(findings, "family_of_label", lambda name: semantic if name == label else family_of_label(name))
     kinds = analysis.document()["summary"]["kinds"]
     assert (label, kinds["other"]["heads"]) == ("previous-token", 2)
-    assert "2 other (2 previous)" in text_of(analysis, width=100)
+    assert "2 semantic (L0H0 previous 1.00)" in text_of(analysis, width=100)
 
 
 def test_of_a_text_of_one_token_there_are_no_labels_verdicts_or_strongest_heads():

@@ -70,7 +70,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
-    head: Any = SimpleNamespace(shown="local", role=role)
+    head: Any = SimpleNamespace(shown="local", role=role, over_corpus=[("related", role)])
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" score 0.00, baseline 0.00, n = 9")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
@@ -88,7 +88,7 @@ def test_a_star_is_explained_only_where_one_is():
     narrow, wide = result.report(60), result.report(160)
     assert note in " ".join(narrow.split())
     assert "*" in narrow.partition(note)[0]
-    assert any(result.differing)
+    assert any(result.rows.differing)
     assert "*" not in wide
 
 

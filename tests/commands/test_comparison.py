@@ -260,7 +260,7 @@ def test_the_report_names_sides_heads_and_layers_and_can_be_cut(texts):
     assert [
         part for part in (SENTENCE, OTHER, "cat → dog", f"{texts.heads[0].distance:.3f}") if part not in report
     ] == []
-    assert report.count("Verified 12 heads in 3 layers") == 2
+    assert report.count("Verified 12 heads of ") == 2
     assert "1 more head left out" in texts.report(100, top=11)
     assert "Heads (2 of 4, the" in texts.report(100, select="L0", top=2)
 

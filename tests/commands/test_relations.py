@@ -317,13 +317,14 @@ def named(*labels: str) -> Analysis:
     ("selection", "heads"),
     [
         ("det", [0, 1]), ("syntactic:det", [0]), ("nmod", [2]), ("nmod:poss", [2]), ("syntactic", [0, 1, 2]),
-        ("previous", [3]), ("previous-token", [3]), ("local", [3, 4]), ("SINK", [5]), ("none", [6]), ("repeats", [7]),
-        ("sink,L0H6", [5, 6]), (["det", "L0H7"], [0, 1, 7]), ("sink, det", [0, 1, 5]), ("L0", list(range(8))),
+        ("previous", [3]), ("previous-token", [3]), ("local", [3, 4]), ("SINK", [5]), ("unnamed", [6]),
+        ("repeats", [7]), ("sink,L0H6", [5, 6]),
+        (["det", "L0H7"], [0, 1, 7]), ("sink, det", [0, 1, 5]), ("L0", list(range(8))),
     ],
 )  # fmt: skip
 def test_heads_are_selected_by_label(selection: Any, heads: list[int]) -> None:
     labels = "syntactic:det", "syntactic:det:x", "syntactic:nmod:poss", "previous-token", "local", "sink"
-    analysis = named(*labels, "heterogeneous", "induction")
+    analysis = named(*labels, "unnamed", "induction")
     assert [head.id.head for head in analysis.select(selection)] == heads
 
 
@@ -341,7 +342,9 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
         analysis.select("sink,")
 
 
-@pytest.mark.parametrize("name", ["coreference", "obj", "Syntactic:nsubj:pass", "retrieval", "previous-token", "none"])
+@pytest.mark.parametrize(
+    "name", ["coreference", "obj", "Syntactic:nsubj:pass", "retrieval", "previous-token", "unnamed"]
+)
 def test_a_name_that_heads_can_have_is_no_typing_error_where_none_has_it(name: str) -> None:
     analysis = named("sink", "sink")
     with pytest.raises(

@@ -180,7 +180,7 @@ def test_one_content_position_has_no_diagonal(queries, keys):
 
 @pytest.mark.parametrize(
     ("pattern", "label"),
-    [(torch.eye(12), "diagonal"), (torch.eye(12).flip(0), "heterogeneous"), (torch.full((12, 12), 1 / 12), "broad")],
+    [(torch.eye(12), "diagonal"), (torch.eye(12).flip(0), "unnamed"), (torch.full((12, 12), 1 / 12), "broad")],
 )
 def test_a_head_along_the_diagonal_is_labelled_so(pattern, label):
     context = between([False] * 12, [False] * 12)

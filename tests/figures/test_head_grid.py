@@ -16,7 +16,7 @@ from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
 from tests.support.drawn import pixels_of, texts_of
 
-LABELS = ["previous-token", "heterogeneous", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
+LABELS = ["previous-token", "unnamed", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
 
 
 def grid(
@@ -118,7 +118,7 @@ def test_heads_bear_the_mark_of_their_family_and_the_legend_names_those_that_occ
     legend = ax.get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == [*(family.name for family in families[:-1]), "heterogeneous"]
+    assert names == [family.name for family in families]
     assert head_grid_figure(grid(2, 4, marked=False), Style()).axes[0].get_legend() is None
 
 

@@ -38,7 +38,7 @@ def heatmap(analysis: Analysis, head: str = "L0H0", **choices: Any) -> HeatmapPl
 
 def test_heatmaps_come_in_the_models_order_with_their_labels():
     of = plans(hand_made(), "heads")
-    assert [(plan.stem, plan.title.split()[1]) for plan in of] == [
+    assert [(plan.stem, plan.title.split()[2]) for plan in of] == [
         ("heads/L00H00", "previous-token?"), ("heads/L00H01", "broad?"),
         ("heads/L01H00", "sink?"), ("heads/L01H01", "current-token?"),
     ]  # fmt: skip
@@ -66,10 +66,10 @@ def amod() -> Analysis:
 
 EVIDENCE: list[tuple[Any, str, list[str]]] = [
     (hand_made, "previous-token?", ["1.00", "uniform attention 0.19", "n = 3"]),
-    (lambda: hand_made(patterns=TWO_AWAY[None, None]), "heterogeneous?", ["no positional pattern"]),
+    (lambda: hand_made(patterns=TWO_AWAY[None, None]), "unnamed?", ["no positional pattern"]),
     (
         lambda: hand_made(patterns=(0.6 * TWO_AWAY + 0.4 * BEFORE)[None, None]),
-        "heterogeneous?",
+        "unnamed?",
         ["previous-token 0.33", "uniform attention 0.19", "n = 3"],
     ),
     (
@@ -91,7 +91,7 @@ EVIDENCE: list[tuple[Any, str, list[str]]] = [
 @pytest.mark.parametrize(("analysis", "label", "evidence"), EVIDENCE)
 def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label: str, evidence: list[str]):
     plan = heatmap(analysis())
-    assert plan.title == f"L0H0  {label}"
+    assert plan.title == f"L0H0 · {label}"
     assert [part for part in evidence if part not in plan.evidence] == []
 
 
@@ -142,7 +142,7 @@ def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
     plan = view(hand_made(pair="and\nthen\x1b[31m", name="bad\nname", words=True), style=Style(scale=scale))
     for said in (r"bad\nname", "“the cat ran away”", r"“and\nthen\x1b[31m”", "6 words"):
         assert said in plan.caption + " ".join(plan.notes)
-    assert ("logarithmic from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
+    assert ("logarithmic colours from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
     assert not re.search(r"[\x00-\x1f]", plan.caption)
 
 

@@ -132,7 +132,7 @@ def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own
     assert (own.norm.vmax, own.cut) == (1.0, False)
     (log,) = plans(causal, style=Style(scale="log"))
     assert log.norm.vmin == 1e-4
-    assert "logarithmic from 0.0001 to 1" in log.caption
+    assert "logarithmic colours from 0.0001 to 1" in log.caption
 
 
 def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:

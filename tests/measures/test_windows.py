@@ -104,7 +104,7 @@ def test_a_profile_gives_each_layer_its_own_baselines(uniform, tmp_path):
     local = {role.id.layer: role.baseline for role in found.roles if role.role == "local"}
     assert local[0] > local[1] + 0.1
     report = " ".join(found.report(110).split())
-    assert "uniform attention within its window" in report
+    assert "uniform attention is within the window" in report
 
 
 def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):

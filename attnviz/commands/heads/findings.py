@@ -87,7 +87,7 @@ class HeadFindings:
         verdict = self.strongest
         clarity = None if verdict is None else verdict.error_reduction
         if verdict is not None and verdict.kind == "broad":  # whose baseline is the largest score there is
-            clarity = ((verdict.score or 0.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
+            clarity = (min(verdict.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
         return self.labelled.verdict is not None, float("-inf") if clarity is None else clarity
 
     @property

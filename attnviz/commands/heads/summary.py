@@ -31,7 +31,7 @@ _OfLayer = tuple[int, list[list[str]]]
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (corpus)`` if the text has no obj, or cannot tell; a dash for none.
+    """``det dep→head``; ``obj dep→head (corpus)`` if the text has no obj, or cannot tell; ``unnamed`` for none.
 
     Without direction if there is less room.
     """
@@ -59,7 +59,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
-        "kinds": {kind: _kind_entry([head for head in heads if kind in head.kinds]) for kind in KINDS},
+        "kinds": {kind: _kind_entry([head for head in heads if kind in _kinds(head)]) for kind in KINDS},
         "layers": [
             {"layer": layer, **stack_entry(layer), **{kind: _count((layer, of_layer), kind=kind) for kind in KINDS}}
             for layer, of_layer in _layers(heads)
@@ -78,7 +78,7 @@ def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
 
 def layers_table(heads: Sequence[HeadFindings], width: int) -> Table:
     """Table of the kinds of heads in each layer, with a letter for each head in its order."""
-    present = [kind for kind in KINDS if any(kind in head.kinds for head in heads)]
+    present = [kind for kind in KINDS if any(kind in _kinds(head) for head in heads)]
     columns: list[Field[_OfLayer]] = [Field("Layer", lambda row: row[0])]
     columns += [Field("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
     columns += [Field(kind, partial(_count, kind=kind), unit=KINDS[kind], write=lambda n: n or "") for kind in present]
@@ -88,7 +88,12 @@ def layers_table(heads: Sequence[HeadFindings], width: int) -> Table:
 def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:
     """The layers with the kinds of each of their heads, in order."""
     by_layer = groupby(sorted(heads, key=lambda head: head.id), key=lambda head: head.id.layer)
-    return [(layer, [head.kinds for head in of_layer]) for layer, of_layer in by_layer]
+    return [(layer, [_kinds(head) for head in of_layer]) for layer, of_layer in by_layer]
+
+
+def _kinds(head: HeadFindings) -> list[str]:
+    """Kinds of the label; "other" for one without a letter."""
+    return [kind if kind in KINDS else "other" for kind in head.kinds]
 
 
 def _count(row: _OfLayer, *, kind: str) -> int:
