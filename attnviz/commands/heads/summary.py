@@ -82,7 +82,7 @@ def layers_table(heads: Sequence[HeadFindings], width: int) -> Table:
     columns: list[Field[_OfLayer]] = [Field("Layer", lambda row: row[0])]
     columns += [Field("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
     columns += [Field(kind, partial(_count, kind=kind), unit=KINDS[kind], write=lambda n: n or "") for kind in present]
-    return column_table("Labels by layer (one letter per head, from head 0 on)", columns, _layers(heads), width=width)
+    return column_table("Labels by layer, head by head", columns, _layers(heads), width=width)
 
 
 def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:
