@@ -318,8 +318,6 @@ class Result:
         return content.decode()
 
     def _view(self, name: str) -> "View":
-        if not isinstance(name, str):
-            raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
         if view.suffix:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")

@@ -100,7 +100,7 @@ def test_arguments_of_other_kinds_are_refused_by_every_function(call, wrong, mes
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda found: found.figure(torch.zeros(2)), "expected the name of a figure as a string, found tensor"),
+        (lambda found: found.figure(torch.zeros(2)), "expected name as a string, found tensor"),
         (lambda found: found.document(figures=3), "expected a list of figures, found 3"),
         (lambda found: found.save("\ud800"), "expected a folder as a text or a Path"),
     ],
