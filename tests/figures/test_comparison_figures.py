@@ -214,11 +214,16 @@ def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
 
 
-def test_the_bar_of_a_root_scale_is_numbered_at_even_places_and_says_what_its_ends_are(result):
+def test_the_bar_of_a_root_scale_has_round_numbers_and_equal_steps(result):
     bar = result.figure("differences").axes[1]
-    end = rounded_up(result.largest)
-    np.testing.assert_allclose(bar.get_xticks(), [-end, -end / 4, 0, end / 4, end])
-    assert [label.get_text()[0] for label in bar.get_xticklabels()] == ["−", "−", "0", "+", "+"]
+    end, ticks, steps = rounded_up(result.largest), bar.get_xticks(), bar.get_xticks(minor=True)
+    assert (ticks[0], ticks[-1]) == (-end, end)
+    np.testing.assert_allclose(ticks, -ticks[::-1])
+    assert all(float(f"{tick:.0e}") == pytest.approx(tick) for tick in ticks)
+    assert {label.get_text()[0] for label in bar.get_xticklabels() if label.get_text() != "0"} == {"−", "+"}
+    assert len(ticks) >= 5
+    even = np.diff(steps).min() * np.arange(-9, 10)
+    assert {*np.round([*ticks, *steps], 6)} >= {*np.round(even[abs(even) < end], 6)}
     assert "+ is more in B" in bar.get_xlabel().replace("\n", " ")
 
 
