@@ -7,7 +7,7 @@ Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coo
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,6 +38,7 @@ from attnviz.models.head_ids import HeadId
 _LARGEST, _LARGEST_CHOSEN = 120, 240
 # from one square to the next: with a name and a text above; with a name; of the narrowest grid
 _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
+_MARK = 12  # room of a mark beside an id
 _LAYER_NAMES = 34  # margin beside the grid
 _NUMBERS = 15  # above it, for numbers of columns
 _PACKED = 4  # least heads side by side when packed
@@ -58,7 +59,7 @@ class HeadCell:
     family: Family | None = None  # mark before that text, which then has a line of its own
     shorter: tuple[str, ...] = ()  # shorter texts, the fullest first
     muted: bool = False  # whether that text is grey
-    # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
+    # of another kind, on the right: the family of its mark, texts beside it, whether the mark is filled
     right: tuple[Family, tuple[str, ...], bool] | None = None
     sinks: frozenset[int] | None = None  # labels if others than the plan's
 
@@ -69,7 +70,7 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     cells: tuple[HeadCell, ...]  # at least one
     beside: str = ""  # note on the texts beside the ids, if they fit
-    roles: str = ""  # note on marks and texts right of the ids, likewise
+    roles: str = ""  # note on marks and texts on the right, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
     labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
     pooled: int = 1  # positions in one cell
@@ -136,10 +137,11 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
-    names = _families(plan.cells, grid).values()
-    legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
-    notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
-    notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
+    families = _families(plan.cells, grid).values()
+    legend = math.ceil(len(families) / legend_columns(families, room)) * _LEGEND_ROW + 0.06 if families else 0
+    names = _names(plan.cells, grid)
+    notes = (*plan.notes, plan.beside) if plan.beside and names.beside else plan.notes
+    notes = (*notes, plan.roles) if plan.roles and names.right else notes
     with figure_style():
         body = down / DPI + legend + _BAR
         page = new_page(plan.title, notes, style, width=width, body=body)
@@ -195,14 +197,15 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
-    families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
+    families, above = _families(plan.cells, grid), _names(plan.cells, grid)
     markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if cell.family is not None:
             markers[cell.family, True].append((left + 5, top - 9))
-        if right and cell.right is not None:
-            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
+        if above.right and cell.right is not None:
+            level = top - (9 if above.low else 23)
+            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
@@ -230,19 +233,18 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     ax.add_image(drawn)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
-    full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
-    beside, right = _room_beside(plan.cells, grid), _room_right(plan.cells, grid)
+    full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
-        if right and cell.right is not None:
+        if right and not low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
             role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
-        if cell.family is not None:
+        if cell.family is not None and not low:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
             inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
@@ -323,17 +325,30 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether every text fits beside its id."""
-    ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
-    texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
-    return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
+class _Names(NamedTuple):
+    """What stands above the squares."""
+
+    full: bool  # whether ids have their layers, which also stand beside the rows
+    beside: bool  # whether every text stands beside its id
+    right: bool  # whether a mark stands right of every id, or below that
+    low: bool = False  # whether it stands below, in place of the text there
 
 
-def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether a mark fits right of every id."""
-    widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
-    return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
+def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
+    """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
+    wide, narrow = (
+        [text_width(name, grid.size, DPI, "bold") for name in names]
+        for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
+    )
+    texts = [text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells]
+    marks, beside = any(cell.right for cell in cells), any(cell.beside for cell in cells)
+    for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
+        if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
+            return _Names(full, beside=False, right=True)
+        if grid.named and not grid.marked and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
+            return _Names(full, beside=True, right=False)
+    low = grid.marked and marks and grid.square >= 2 * _MARK - 2
+    return _Names(max(wide) + 3 <= grid.pitch, beside=False, right=low, low=low)
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
@@ -345,7 +360,7 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
     """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
-    right = _room_right(cells, grid)
+    right = _names(cells, grid).right
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
     return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
