@@ -41,6 +41,7 @@ _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
 _MARK = 12  # room of a mark beside an id
 _LAYER_NAMES = 34  # margin beside the grid
 _NUMBERS = 15  # above it, for numbers of columns
+_PAGE_HEIGHT, _PAGE_SHAPE = 2000, 1.2  # of a grid that is not split, and height by width of one that is
 _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
@@ -86,14 +87,15 @@ class _Layout:
     """Positions of the squares of a grid."""
 
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
-    rows: int
-    across: int  # squares side by side
+    rows: int  # of a block
+    across: int  # squares side by side, in a block
     layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     square: float  # side of a square
     marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     named: bool  # whether an id stands above each square, and not only the number above each column
+    blocks: int = 1  # side by side, of as many layers each but for the last
     tokens: float = 0  # room for token labels left of each row and below each column
 
     @property
@@ -119,12 +121,15 @@ class _Layout:
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height."""
-        return self.across * self.pitch + self.tokens, self.first + self.rows * self.row + self.tokens
+        width = self.blocks * (self.across * self.pitch + _LAYER_NAMES) - _LAYER_NAMES
+        return width + self.tokens, self.first + self.rows * self.row + self.tokens
 
     def corner(self, head: HeadId) -> tuple[float, float]:
         """Left and top of a head's square."""
         row, column = self.cells[head]
-        return self.tokens + column * self.pitch + 1, self.first + row * self.row + self.above
+        block, row = divmod(row, self.rows)
+        left = block * (self.across * self.pitch + _LAYER_NAMES) + self.tokens + column * self.pitch
+        return left + 1, self.first + row * self.row + self.above
 
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -190,12 +195,17 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    block = grid.rows * grid.row / max(1, len(grid.layers))
-    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= block - grid.above
+    of_block = math.ceil(len(grid.layers) / grid.blocks)
+    high = grid.rows * grid.row / max(1, of_block)
+    middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
+    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
+    ax.set_yticks(middles[:of_block], names[:of_block], **written)
+    for at in range(of_block, len(grid.layers)):
+        left = at // of_block * (grid.across * grid.pitch + _LAYER_NAMES) - 4
+        ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
     ax.tick_params(length=0, pad=2)
     families, above = _families(plan.cells, grid), _names(plan.cells, grid)
     markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
@@ -387,7 +397,7 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     if style.width is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -411,6 +421,24 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[
     n = len({head.head for head in ids})
     in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
     return grid or _wrapped(ids, room, marked, packed=False) or in_rows
+
+
+def _side_by_side(grid: _Layout) -> _Layout:
+    """The grid with its layers in as many blocks as bring it nearest to the shape of a page; a low one as it is."""
+    n = len(grid.layers)
+    if grid.extent[1] <= _PAGE_HEIGHT:
+        return grid
+
+    def beyond(blocks: _Layout) -> float:
+        width, height = blocks.extent
+        return abs(math.log(height / width / _PAGE_SHAPE))
+
+    rows = grid.rows // max(1, n)
+    return min(
+        (replace(grid, rows=math.ceil(n / blocks) * rows, blocks=blocks) for blocks in range(1, n + 1)),
+        key=beyond,
+        default=grid,
+    )
 
 
 def _token_names(labels: Sequence[str], square: float) -> float:

@@ -14,7 +14,7 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
-from tests.support.drawn import covered, pixels_of, texts_of
+from tests.support.drawn import covered, nothing_over_the_edge, pixels_of, texts_of
 
 LABELS = ["previous-token", "heterogeneous", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
 
@@ -102,6 +102,26 @@ def test_where_heads_would_be_small_a_layer_goes_on_in_further_rows():
     assert tops["L0H0"] < tops["L0H11"] < tops["L1H0"] < tops["L1H11"]
     _, wide = drawn(head_grid_figure(grid(2, 12, marked=False), Style()))
     assert wide["L0H0"][1] == wide["L0H11"][1]
+
+
+def test_many_layers_stand_in_blocks_side_by_side_in_the_shape_of_a_page():
+    plan = grid(30, 9)
+    figure = head_grid_figure(plan, Style())
+    width, height = figure.get_size_inches()
+    assert 0.7 < height / width < 1.5
+    image, places = drawn(figure)
+    assert places["L15H0"][1] == places["L0H0"][1]
+    assert places["L15H0"][0] > places["L0H8"][0]
+    layers = [text for text in texts_of(figure) if text.startswith("layer ")]
+    assert sorted(layers) == sorted(f"layer {layer}" for layer in range(30))
+    assert nothing_over_the_edge(figure)
+    assert covered(figure) == []
+    for cell in (plan.cells[0], plan.cells[-1]):
+        left = places[str(cell.id)][0]
+        strongest = Style().colour_map()(plan.norm(cell.values), bytes=True)[..., :3]
+        assert (image[:, left + 2] == strongest[0, 0]).all(axis=-1).any()
+    _, few = drawn(head_grid_figure(grid(6, 12), Style()))
+    assert few["L0H0"][1] < few["L5H0"][1]
 
 
 def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
