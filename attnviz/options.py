@@ -273,6 +273,8 @@ COMMANDS = {
                    "the head), log, or auto (shared up to 40 tokens, log beyond).", "auto"),
             _switch("drop_special", "Draw patterns without special tokens (GPT-2: without the first token), each row "
                     "scaled to sum to 1."),
+            _switch("sinks", "Draw lines also from and to special tokens (GPT-2: the first token); adds the figure "
+                    "lines."),
             _token("Draw what this token attends to, in lines and text (adds the figure lines unless text is asked "
                    "for)", "all"),
             _switch("relations", "Outline in heatmaps the pairs of the relation that is a head's label or role, and "
@@ -477,6 +479,7 @@ class ViewOptionNames(TypedDict, total=False):
     select: "str | HeadId | Sequence[str | HeadId]"
     top: int | None
     drop_special: bool
+    sinks: bool
     token: str | int | None
     maps: Sequence[str]
     tensors: bool
@@ -507,6 +510,7 @@ class ViewOptionValues:
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
+    sinks: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False

@@ -52,7 +52,7 @@ def _added_figures(run: Run) -> list[str]:
     """Figures implied by other options."""
     of_text = "text" in split_names([run.options["figures"] or "all"])
     adds = {
-        "lines": "token" in run.changed and not of_text,
+        "lines": "sinks" in run.changed or ("token" in run.changed and not of_text),
         "map": "maps" in run.changed,
         "relations": "relations" in run.changed or "relation" in run.changed,
     }

@@ -16,6 +16,9 @@ from attnviz.models.wording import isolated, right_to_left
 DEFAULT_FAMILY = "DejaVu Sans"
 """Ships with matplotlib, so figures look the same on every machine."""
 
+_SHORT = 0.3
+"""Of a last line, as a share of the width that there is."""
+
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
 _NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
@@ -100,7 +103,8 @@ def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "norm
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Wrap a text into lines of whole words, to a width in pixels.
 
-    A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark.
+    A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
+    short takes words of the line before.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
@@ -115,6 +119,12 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
             if "”" in word and "”" not in lines[-1]:
                 room = pixels - text_width("”", size, dpi, weight)
                 lines[-1] = _cut(word, size, dpi, room, weight) + "”"
+    while len(lines) > 1 and " " in lines[-2] and text_width(lines[-1], size, dpi, weight) < _SHORT * pixels:
+        before, _, word = lines[-2].rpartition(" ")
+        longer = f"{word} {lines[-1]}"
+        if text_width(longer, size, dpi, weight) > pixels:
+            break
+        lines[-2:] = before, longer
     return _balanced(lines)
 
 

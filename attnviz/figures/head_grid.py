@@ -7,7 +7,7 @@ Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coo
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,8 +38,10 @@ from attnviz.models.head_ids import HeadId
 _LARGEST, _LARGEST_CHOSEN = 120, 240
 # from one square to the next: with a name and a text above; with a name; of the narrowest grid
 _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
+_MARK = 12  # room of a mark beside an id
 _LAYER_NAMES = 34  # margin beside the grid
 _NUMBERS = 15  # above it, for numbers of columns
+_PAGE_HEIGHT, _PAGE_SHAPE = 2000, 1.2  # of a grid that is not split, and height by width of one that is
 _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
@@ -58,7 +60,7 @@ class HeadCell:
     family: Family | None = None  # mark before that text, which then has a line of its own
     shorter: tuple[str, ...] = ()  # shorter texts, the fullest first
     muted: bool = False  # whether that text is grey
-    # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
+    # of another kind, on the right: the family of its mark, texts beside it, whether the mark is filled
     right: tuple[Family, tuple[str, ...], bool] | None = None
     sinks: frozenset[int] | None = None  # labels if others than the plan's
 
@@ -69,7 +71,7 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     cells: tuple[HeadCell, ...]  # at least one
     beside: str = ""  # note on the texts beside the ids, if they fit
-    roles: str = ""  # note on marks and texts right of the ids, likewise
+    roles: str = ""  # note on marks and texts on the right, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
     labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
     pooled: int = 1  # positions in one cell
@@ -85,14 +87,15 @@ class _Layout:
     """Positions of the squares of a grid."""
 
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
-    rows: int
-    across: int  # squares side by side
+    rows: int  # of a block
+    across: int  # squares side by side, in a block
     layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     square: float  # side of a square
     marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     named: bool  # whether an id stands above each square, and not only the number above each column
+    blocks: int = 1  # side by side, of as many layers each but for the last
     tokens: float = 0  # room for token labels left of each row and below each column
 
     @property
@@ -118,12 +121,15 @@ class _Layout:
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height."""
-        return self.across * self.pitch + self.tokens, self.first + self.rows * self.row + self.tokens
+        width = self.blocks * (self.across * self.pitch + _LAYER_NAMES) - _LAYER_NAMES
+        return width + self.tokens, self.first + self.rows * self.row + self.tokens
 
     def corner(self, head: HeadId) -> tuple[float, float]:
         """Left and top of a head's square."""
         row, column = self.cells[head]
-        return self.tokens + column * self.pitch + 1, self.first + row * self.row + self.above
+        block, row = divmod(row, self.rows)
+        left = block * (self.across * self.pitch + _LAYER_NAMES) + self.tokens + column * self.pitch
+        return left + 1, self.first + row * self.row + self.above
 
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -136,10 +142,11 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
-    names = _families(plan.cells, grid).values()
-    legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
-    notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
-    notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
+    families = _families(plan.cells, grid).values()
+    legend = math.ceil(len(families) / legend_columns(families, room)) * _LEGEND_ROW + 0.06 if families else 0
+    names = _names(plan.cells, grid)
+    notes = (*plan.notes, plan.beside) if plan.beside and names.beside else plan.notes
+    notes = (*notes, plan.roles) if plan.roles and names.right else notes
     with figure_style():
         body = down / DPI + legend + _BAR
         page = new_page(plan.title, notes, style, width=width, body=body)
@@ -188,21 +195,27 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    block = grid.rows * grid.row / max(1, len(grid.layers))
-    middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= block - grid.above
+    of_block = math.ceil(len(grid.layers) / grid.blocks)
+    high = grid.rows * grid.row / max(1, of_block)
+    middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(style, "ytick.color"), **turned)
+    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
+    ax.set_yticks(middles[:of_block], names[:of_block], **written)
+    for at in range(of_block, len(grid.layers)):
+        left = at // of_block * (grid.across * grid.pitch + _LAYER_NAMES) - 4
+        ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
     ax.tick_params(length=0, pad=2)
-    families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
+    families, above = _families(plan.cells, grid), _names(plan.cells, grid)
     markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if cell.family is not None:
             markers[cell.family, True].append((left + 5, top - 9))
-        if right and cell.right is not None:
-            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
+        if above.right and cell.right is not None:
+            level = top - (9 if above.low else 23)
+            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
@@ -230,19 +243,18 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     ax.add_image(drawn)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
-    full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
-    beside, right = _room_beside(plan.cells, grid), _room_right(plan.cells, grid)
+    full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
-        if right and cell.right is not None:
+        if right and not low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
             role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
-        if cell.family is not None:
+        if cell.family is not None and not low:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
             inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
@@ -323,17 +335,30 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether every text fits beside its id."""
-    ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
-    texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
-    return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
+class _Names(NamedTuple):
+    """What stands above the squares."""
+
+    full: bool  # whether ids have their layers, which also stand beside the rows
+    beside: bool  # whether every text stands beside its id
+    right: bool  # whether a mark stands right of every id, or below that
+    low: bool = False  # whether it stands below, in place of the text there
 
 
-def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
-    """Whether a mark fits right of every id."""
-    widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
-    return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
+def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
+    """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
+    wide, narrow = (
+        [text_width(name, grid.size, DPI, "bold") for name in names]
+        for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
+    )
+    texts = [text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells]
+    marks, beside = any(cell.right for cell in cells), any(cell.beside for cell in cells)
+    for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
+        if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
+            return _Names(full, beside=False, right=True)
+        if grid.named and not grid.marked and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
+            return _Names(full, beside=True, right=False)
+    low = grid.marked and marks and grid.square >= 2 * _MARK - 2
+    return _Names(max(wide) + 3 <= grid.pitch, beside=False, right=low, low=low)
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
@@ -345,7 +370,7 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
     """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
-    right = _room_right(cells, grid)
+    right = _names(cells, grid).right
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
     return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
@@ -372,7 +397,7 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     if style.width is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -396,6 +421,24 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[
     n = len({head.head for head in ids})
     in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
     return grid or _wrapped(ids, room, marked, packed=False) or in_rows
+
+
+def _side_by_side(grid: _Layout) -> _Layout:
+    """The grid with its layers in as many blocks as bring it nearest to the shape of a page; a low one as it is."""
+    n = len(grid.layers)
+    if grid.extent[1] <= _PAGE_HEIGHT:
+        return grid
+
+    def beyond(blocks: _Layout) -> float:
+        width, height = blocks.extent
+        return abs(math.log(height / width / _PAGE_SHAPE))
+
+    rows = grid.rows // max(1, n)
+    return min(
+        (replace(grid, rows=math.ceil(n / blocks) * rows, blocks=blocks) for blocks in range(1, n + 1)),
+        key=beyond,
+        default=grid,
+    )
 
 
 def _token_names(labels: Sequence[str], square: float) -> float:

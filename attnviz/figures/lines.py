@@ -31,7 +31,7 @@ _HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
 _COMFORTABLE, _LARGEST_PITCH, _LEAST_PITCH = 576, 11.5, 5.8
 _LETTERS, _HANDLE, _ENTRY = 7.0, 24.0, 11.0
 _PAD, _HEADING, _LABEL_SHARE = 4.0, 14.0, 0.33
-_SPREAD, _BEND, _GAP, _FAINTEST = 0.6, 0.5, 0.9, 0.25
+_SPREAD, _BEND, _GAP, _FAINTEST = 0.6, 0.5, 0.9, 0.45
 _COLUMNS = ("attends from", "attended to")
 
 
@@ -164,7 +164,7 @@ def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Ar
     The faintest shows on light and dark paper; the widest leaves paper between close rows.
     """
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
-    thinnest = min(0.5, 0.4 * widest)
+    thinnest = min(0.8, 0.5 * widest)
     strong = strengths.astype(float)
     widths = np.round(20 * (thinnest + (widest - thinnest) * strong)) / 20
     return np.round(_FAINTEST + (1 - _FAINTEST) * strong, 2), widths

@@ -32,7 +32,7 @@ _LINE, _ASCENT = 1.35, 0.93
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,11 @@ def colour_bar(
     bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
+    if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
+        low, high = _ends(scale.norm)
+        steps = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(low, high)
+        bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
+    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.greys.frame)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
@@ -180,7 +185,7 @@ def bar_inches(name: str, across: float) -> float:
 
 
 def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
-    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    low, high = _ends(norm)
     text = f"{reference.name} {written(reference.value)}"
     if low <= reference.value <= high:
         ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
@@ -238,15 +243,25 @@ def written(value: float) -> str:
     return rounded(value, digits)
 
 
+def _ends(norm: Normalize) -> tuple[float, float]:
+    return float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+
+
+def power_of_ten(exponent: int) -> str:
+    """``10⁻⁴``."""
+    return f"10{str(exponent).translate(_RAISED)}"
+
+
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     """Ticks of a colour bar of a width in pixels, and their labels: both ends, and others with enough distance."""
     norm = scale.norm
-    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    low, high = _ends(norm)
     logarithmic = isinstance(norm, LogNorm)
     if logarithmic:
         between = list(LogLocator(subs=(1, 2, 5) if high / low <= 100.5 else (1,), numticks=99).tick_values(low, high))
     elif isinstance(norm, FuncNorm):
-        between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
+        powers = 10.0 ** np.arange(math.floor(math.log10(high)), math.floor(math.log10(high)) - 3, -1)
+        between = [0.0, *(sign * size for size in np.outer(powers, (5, 2, 1)).ravel() for sign in (1, -1))]
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
 
@@ -254,7 +269,7 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         """Write a tick, powers of ten as ``10⁻⁴`` if the scale has several."""
         exponent = math.log10(value) if logarithmic and high / low > 100.5 else 0.0
         if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
-            return "10⁻" + str(-round(exponent)).translate(_RAISED)
+            return power_of_ten(round(exponent))
         return ("+" if scale.signed and value > 0 else "") + format(value + 0.0, ".3g").replace("-", "−")
 
     # what is beyond an end looks the same

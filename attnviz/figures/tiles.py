@@ -72,6 +72,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
     own = [tiles[0].labels for _, tiles in plan.groups]
     labels = sum(below if each is None else _beside(each.texts, tile / len(each.texts)) for each in own)
     body = headings + 0.8 * labels + sum(rows) * (high + _NAME + _GAP) + _BAR
+    names = iter(_names([each for _, tiles in plan.groups for each in tiles], tile * DPI))
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
@@ -82,7 +83,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
                 sides = "l" * (column == 0) + "b" * (row == rows[group] - 1)
                 first = heading if index == 0 else ""
-                cells = _draw(ax, plan, each, style, sides=sides, vector=vector, inches=tile, heading=first)
+                cells = _draw(ax, plan, each, style, next(names), sides=sides, vector=vector, inches=tile, below=first)
                 if first:  # above the name of its first tile; it may be wider than this
                     text = fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI)
                     ax.annotate(
@@ -101,7 +102,8 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
 def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
     tile = plan.groups[-1][1][-1]
-    cells = _draw(ax, plan, tile, style)
+    (named,) = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
+    cells = _draw(ax, plan, tile, style, named)
     settled(ax.figure)
     write_numbers(ax, tile.values, cells, hundredths)
     return cells
@@ -112,13 +114,17 @@ def _draw(
     plan: TilesPlan,
     tile: Tile,
     style: Style,
+    named: tuple[str, float],
     *,
     sides: str = "lb",
     vector: bool = False,
     inches: float | None = None,
-    heading: str = "",
+    below: str = "",
 ) -> Cells:
-    """Draw one matrix below its name and a ``heading``; ``inches``: its width until the Axes have their size."""
+    """Draw one matrix with a name of a size in points, which stands ``below`` a heading if there is one.
+
+    ``inches``: its width until the Axes have their size.
+    """
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, style, labels=tile.labels or plan.labels, keys=plan.keys,
@@ -126,13 +132,19 @@ def _draw(
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
-    room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI
-    names = (tile.name, *tile.shorter)
-    ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
-    name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
-    name = f" \n{name}" if heading else name  # which leaves a line free
+    name, size = named
+    name = f" \n{name}" if below else name  # which leaves a line free
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
     return cells
+
+
+def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
+    """The fullest name of each tile that fits a width in pixels, all of one size in points."""
+    ways = [((name, size) for name in (tile.name, *tile.shorter) for size in _NAME_SIZES) for tile in tiles]
+    fitting = [next((way for way in each if text_width(*way, DPI) <= room), None) for each in ways]
+    least = min(_NAME_SIZES[-1] if way is None else way[1] for way in fitting)
+    cut = (fitted((tile.name, *tile.shorter)[-1], least, DPI, room) for tile in tiles)
+    return [(last if way is None else way[0], least) for way, last in zip(fitting, cut, strict=True)]
 
 
 def tile_pooling(

@@ -84,7 +84,24 @@ def test_units_of_the_map(signed: Ablation, size: float, factor: float, unit: st
     heads = [replace(head, damage={**head.damage, "loss": Estimate(size, None, None)}) for head in signed.heads]
     (drawn,) = plan_of("map", replace(signed, heads=tuple(heads))).maps
     assert f"({unit}; root scale)" in drawn.bar
+    assert plan_of("map", replace(signed, heads=tuple(heads))).title.endswith(f", in {unit}")
     assert drawn.values.max() == pytest.approx(size * factor)
+
+
+@pytest.mark.parametrize(("size", "unit", "drawn"), [(2e-3, "nats/token", 2e-3), (2e-8, "10⁻⁹ nats/token", 20.0)])
+def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(
+    signed: Ablation, size: float, unit: str, drawn: float
+) -> None:
+    small = {"loss": Estimate(size, size / 2, 2 * size)}
+    heads = tuple(replace(head, damage={**head.damage, **small}) for head in signed.heads)
+    ax = replace(signed, heads=heads).figure("heads").axes[0]
+    assert ax.get_xlabel().endswith(f"\n({unit})")
+    (errors,) = ax.containers
+    assert np.asarray(errors[0].get_xdata()) == pytest.approx(drawn)
+    assert np.array([segment[:, 0] for segment in errors[2][0].get_segments()])[0] == pytest.approx(
+        [drawn / 2, 2 * drawn]
+    )
+    assert ax.lines[0].get_xdata() == pytest.approx([drawn, drawn])
 
 
 def test_the_curve(signed: Ablation, positive: Ablation) -> None:

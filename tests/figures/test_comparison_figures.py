@@ -1,5 +1,6 @@
 """The figures of a comparison: the numbers reach the artists, the words say what A and B are."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -214,11 +215,32 @@ def test_a_head_is_drawn_with_numbers_outline_and_bold_names(result):
     assert [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"] == ["cat → dog"]
 
 
-def test_the_bar_of_a_root_scale_is_numbered_at_even_places_and_says_what_its_ends_are(result):
+def test_layers_without_a_change_are_named_and_not_drawn(same):
+    tuned = copy.deepcopy(model_of())
+    with torch.no_grad():
+        tuned.encoder.layer[2].attention.self.query.weight.mul_(1.5)
+    found = attnviz.compare(side(TEXT), analyze(TEXT, tuned, tokenizer=bert_tokenizer(), syntax=False))
+    (plan,) = plans(found, "overview")
+    assert {cell.id.layer for cell in plan.cells} == {2}
+    assert "Not drawn, since no weight differs beyond rounding: L0–L1." in plan.notes
+    assert "L0–L1" in plan.caption
+    (plan,) = plans(found, "overview", select=("L0H1", "L2H0"))
+    assert [str(cell.id) for cell in plan.cells] == ["L2H0"]
+    assert "2 of 12 heads" in plan.title
+    for nothing_changed in (plans(found, "overview", select=("L0",)), plans(same, "overview")):
+        assert {cell.id.layer for cell in nothing_changed[0].cells} >= {0}
+
+
+def test_the_bar_of_a_root_scale_has_round_numbers_and_equal_steps(result):
     bar = result.figure("differences").axes[1]
-    end = rounded_up(result.largest)
-    np.testing.assert_allclose(bar.get_xticks(), [-end, -end / 4, 0, end / 4, end])
-    assert [label.get_text()[0] for label in bar.get_xticklabels()] == ["−", "−", "0", "+", "+"]
+    end, ticks, steps = rounded_up(result.largest), bar.get_xticks(), bar.get_xticks(minor=True)
+    assert (ticks[0], ticks[-1]) == (-end, end)
+    np.testing.assert_allclose(ticks, -ticks[::-1])
+    assert all(float(f"{tick:.0e}") == pytest.approx(tick) for tick in ticks)
+    assert {label.get_text()[0] for label in bar.get_xticklabels() if label.get_text() != "0"} == {"−", "+"}
+    assert len(ticks) >= 5
+    even = np.diff(steps).min() * np.arange(-9, 10)
+    assert {*np.round([*ticks, *steps], 6)} >= {*np.round(even[abs(even) < end], 6)}
     assert "+ is more in B" in bar.get_xlabel().replace("\n", " ")
 
 

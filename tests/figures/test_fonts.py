@@ -165,6 +165,16 @@ def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight)
     assert text_width(shown, 10, 150, weight) <= 200
 
 
+def test_no_word_stands_alone_in_a_last_line():
+    text = "A removed head outputs its mean over all tokens of the texts, and nothing else."
+    for pixels in range(200, 900, 10):
+        lines = wrapped(text, 7, 150, pixels)
+        assert " ".join(lines) == text
+        assert all(text_width(line, 7, 150) <= pixels for line in lines)
+        assert len(lines) == 1 or text_width(lines[-1], 7, 150) >= 0.25 * pixels
+        assert len(lines) <= -(-text_width(text, 7, 150) // (pixels - text_width("nothing ", 7, 150)))
+
+
 def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):
     installed()
     fonts.fonts_to_install()

@@ -14,7 +14,7 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
-from tests.support.drawn import pixels_of, texts_of
+from tests.support.drawn import covered, nothing_over_the_edge, pixels_of, texts_of
 
 LABELS = ["previous-token", "unnamed", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
 
@@ -49,6 +49,7 @@ def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
 @pytest.mark.parametrize("n", [2, 9, 70, 120])
 def test_every_square_holds_its_matrix_in_equal_cells(n: int):
     plan, style = grid(2, 3, n, marked=False), Style()
+    plan = replace(plan, cells=tuple(replace(cell, beside="") for cell in plan.cells))
     image, places = drawn(head_grid_figure(plan, style))
     for cell in plan.cells:
         left, top = places[str(cell.id)]
@@ -94,11 +95,33 @@ def test_every_pooled_cell_has_a_pixel(n: int, width: float | None):
 
 def test_where_heads_would_be_small_a_layer_goes_on_in_further_rows():
     style = Style(width=3.3)
-    _, places = drawn(head_grid_figure(grid(2, 12, style=style, marked=False), style))
+    plan = grid(2, 12, style=style, marked=False)
+    plan = replace(plan, cells=tuple(replace(cell, beside="") for cell in plan.cells))
+    _, places = drawn(head_grid_figure(plan, style))
     tops = {name: top for name, (_, top) in places.items()}
     assert tops["L0H0"] < tops["L0H11"] < tops["L1H0"] < tops["L1H11"]
     _, wide = drawn(head_grid_figure(grid(2, 12, marked=False), Style()))
     assert wide["L0H0"][1] == wide["L0H11"][1]
+
+
+def test_many_layers_stand_in_blocks_side_by_side_in_the_shape_of_a_page():
+    plan = grid(30, 9)
+    figure = head_grid_figure(plan, Style())
+    width, height = figure.get_size_inches()
+    assert 0.7 < height / width < 1.5
+    image, places = drawn(figure)
+    assert places["L15H0"][1] == places["L0H0"][1]
+    assert places["L15H0"][0] > places["L0H8"][0]
+    layers = [text for text in texts_of(figure) if text.startswith("layer ")]
+    assert sorted(layers) == sorted(f"layer {layer}" for layer in range(30))
+    assert nothing_over_the_edge(figure)
+    assert covered(figure) == []
+    for cell in (plan.cells[0], plan.cells[-1]):
+        left = places[str(cell.id)][0]
+        strongest = Style().colour_map()(plan.norm(cell.values), bytes=True)[..., :3]
+        assert (image[:, left + 2] == strongest[0, 0]).all(axis=-1).any()
+    _, few = drawn(head_grid_figure(grid(6, 12), Style()))
+    assert few["L0H0"][1] < few["L5H0"][1]
 
 
 def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
@@ -131,7 +154,7 @@ def test_a_text_that_does_not_fit_is_said_shortly():
 
 
 def test_the_note_on_the_texts_stands_where_they_do():
-    for width, there in ((None, True), (3.3, False)):
+    for width, there in ((None, True), (3.3, True), (2, False)):
         style = Style(width=width)
         texts = texts_of(head_grid_figure(grid(2, 12, style=style, marked=False, beside="Beside: distances."), style))
         assert ("Beside: distances." in texts) == there == ("0.010" in texts)
@@ -164,13 +187,22 @@ def test_a_tick_marks_the_columns_of_sinks_and_no_others():
     assert columns == {0, 8}
 
 
-def test_the_legend_names_the_families_that_are_drawn():
-    role = (family_of_label("coreference"), ("coref",), True)
-    whole = grid(6, 12, style=Style(width=3.3))
-    cells = tuple(replace(cell, right=role) for cell in whole.cells)
-    wide, narrow = (head_grid_figure(replace(whole, cells=cells), Style(width=width)) for width in (10, 3.3))
-    named = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (wide, narrow)]
-    assert ("coreference" in named[0], "coreference" in named[1]) == (True, False)
+@pytest.mark.parametrize(
+    ("width", "marks", "name"), [(10, 72, "L5H11"), (4.6, 72, "H11"), (3.3, 72, "H11"), (2, 0, "H10")]
+)
+def test_marks_of_roles_and_their_names_in_the_legend_stand_wherever_two_marks_have_room(
+    width: float, marks: int, name: str
+):
+    role, style = (family_of_label("coreference"), ("coref",), True), Style(width=width)
+    whole = grid(6, 12, style=style, roles="On the right: roles.")
+    figure = head_grid_figure(replace(whole, cells=tuple(replace(cell, right=role) for cell in whole.cells)), style)
+    ax = figure.axes[0]
+    drawn_marks = {line.get_label(): len(line.get_xdata()) for line in ax.lines}
+    assert drawn_marks.get("coreference", 0) == marks
+    assert ("coreference" in [text.get_text() for text in ax.get_legend().get_texts()]) == bool(marks)
+    assert ("On the right: roles." in texts_of(figure)) == bool(marks)
+    assert name in texts_of(figure)
+    assert covered(figure) == []
 
 
 @pytest.mark.parametrize(("kept", "packed"), [(36, True), (37, False), (71, False)])

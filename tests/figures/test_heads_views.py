@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import shortest
 from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
@@ -180,3 +181,12 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
     assert "first token dropped" in heatmap(causal, drop_special=True).caption
     with pytest.raises(UsageError, match="leaves nothing of this text to draw: its only token is special or the first"):
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["previous-token", "current-token", "next-token", "long-range", "semantic", "coreference", "duplicate-token"],
+)
+def test_the_shortest_form_of_a_role_needs_no_ellipsis(name: str):
+    assert name.startswith(shortest(name))
+    assert len(shortest(name)) <= 5

@@ -147,11 +147,6 @@ IN = {
 }  # fmt: skip
 """The styles that results of a kind are drawn in; others in all, so that each view is seen in each style."""
 
-KNOWN = {
-    ("ablate, hostile classes", "heads", "column"): "a power of ten stands on the name of its axis",
-}
-"""What cannot be read: to be mended, and then to be taken out of here."""
-
 DRAWN = [
     (name, view.name, style)
     for name in RESULTS
@@ -160,9 +155,6 @@ DRAWN = [
     if not view.suffix
 ]
 DRAWN += [("heads, many", "text", "log"), ("heads, hostile", "text", "log")]
-PICTURES = [
-    pytest.param(*drawn, marks=[pytest.mark.xfail(reason=KNOWN[drawn])] if drawn in KNOWN else []) for drawn in DRAWN
-]
 
 
 @cache
@@ -170,7 +162,7 @@ def made(name: str) -> Any:
     return RESULTS[name]()
 
 
-@pytest.mark.parametrize(("result", "view", "style"), PICTURES)
+@pytest.mark.parametrize(("result", "view", "style"), DRAWN)
 def test_nothing_is_cut_or_covered(result: str, view: str, style: str) -> None:
     (drawing,) = [each.drawing for each in views_of(made(result).command) if each.name == view]
     if drawing.missing(made(result)):

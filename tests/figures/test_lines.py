@@ -89,8 +89,49 @@ def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichev
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
 
 
+@pytest.mark.parametrize("token", [None, "#2"])
+def test_sinks_have_no_lines_unless_asked_for_and_the_picture_says_what_share_they_take(token):
+    analysis = hand_made()
+    sinks, starts = {0, 5}, [2] if token else [1, 2, 3, 4]
+    (plan,) = plans_of(analysis, "L1H1", token=token)
+    (every,) = plans_of(analysis, "L1H1", token=token, sinks=True)
+    assert lines_of(plan) == [line for line in lines_of(every) if not {*line[1:]} & sinks]
+    assert len(plan.key) > 0
+    pattern = by_design(6)[1, 1].numpy()
+    weights = {(query, key): weight for (_, query, key), weight in zip(lines_of(plan), plan.weights, strict=True)}
+    assert all(weight == pattern[line] for line, weight in weights.items())
+    share = pattern[starts][:, [0, 5]].sum() / pattern[starts].sum()
+    for said in (plan.caption, " ".join(plan.notes)):
+        assert f"pecial tokens have no lines: {100 * share:.0f}%" in said
+    assert "no lines" not in every.caption
+
+
+def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():
+    (plan,) = plans_of(hand_made(), "L0H0", token="[SEP]")
+    assert lines_of(plan) == [(0, 5, 4)]
+    alone = plan_of(np.eye(2, dtype=np.float32), labels=["[CLS]", "[SEP]"], special=(0, 1))
+    assert lines_of(alone) == [(0, 0, 0), (0, 1, 1)]
+    with pytest.raises(UsageError, match="leave one of the two out"):
+        plans_of(hand_made(), sinks=True, drop_special=True)
+
+
+def test_on_its_own_scale_a_head_has_a_line_of_full_strength_without_its_sinks():
+    pattern = pattern_of((0, 0, 1.0), (1, 0, 0.8), (1, 2, 0.2), (2, 0, 0.9), (2, 1, 0.1))
+    plan = plan_of(pattern, labels=["[CLS]", *"abc"], special=[0], style=Style(scale="per-head"))
+    assert plan.strengths.tolist() == pytest.approx([0.5, 1.0])
+    assert "largest weight on other tokens" in plan.caption
+
+
+@pytest.mark.parametrize("style", [LIGHT, DARK])
+@pytest.mark.parametrize("n", [6, 40])
+def test_the_weakest_line_is_seen(style, n):
+    lines = drawn_on(lines_figure(plan_of(pattern_of((0, 1, 0.02), n=n), style=style), style))
+    assert lines.get_linewidths()[0] >= 0.5
+    assert lines.get_edgecolors()[0, 3] >= 0.4
+
+
 def test_the_planned_lines_are_the_verified_patterns():
-    (plan,) = plans_of(hand_made(pair="and then"), "L0H0", "L1H0")
+    (plan,) = plans_of(hand_made(pair="and then"), "L0H0", "L1H0", sinks=True)
     weights = np.zeros((2, 6, 6), np.float32)
     weights[plan.head, plan.query, plan.key] = plan.weights
     np.testing.assert_array_equal(weights, by_design(6)[:, 0].numpy())
@@ -203,7 +244,7 @@ def test_colour_tells_the_head_opacity_and_width_the_weight_and_heads_stand_side
     figure = lines_figure(plan, LIGHT)
     colours, widths = drawn_on(figure).get_edgecolors(), drawn_on(figure).get_linewidths()
     assert [to_hex(colour[:3]) for colour in colours] == [HEAD_COLOURS["light"][i] for i in (1, 0, 0)]
-    assert colours[:, 3].tolist() == [0.48, 0.62, 1.0]
+    assert colours[:, 3].tolist() == [0.62, 0.73, 1.0]
     assert widths[0] < widths[1] < widths[2]
     assert ends(drawn_on(figure)) == [(0.15, 0.15), (-0.15, -0.15), (0.85, 0.85)]
     weights, heads = sorted(legends(figure), key=lambda texts: texts[0].startswith("L"))

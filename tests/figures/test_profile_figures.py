@@ -70,6 +70,9 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
     for part in ("a-model", "trees.conllu (1,234 texts, 56,789 tokens)", "n = 100"):
         assert part in plan.notes[-1]
     assert "a-model · trees.conllu" in plan.caption
+    plan = score_map("syntactic-nsubj")
+    assert len(plan.notes) == 2
+    assert "to pass: the rule" in plan.caption
     assert "not gold" in score_map("syntactic-nsubj", gold=False).notes[0]
     each_its_own = [role(i, "syntactic:nsubj", 0.9, 0.2 + i / 10) for i in range(HEADS)]
     plan = score_map("syntactic-nsubj", roles=each_its_own)

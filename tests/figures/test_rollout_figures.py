@@ -141,3 +141,11 @@ def test_several_positions_of_a_token_are_named():
     result = attnviz.rollout("the unbelievableness", sharp_bert(), tokenizer=bert_tokenizer(), token="Unbelievableness")
     assert len(result.positions) == 4
     assert chosen(result) == "“unbelievableness” (#2, #3, #4, #5, mean of 4)"
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_names_of_panels_have_one_size(result: Any, width: float | None):
+    style = Style(width=width)
+    for view, panels in (("rollout", 3), ("layers", 6)):
+        names = [ax._left_title for ax in result.figure(view, style).axes if ax.get_title("left")]
+        assert (len(names), len({name.get_fontsize() for name in names})) == (panels, 1)

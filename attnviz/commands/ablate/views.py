@@ -1,5 +1,6 @@
 """The figures of an ablation: heads with intervals, map, curve, and importance by gradients."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.wording import GIVES, first_order, loss_words, source_line, what_is_measured
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
+from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted, visible
 from attnviz.present.figure_context import capital, sentence
@@ -26,9 +27,10 @@ from attnviz.present.view import Drawing, ViewOptions
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
-_POWERS = {1: "", 1_000: "10⁻³ ", 1_000_000: "10⁻⁶ "}
 _ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda values: np.sign(values) * np.square(values)
 """The scale of the map, and its inverse."""
+_TOO_SMALL = 0.001
+"""The numbers of an axis whose largest is smaller have a power of ten in their unit."""
 _NAMED = 5
 _HEADROOM = 0.25
 """Room for the legend above the curve, as a share of its height."""
@@ -70,11 +72,10 @@ def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     metric, kinds = result.metrics[0], list(_damages(result))
     every = np.concatenate([values.ravel() for _, values, _ in kinds])
     largest = float(np.nanmax(np.abs(every)))
-    factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
+    factor, unit = _readable(largest, metric.unit)
     signed, top = bool(np.nanmin(every) < 0), largest * factor or 1.0
-    unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
-    left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head"
-    what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
+    left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head, in {unit}"
+    what = f"{title}, layers by heads, colours by the square root of the size"
     brackets = "in brackets: the 95 % interval has zero in it" if any(unsure for *_, unsure in kinds) else ""
     hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
     drawn = tuple(
@@ -92,6 +93,14 @@ def _plan_map(result: Ablation, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     )
     plan = _plan(result, "map", f": {title}", what, brackets, hatched)
     yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=drawn)
+
+
+def _readable(largest: float, unit: str) -> tuple[float, str]:
+    """Factor that takes a number to at least 1, and the unit of the product: ``10⁻³ nats/token``."""
+    exponent = 0 if largest == 0 else min(0, 3 * math.floor(math.log10(largest) / 3))
+    if exponent == 0:
+        return 1.0, unit
+    return 10.0**-exponent, f"{power_of_ten(exponent)} {f'({unit})' if ' ' in unit else unit}"
 
 
 def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int, int]]]]:
@@ -143,16 +152,19 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
         page = new_page(plan.title, plan.notes, style, width=width, body=0.6 + 0.15 * max(2, len(rows)))
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics, strict=True):
             values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
+            largest = max(float(np.abs(ends).max()) for ends in (values, low, high))
+            factor, unit = _readable(largest, metric.unit) if largest < _TOO_SMALL else (1.0, metric.unit)
+            values, low, high = (factor * ends for ends in (values, low, high))
             for row in rows[::2]:
                 ax.axhspan(row - 0.5, row + 0.5, color=style.greys.ink, alpha=0.05, linewidth=0)
             median = np.median([head.damage[metric.name].value for head in plan.result.heads])
-            ax.axvline(float(median), color=style.greys.frame, lw=0.9, ls=":")
+            ax.axvline(factor * float(median), color=style.greys.frame, lw=0.9, ls=":")
             ax.axvline(0, color=style.greys.frame, lw=PIXEL)
             ends, blue = (values - low, high - values), _BLUE[style.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
             ax.set_ylim(len(rows) - 0.5, -0.5)
-            ax.set_xlabel(f"{metric.title}\n({metric.unit})", loc="center" if width > 4 else "right")
+            ax.set_xlabel(f"{metric.title}\n({unit})", loc="center" if width > 4 else "right")
             ax.set_yticks(rows, [str(head.id) for head in plan.heads])
             _dress(ax, style)
             ax.tick_params(axis="y", length=0)

@@ -18,8 +18,9 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
 from attnviz.figures.style import Style
+from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, shortened, signed
-from attnviz.present.figure_context import FigureContext, sentence
+from attnviz.present.figure_context import FigureContext, capital, sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _COLOURS = "orange is more in B, blue more in A"
@@ -48,29 +49,34 @@ def rounded_up(largest: float) -> float:
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     """Plan the differences of all selected heads on one scale."""
-    style, heads, end = _refuse_log(choices.style), result.select(choices.select), _end(result.heads)
+    style, end = _refuse_log(choices.style), _end(result.heads)
+    selected = result.select(choices.select)
+    heads, folded = _folded(selected)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
     pooled = grid_pooling(n, [head.id for head in heads], style)
     model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
     if model.stacks:
         count = f"{len(result.heads)} heads of {model.n_layers} layers"
-    if len(heads) < len(result.heads):
-        count = f"{len(heads)} of {len(result.heads)} heads"
+    if len(selected) < len(result.heads):
+        count = f"{len(selected)} of {len(result.heads)} heads"
     nothing = "" if result.any_beyond_rounding else _NOTHING
     of_heads = _pooled_differences(result, heads, lambda _: pooled)
+    unchanged = f"not drawn, since no weight differs beyond rounding: {folded}" if folded else ""
     yield HeadGridPlan(
         stem="compare",
         caption=sentence(
             f"Attention in B minus that in A of {count}, {sides_in_words(result)}",
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
+            unchanged,
             nothing,
         ),
         title=f"What changed: {count}{'; ' * bool(nothing)}{nothing}",
         notes=(
             *side_lines(result),
             f"In each square rows attend to columns ({_sizes(result)}).",
+            unchanged and f"{capital(unchanged)}.",
             _pooled(pooled),
         ),
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
@@ -80,6 +86,17 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
     )
+
+
+def _folded(heads: Sequence[HeadDifference]) -> tuple[list[HeadDifference], str]:
+    """The heads without the layers in which none changed, and the names of these; all heads where no layer did."""
+    layers = sorted({head.id.layer for head in heads})
+    changed = {head.id.layer for head in heads if not head.rounding}
+    if not changed:
+        return list(heads), ""
+    runs = [list(run) for same, run in groupby(layers, changed.__contains__) if not same]
+    ends = [dict.fromkeys(HeadId(layer, 0).layer_name for layer in (run[0], run[-1])) for run in runs]
+    return [head for head in heads if head.id.layer in changed], ", ".join("–".join(names) for names in ends)
 
 
 def _sizes(result: Comparison) -> str:

@@ -139,7 +139,7 @@ def path_figure(plan: PathPlan, style: Style, vector: bool = False) -> Figure:
 
 def _rows(plan: PathPlan, style: Style) -> tuple[_Sizes, list[list[_Block]]]:
     """Sizes and rows of blocks: the fewest rows that fit the width, then the largest panels."""
-    sizes = [_Sizes(7.5, 6.5, _LARGEST)]
+    sizes = [_Sizes(8.5, 7.5, _LARGEST)]
     if style.width is not None:
         sizes = [_Sizes(6.0, 5.5, side) for side in np.arange(_LARGEST, _LEAST - _STEP / 2, -_STEP)]
     room = style.width or math.inf
@@ -241,7 +241,7 @@ def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, style: Style, sizes: _Si
     for x, y, width, height, line in outlined:
         ax.add_patch(Rectangle((x, y), width, height, fill=False, lw=line, ec=ink, clip_on=False, zorder=4))
     properties: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": ink}
-    ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=style.greys.muted, labelpad=2)
+    ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=ink, labelpad=2)
     ax.annotate(panel.brief, (0.5, 1), xytext=(0, 3), ha="center", size=sizes.text, parse_math=False, **properties)
     place: Any = {"xy": (0.5, 1), "xytext": (0, 3 + 1.3 * sizes.text * bool(panel.brief)), "ha": "center"}
     if panel.beside:
@@ -255,7 +255,7 @@ def _colour_bars(page: Figure, style: Style, sizes: _Sizes) -> None:
         (style.diverging_map(), {0: "−", 0.5: "0", 1: "+"}, "up to ± below each panel"),
         (style.colour_map(), {0: "0", 1: "largest"}, "attention weight"),
     )
-    across = min(1.2, page.get_figwidth() / 2 - 0.4)
+    across = min(1.45, page.get_figwidth() / 2 - 0.4)
     for number, (colours, ticks, name) in enumerate(scales):
         ax = _axes(page, MARGIN + number * (across + 0.3), MARGIN / 3 + 0.28, across, 0.08)
         bar = page.colorbar(ScalarMappable(Normalize(0, 1), colours), cax=ax, orientation="horizontal")

@@ -47,11 +47,15 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
         **about.told(
             f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to output with its "
             "residual path, one panel of actual numbers per step",
-            f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}",
-            "±: the strongest colour, which 99% of a panel's numbers do not reach; in brackets the largest",
-            f"recomputed step by step: the output is the model's within {error(result.output.error)} of the largest",
             first=f"{about.text_line}; {order}.",
-            alone=("rows: tokens; columns: dimensions (scores, mask and pattern: keys)", *_left_out(drawn)),
+            alone=(
+                f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}",
+                "±: the strongest colour, which 99% of a panel's numbers do not reach; in brackets the largest",
+                "recomputed step by step: the output is the model's within "
+                f"{error(result.output.error)} of the largest",
+                "rows: tokens; columns: dimensions (scores, mask and pattern: keys)",
+                *_left_out(drawn),
+            ),
         ),
         title=f"{about.model}: layer {result.layer} from input to output",
         panels={panel.name: panel for panel in drawn},

@@ -18,6 +18,8 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import HeadProfile, StoredRole
 
 _SHORTER = {"coreference": "coref.", "parataxis": "parat."}
+_SHORTEST = {"previous": "prev", "current": "curr", "long-range": "long", "semantic": "sem", "duplicate": "dupl"}
+_SHORTEST |= {"coref.": "coref", "parat.": "parat", "induction": "induc", "retrieval": "retr"}
 
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """Selections by id, or by kind of attention; no label or role has a digit."""
@@ -111,6 +113,11 @@ class HeadFindings:
 def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
     """Sort heads by the clarity of their labels; those that cannot be measured last."""
     return sorted(heads, key=lambda head: head.rank_key, reverse=True)
+
+
+def shortest(name: str) -> str:
+    """A form for where there is room for a word of five letters at most: ``prev``."""
+    return _SHORTEST.get(shorter(name), shorter(name))
 
 
 def shorter(name: str) -> str:

@@ -1,8 +1,8 @@
 """The view ``lines``: tokens left and right, a line for every attention weight between them that can be seen.
 
-Lines too weak to see are left out so that files stay small; the picture says from which weight on, and what share of
-the attention that hides. In a long text of which only one token's attention is drawn, runs of tokens without a line
-share a row.
+Sinks have lines on request only: they take most attention of many heads, and would cover what else these do. Lines too
+weak to see are left out so that files stay small. The picture says what share of the attention either hides. In a
+long text of which only one token's attention is drawn, runs of tokens without a line share a row.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
-from attnviz.models.tokens import find_positions, text_at
+from attnviz.models.tokens import find_positions, sinks_in_words, text_at
 from attnviz.models.wording import shortened, visible
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -51,10 +51,7 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
         strongest = _strongest(requested if requested <= MOST_HEADS else 1, len(shown.units), n_keys)
         if choices.token is not None or strongest >= n_keys or analysis.target:
             return ""
-        return (
-            f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one, "
-            "--drop-special leaves special tokens out."
-        )
+        return f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one."
     return (
         f"lines are drawn of {kept} of the {requested} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
@@ -62,7 +59,16 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
+    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture.
+
+    Raises:
+        UsageError: sinks are both asked for and dropped.
+    """
+    if choices.sinks and choices.drop_special:
+        raise UsageError(
+            "--sinks (sinks=True) draws lines of tokens that --drop-special (drop_special=True) drops; leave one of "
+            "the two out."
+        )
     for part in parts_selected(analysis, choices):
         heads = _heads_drawn(part, choices)
         if len(part.select(choices.select)) <= MOST_HEADS:
@@ -124,22 +130,27 @@ class StrongestKeys:
     Args:
         starts: the drawn queries, boolean [n_queries].
         count: keys of each; at most all of them.
+        sinks: keys without lines, boolean [n_keys].
 
     Attributes:
-        largest: weight of the whole pattern.
+        largest: weight on any key that may have a line.
         rest: attention of all other keys.
+        to_sinks: attention of the keys without lines.
     """
 
-    def __init__(self, starts: NDArray[np.bool_], count: int) -> None:
-        self._starts, self._count = starts, count
+    def __init__(self, starts: NDArray[np.bool_], count: int, sinks: NDArray[np.bool_]) -> None:
+        self._starts, self._count, self._sinks = starts, count, sinks
         self._keys, self._weights = list[Array](), list[Array]()
-        self.largest, self.rest = 0.0, 0.0
+        self.largest, self.rest, self.to_sinks = 0.0, 0.0, 0.0
 
     def add(self, first: int, rows: Tensor) -> None:
         """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
         weights = rows.float().numpy()
+        sinks, starts = self._sinks[: weights.shape[1]], self._starts[first : first + len(weights)]
+        self.to_sinks += float(weights[starts][:, sinks].sum(dtype=np.float64))
+        weights = np.where(sinks, 0, weights)
         self.largest = max(self.largest, float(weights.max(initial=0)))
-        weights = weights[self._starts[first : first + len(weights)]]
+        weights = weights[starts]
         weights = np.pad(weights, [(0, 0), (0, max(0, self._count - weights.shape[1]))])
         if self._count == 1:  # of equal ones the first, as below, and many times faster
             keys = weights.argmax(-1)[:, None]
@@ -168,9 +179,18 @@ def _weights_of(
     shown = analysis.drawn(choices.drop_special)
     start, _ = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
-    starts = np.isin(np.arange(n), range(n) if start is None else start)
+    from_sinks, to_sinks = _without_lines(shown, choices)
+    starts = ~from_sinks if start is None else np.isin(np.arange(n), start)
     count = _strongest(share, n, n_keys) if start is None else n_keys
-    return shown.read(heads, lambda _: StrongestKeys(starts, count))
+    return shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
+
+
+def _without_lines(shown: Analysis, choices: ViewOptions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Sinks that have no lines: among the queries, and among the keys; none if there is nothing else."""
+    queries, keys = (np.array(each.sink, bool) for each in (shown.units, shown.keys))
+    if choices.sinks or queries.all() or keys.all():
+        return np.zeros_like(queries), np.zeros_like(keys)
+    return queries, keys
 
 
 def _plan(
@@ -190,11 +210,12 @@ def _plan(
     candidates = np.stack([each.weights for _, each in of_heads])
     strongest = candidates.shape[-1]
     least = _threshold(candidates, most)
+    from_sinks, to_sinks = _without_lines(shown, choices)
     head, row, column = (candidates >= least).nonzero()
     drawn_weights = candidates[head, row, column]
     order = np.argsort(drawn_weights, kind="stable")
     head, row, column, drawn_weights = head[order], row[order], column[order], drawn_weights[order]
-    query = row if start is None else np.array(sorted(start))[row]
+    query = (np.flatnonzero(~from_sinks) if start is None else np.array(sorted(start)))[row]
     key = np.stack([each.keys for _, each in of_heads])[head, row, column]
     breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     whole = start is None or len(units) <= WHOLE_ROWS or between
@@ -204,8 +225,13 @@ def _plan(
     onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else non_sink
     row_of_key = np.arange(n_keys) if between else row_of
     keys = f"of each {about.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
-    rest = np.array([each.rest for _, each in of_heads])
-    said = [keys + _hidden(candidates, rest, least, about.unit, start)]
+    rest, sinks = (np.array([getattr(each, name) for _, each in of_heads]) for name in ("rest", "to_sinks"))
+    chosen_units = "" if start is None else f" from the chosen {about.unit}{'s' if len(start) > 1 else ''}"
+    said = []
+    if to_sinks.any():
+        hidden = _shares(sinks, sinks + rest + candidates.sum((1, 2), dtype=np.float64))
+        said += [f"{sinks_in_words(shown.keys, about.unit)} have no lines: {hidden} of the attention{chosen_units}"]
+    said += [keys + _hidden(candidates, rest, sinks, least, chosen_units)]
     said += [f"runs of {about.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {each.shown}" for each in heads]
     if scale == "per-head":
@@ -215,7 +241,7 @@ def _plan(
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
         stem=stem,
-        **about.told(_what(shown, heads, chosen, scale), *said),
+        **about.told(_what(shown, heads, chosen, scale, bool(to_sinks.any())), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
         labels=tuple(
             f"… {count} {about.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
@@ -319,20 +345,27 @@ def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str
     return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
 
 
-def _hidden(candidates: Array, rest: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
-    """Sentence on the threshold, and the share of attention without a line; ``rest``, [n_heads], has none."""
-    totals = rest + candidates.sum((1, 2), dtype=np.float64)
+def _hidden(candidates: Array, rest: Array, sinks: Array, least: float, chosen: str) -> str:
+    """Sentence on the threshold, and the share of attention below it; ``rest`` and ``sinks``, [n_heads], have no lines.
+
+    ``chosen``: what the attention is from, if not from all.
+    """
+    totals = sinks + rest + candidates.sum((1, 2), dtype=np.float64)
     left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
-    hidden = left_out / np.where(totals, totals, 1)
-    if hidden.max() == 0:
-        return f"all weights are drawn, none is below {least:.3g}"
-    low, high = _percent(hidden.min()), _percent(hidden.max())
-    share = high if low == high else f"{low} to {high}"
-    if low != high and low.startswith("under") and not high.startswith("over"):
-        share = f"up to {high}"
-    chosen = "" if start is None else f" from the chosen {unit}{'s' if len(start) > 1 else ''}"
+    if left_out.max() == 0:
+        others = " other" if sinks.any() else ""
+        return f"all{others} weights are drawn, none is below {least:.3g}"
     each = "" if len(candidates) == 1 else " of each head"
-    return f"weights below {least:.3g} are not drawn: {share} of the attention{chosen}{each}"
+    return f"weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention{chosen}{each}"
+
+
+def _shares(parts: Array, totals: Array) -> str:
+    """Share of the attention, or the least and the largest of several heads."""
+    shares = parts / np.where(totals, totals, 1)
+    low, high = _percent(shares.min()), _percent(shares.max())
+    if low != high and low.startswith("under") and not high.startswith("over"):
+        return f"up to {high}"
+    return high if low == high else f"{low} to {high}"
 
 
 def _percent(share: float) -> str:
@@ -341,12 +374,12 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
 
 
-def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str) -> str:
+def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, without_sinks: bool) -> str:
     """The first part of the caption."""
     about = shown.figure_context
     scales = {
         "shared": "on a scale from 0 to 1 that is the same for every head",
-        "per-head": "on a scale from 0 to the head's own largest weight",
+        "per-head": "on a scale from 0 to the head's own largest weight" + " on other tokens" * without_sinks,
         "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
     }
     return (

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter, shortest
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
@@ -24,6 +24,7 @@ from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.judge.verdicts import UNNAMED
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import counted, visible
@@ -89,11 +90,11 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             about.pooled(pooled),
             alone=(
                 colours_in_words(style, _SAME, "the largest weight of each head"),
-                corpus and f"right of an id, where there is room, {corpus}, hollow where this text does not show it",
+                corpus and f"on the right {corpus}, hollow where this text does not show it",
             ),
         ),
         title=f"{about.model}: {whole if all_of_them else count}",
-        roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
+        roles="On the right: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
@@ -109,8 +110,13 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     over_corpus = None
     if role is not None:
         name, here = role_name(role.role, None), bool(analysis.has_role(head))
-        over_corpus = (family_of_label(role.role), (name + " (corpus)" * (not here), name, shorter(name)), here)
+        over_corpus = (
+            family_of_label(role.role),
+            (name + " (corpus)" * (not here), name, shorter(name), shortest(name)),
+            here,
+        )
     beside, *briefer = (form + mark for form in (label, label.replace(SYNTACTIC, "syn: "), shorter(label)))
+    briefer.append("" if head.label == UNNAMED else shortest(label) + mark)  # the mark says as much
     family = family_of_label(head.label)
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 

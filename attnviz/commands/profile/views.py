@@ -110,21 +110,18 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
         quantity += f", {profile.trees}"
     low, high = min(role.baseline for role in roles), max(role.baseline for role in roles)
     alike = high - low < 0.005
-    notes = [
-        f"Score: {quantity}. Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}.",
-        f"Outlined: heads that pass ({roles[0].threshold}).",
-    ]
-    if kind == "offset":
-        notes.append("Each head has a score only for the offset, of those from −8 to +8, that it attends to most.")
+    note = f"Score: {quantity}. Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}."
+    best = "Each head has a score only for the offset, of those from −8 to +8, that it attends to most."
     largest = max(0.1, math.ceil(10 * float(np.nanmax(values))) / 10) if kind == "semantic" else 1.0
     source = profile.source(name, f"n = {roles[0].n:,} {unit}")
-    title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
+    title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass (outlined)"
     each = HeadMap(
         values, norm=Normalize(0, largest, clip=True), outlined=passed,
         reference=ReferenceValue(low, "baseline" if alike else "least baseline"),
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
-    return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
+    more = f"to pass: {roles[0].threshold}", best if kind == "offset" else ""
+    return HeadMapPlan(stem, sentence(title, source, note, *more), title, (note, source), (each,))
 
 
 def file_stems(roles: Sequence[str]) -> list[str]:
