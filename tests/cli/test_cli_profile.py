@@ -241,7 +241,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
     assert ") of more texts; --store replaces" in trial.stderr
     shown = CliRunner().invoke(
-        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
+        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", "--top", "0"]
     )
     assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
     told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr

@@ -184,8 +184,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
     ("outputs ... --figures effects", 2, "there is no figure 'effects': Promoted tokens are not given: in BERT"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
-    *((f"{each} ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head.") for each in
-      ("compare", "outputs")),
+    ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
     ("compare ... --scale log --figures all", 2, "logarithmic scale cannot show: expec"),
     *((f"{each} ... --theme red", 2, "unknown theme 'red': expected one of light, dark") for each in
       ("heads", "compare", "explain")),

@@ -150,7 +150,7 @@ def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Check
 
 
 def test_what_was_verified_whose_trees_and_what_was_left_out_is_said(profile: Profile):
-    assert f"on a sample, {profile.texts_verified} of 40 texts: attention weights differ" in on_one_line(profile)
+    assert f"on a sample, {profile.texts_verified} of 40 texts, level 4 of 4" in on_one_line(profile)
     assert "Trees: gold." in on_one_line(profile)
     count = replace(profile.corpora[0], left_out=1234)
     text = on_one_line(replace(profile, corpora=(count,), gold=False))

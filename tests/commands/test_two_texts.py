@@ -226,8 +226,13 @@ def test_the_document_tells_kinds_targets_and_alignments(found):
 
 def test_tables_stand_by_kind(found):
     by_kind = dict(
-        zip("_EDX", re.split(r"(?:Encoder|Decoder|Cross-attention) \((?:E|D|X)\): ", found.report(110)), strict=True)
+        zip(
+            "_EDX",
+            re.split(r"(?:Encoder|Decoder|Cross-attention) \((?:E|D|X)\)\n", found.report(110, top=0)),
+            strict=True,
+        )
     )
+    assert by_kind["_"].count("On this text") == 3
     assert ["Diagonal" in by_kind[kind] for kind in "EDX"] == [False, False, True]
     assert ["Prev" in by_kind[kind].partition("Label: what")[0] for kind in "EDX"] == [True, True, False]
 

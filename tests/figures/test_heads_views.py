@@ -100,9 +100,9 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
-    assert plan.title == alone.title
+    assert plan.title == f"{alone.title} · nsubj (corpus)"
     added = plan.evidence.removeprefix(alone.evidence)
-    assert "nsubj dep→head 0.70 (baseline 0.40, n = 200)" in added
+    assert "nsubj dep→head, score 0.70, baseline 0.40, n = 200" in added
     assert "a.conllu, 1,234 texts" in plan.caption
     grid = overview(result)
     cells = {str(cell.id): cell for cell in grid.cells}

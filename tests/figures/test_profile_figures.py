@@ -52,10 +52,10 @@ def test_file_names_are_safe_and_distinct():
 def test_the_map_of_roles_shows_the_clearest_and_counts_the_others():
     (plan,) = plans("roles")
     (each,) = plan.maps
-    assert each.texts == (("prev", "sink", ""), ("nsubj\n+1", "", "sink\n+2"))
+    assert each.texts == (("prev", "sink", ""), ("nsubj\n+1", "", "coref\n+2"))
     assert np.isnan(each.values).tolist() == [[False, False, True], [False, True, False]]
     labels = [handle.get_label() for handle in each.legend]
-    assert labels == ["positional (1)", "syntactic (1)", "sink (2)", "no role (2)"]
+    assert labels == ["positional (1)", "syntactic (1)", "coreference (1)", "sink (1)", "unnamed (2)"]
     assert "4 of 6" in plan.title
     assert "32 × 50 random tokens" in plan.notes[-1]
 
@@ -158,7 +158,7 @@ def test_likeness_is_drawn_with_the_markers_of_families_and_ids():
     ax = drawn("likeness", plan)
     dots = np.concatenate([dots.get_offsets() for dots in ax.collections])
     np.testing.assert_allclose(sorted(dots.tolist()), sorted(plan.points.tolist()))
-    assert len(ax.collections) == len(set(plan.families)) == 4
+    assert len(ax.collections) == len(set(plan.families)) == 5
     assert {text.get_text() for text in ax.texts} == {"L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"}
     assert "stress-1 = " in plan.notes[0]
     assert "4,321 tokens" in plan.notes[1]

@@ -133,7 +133,7 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
         assert said in spread(apart)
         assert str(apart) in spread(apart)
     assert spread(None) == ""
-    assert f"(special tokens) hold {last.sink['rollout']:.0%}" in sink_sentence(result)
+    assert f"(special tokens) hold {100 * last.sink['rollout']:.0f} %" in sink_sentence(result)
     assert "(the first token) hold" in sink_sentence(every_flow)
 
 

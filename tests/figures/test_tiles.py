@@ -61,7 +61,7 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: An
     expected = np.divide(inner, sums, out=np.zeros_like(inner), where=sums > 0).mean(1)
     np.testing.assert_allclose([tile.values for tile in tiles_of(plan)[:2]], expected, atol=1e-6)
     assert plan.labels.texts == ("the", "cat", "ran", "away")
-    assert "renormalised in every head before the mean" in plan.caption
+    assert "rows renormalised" in plan.caption
     causal, _ = means_of(hand_made(causal=True, special=()), drop_special=True)
     assert len(causal.labels.texts) == 5
 

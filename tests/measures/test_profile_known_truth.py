@@ -29,7 +29,8 @@ WORDS = "the cat that saw ran away one two three four five dog house tree of and
 RELATIONS = ["nsubj", "obj", "det", "amod", "obl:tmod"]
 SENTENCES = 120
 ALSO = {role: {"local"} for role in ("previous-token", "next-token", "current-token")}
-"""Roles that come with another by definition: at most one position away is local."""
+ALSO |= {role: {"long-range"} for role in ("induction", "semantic")}
+"""Roles that come with another by definition: one position away is local; copies and like words are chosen far away."""
 RETRIEVES = {("gpt2", "induction")}
 """Causal heads that look at the token to be copied next."""
 

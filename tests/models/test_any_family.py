@@ -81,7 +81,7 @@ def test_it_is_called_not_verified_wherever_it_is_told(tmp_path: Path) -> None:
 def test_a_family_that_is_reproduced_is_verified_with_the_option_too() -> None:
     result = analyzed(sharp_llama())
     assert result.verification.level == 4
-    assert result.report().startswith("Verified")
+    assert "\nVerified " in result.report()
     assert result.document()["verification"]["passed"] is True
     assert "verified" not in result.figure_context.model
 

@@ -57,7 +57,8 @@ def test_the_wheel_of_the_sdist_runs_from_an_empty_folder(sdist: Path, tmp_path:
     program = site / "bin" / "attnviz"
     assert run(program, "--version", cwd=tmp_path, path=site) == f"attnviz {__version__}\n"
     printed = run(program, "heads", "one two one two", "-m", "tiny-gpt2", "--figures", "none", cwd=tmp_path, path=site)
-    assert printed.startswith("Verified ")
+    assert printed.startswith("On this text")
+    assert "\nVerified " in printed
 
 
 def test_the_version_stands_in_one_place():

@@ -189,7 +189,7 @@ def test_saving_from_python_tells_of_progress_and_writes_what_was_selected(analy
         tmp_path, select=["L0H0", "L2H3"], formats=["png", "svg"], progress=lambda *step: told.append(step)
     )
     assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
-    assert told == [("drawing", i, 0) for i in range(1, 7)]
+    assert told == [("drawing", i, 6) for i in range(1, 7)]
     assert content["figures"][:4] == ["overview.png", "overview.svg", "heads/L00H00.png", "heads/L02H03.png"]
 
 

@@ -69,11 +69,15 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     """
     parts = [(part, of_part) for part in analysis.parts if (of_part := part.select(choices.select))]
     whole = choices.top is not None or width >= _WIDE
+    verified = verification_line(analysis.verification, analysis.checkpoint)
+    if analysis.verification.level < 4:
+        yield verified
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
         yield Group(*answer(part, heads))
-    yield verification_line(analysis.verification, analysis.checkpoint)
+    if analysis.verification.level == 4:
+        yield verified
     for part, heads in parts:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
