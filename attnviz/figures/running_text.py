@@ -209,7 +209,7 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:
     """Write the heading of a block: its name, and the rest as far as it fits."""
-    name = fitted(name, 8, DPI, room / PIXEL)
+    name = fitted(name, 8, DPI, room / PIXEL, "bold")
     wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
     after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
     bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(style)}
