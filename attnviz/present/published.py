@@ -37,13 +37,18 @@ def role_numbers(role: "Role | StoredRole") -> str:
 
 
 _MOST_DIGITS = 6
-_THRESHOLDS = {round(each, 2) for each in (rules.MAJORITY, rules.SINK_SHARE, rules.CHOSEN_FAR, rules.BROAD_SHARE)}
+_THRESHOLDS = {"sink": rules.SINK_SHARE, "long-range": rules.CHOSEN_FAR, "broad": rules.BROAD_SHARE} | dict.fromkeys(
+    ("previous-token", "current-token", "next-token", "induction", "duplicate-token"), rules.MAJORITY
+)
+"""Scores that must be exceeded, by label or role."""
 
 
-def score_text(score: float | None) -> str:
-    """A score with two decimals; with more where these would hide on which side of a threshold it lies."""
-    digits = 2
-    while score is not None and digits < _MOST_DIGITS and round(score, digits) in _THRESHOLDS - {score}:
+def score_text(score: float | None, name: str) -> str:
+    """The score of a label or role, with two decimals; with more where these would hide its side of the threshold."""
+    digits, threshold = 2, _THRESHOLDS.get(name)
+    while score != threshold is not None and score is not None and digits < _MOST_DIGITS:
+        if round(score, digits) != round(threshold, digits):
+            break
         digits += 1
     return rounded(score, digits)
 
@@ -53,7 +58,8 @@ def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
     if judged is None:
         return "–"
     score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
-    return score_text(score) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
+    name = getattr(judged, "role", getattr(judged, "name", ""))
+    return score_text(score, name) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
 
 
 def published_table(published: Sequence[PublishedHead], width: int) -> Group:

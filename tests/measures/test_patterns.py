@@ -324,7 +324,11 @@ def test_a_pattern_of_an_unknown_family_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("score", "text"), [(0.6004, "0.6004"), (0.5996, "0.5996"), (0.604, "0.604"), (0.6, "0.60"), (0.7004, "0.70")]
-)
-def test_a_score_near_a_threshold_has_more_decimals(score: float, text: str):
-    assert score_text(score) == text
+    ("score", "name", "text"),
+    [
+        (0.6004, "sink", "0.6004"), (0.5996, "sink", "0.5996"), (0.604, "sink", "0.604"), (0.6, "sink", "0.60"),
+        (0.6004, "previous-token", "0.60"), (0.4996, "previous-token", "0.4996"), (0.6004, "obj", "0.60"),
+    ],
+)  # fmt: skip
+def test_a_score_near_its_threshold_has_more_decimals(score: float, name: str, text: str):
+    assert score_text(score, name) == text

@@ -49,7 +49,7 @@ def _counts(heads: Sequence[HeadFindings], found: Sequence[Sequence[tuple[str, f
     for head, names in zip(heads, found, strict=True):
         for name, score in names:
             kind, does = kind_of(name), shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, "" if score is None else score_text(score))
+            words = (str(head.id), "" if does == kind else does, "" if score is None else score_text(score, name))
             by_kind.setdefault(kind, []).append(" ".join(filter(None, words)))
     parts = []
     for kind, best in by_kind.items():

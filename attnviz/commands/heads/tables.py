@@ -220,7 +220,9 @@ _PATTERN_COLUMNS: list[Field[_Pattern]] = [
 
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    return score_text(verdict.score) + (f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+    return score_text(verdict.score, "" if verdict.kind == "repeats" else verdict.name) + (
+        f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else ""
+    )
 
 
 def _relation_table(analysis: Analysis, choices: ViewOptions, top: int, width: int) -> Iterator[RenderableType]:
