@@ -32,7 +32,8 @@ def check_whole(name: str, value: object, least: int = 0, most: int | None = Non
 def check_share(name: str, value: object) -> None:
     """Raise UsageError unless it is a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise UsageError(f"expected --{name} ({name}=...) as a number from 0 to 1, found {value!r}.")
+        flag = name.replace("_", "-")
+        raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {value!r}.")
 
 
 _LEAST_BARE = 1_000_000

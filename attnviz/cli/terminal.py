@@ -72,9 +72,10 @@ def read_text(text: str) -> str:
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         if _names_file(text):
+            seems = "" if is_file(text) else "which looks like "
             raise TextError(
-                f"TEXT is {text!r}, the name of a file; expected a sentence. For the file as one text, write - and "
-                f"< {text}; for each of its lines: attnviz heads {text} --each-line."
+                f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
+                f"and < {text}; for each of its lines: attnviz heads {text} --each-line."
             )
         return text
     if sys.stdin is None:

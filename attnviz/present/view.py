@@ -60,6 +60,8 @@ class ViewOptions(ViewOptionValues):
                 f"expected style=Style(...) or {next(iter(look))}=... by itself, found both; a Style takes "
                 f"{', '.join(look)}, too."
             )
+        if choices.get("columns") and not choices.get("table"):
+            raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
         if style is not None and not isinstance(style, Style):
             raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
         for name in ("maps", "columns"):

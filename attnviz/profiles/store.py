@@ -16,7 +16,7 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import SINK, rank_of_role
+from attnviz.measures.patterns import rank_of_role
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
@@ -81,12 +81,6 @@ class HeadProfile:
     """
 
     roles: tuple[StoredRole, ...]
-
-    @property
-    def primary(self) -> list[StoredRole]:
-        """Sink, if the head passes it, and the first of its other roles."""
-        sinks, others = ([role for role in self.roles if (role.role == SINK) is kind] for kind in (True, False))
-        return [*sinks, *others[:1]]
 
     @property
     def role(self) -> StoredRole | None:

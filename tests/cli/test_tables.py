@@ -8,6 +8,7 @@ import torch
 
 from attnviz.commands.heads import findings
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse
@@ -386,3 +387,29 @@ def test_statistics_of_all_heads_are_on_wide_terminals_or_asked_for(width, top, 
     text = hand_made().report(width=width, top=top)
     assert ("Labels by layer" in text) == ("Heads (" in text) == whole
     assert "Heads to look at" in text
+
+
+def test_the_clearest_of_a_kind_is_so_by_its_own_score():
+    """A sink that also attends to the previous token is no clearer sink for it."""
+    rests = [share * torch.eye(12)[[0] * 12] + (1 - share) * torch.eye(12)[[0, *range(11)]] for share in (0.7, 0.85)]
+    even = 0.85 * torch.eye(12)[[0] * 12] + 0.15 * torch.full((12, 12), 1 / 12)
+    patterns = torch.stack([rests[0], even])[None]
+    analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
+    assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
+    assert "2 sink (L0H1 0.86)" in " ".join(text_of(analysis).split())
+    assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
+
+
+def test_over_a_corpus_a_head_counts_for_each_kind_of_role_that_it_passes():
+    roles = [role("sink", 0.7, 0.1), role("syntactic:obj", 0.7, 0.4), role("long-range", 0.2, 0.0)]
+    analysis = hand_made(profile=profile_of({"L0H0": roles}))
+    said = " ".join(text_of(analysis).split()).partition("Over a corpus: ")[2].partition("Verified")[0]
+    for kind in ("1 syntactic (L0H0 obj 0.70)", "1 long-range (L0H0 0.20)", "1 sink (L0H0 0.70)", "3 unnamed"):
+        assert kind in said
+    for name in ("sink", "obj", "long-range"):
+        assert [str(head.id) for head in analysis.select([name]) if head.role] == ["L0H0"]
+
+
+def test_columns_need_a_table():
+    with pytest.raises(UsageError, match="--table tex or md"):
+        hand_made().document(columns=["id"])

@@ -6,13 +6,13 @@ from rich.console import Group
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, clearness, kind_of, shorter
 from attnviz.commands.heads.summary import KINDS, role_text
-from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
+from attnviz.judge.verdicts import BOTH, ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
 from attnviz.models.wording import counted, rounded, shortened, visible
 from attnviz.present.fields import Field
-from attnviz.present.published import beside, score_text
+from attnviz.present.published import beside
 from attnviz.present.tables import column_table, listed_of, notes, titled
 from attnviz.profiles.store import StoredRole
 
@@ -29,36 +29,40 @@ _Row = tuple[str, HeadFindings]
 def answer(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
     """How many heads are of each kind, on the text and over a corpus, with the clearest of each."""
     n, unit = part.context.n_non_sink, part.units.name
-    few = f" ({counted(n, f'content {unit}')}: indications only)" if n < ENOUGH else ""
-    ranked = clearest_first(heads)
-    labels = [[(name, verdict.judged[0]) for name, verdict in head.on_text] for head in ranked]
-    said = _counts(ranked, labels) if n >= LEAST_N else f"no labels, which need {LEAST_N} content {unit}s."
-    yield Text.assemble((f"On this text{few}: ", "bold"), said)
+    few = f" ({counted(n, f'content {unit}')}: indications only)" if LEAST_N <= n < ENOUGH else ""
+    chosen = "" if len(heads) == len(part.heads) else f", {counted(len(heads), 'selected head')}"
+    said = f"no labels, which need {LEAST_N} content {unit}s."
+    if n >= LEAST_N:
+        said = _counts([(head, head.on_text) for head in heads])
+    yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
     if part.profile is not None:
-        ranked = sorted(heads, key=lambda head: -((head.role and head.role.error_reduction) or 0.0))
-        roles = [[(name, role.score) for name, role in head.over_corpus] for head in ranked]
-        yield Text.assemble(("Over a corpus: ", "bold"), _counts(ranked, roles))
+        yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
     elif not part.checkpoint.stacks:
         command = f"attnviz profile CORPUS.conllu --model {visible(part.checkpoint.name)}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 
-def _counts(heads: Sequence[HeadFindings], found: Sequence[Sequence[tuple[str, float | None]]]) -> str:
-    """``2 local (L0H2 previous 1.00) · 0 syntactic · …``, of heads, the clearest first, and what each does."""
-    by_kind: dict[str, list[str]] = {kind: [] for kind in (*_ALWAYS, *KINDS)}
-    for head, names in zip(heads, found, strict=True):
-        for name, score in names:
-            kind, does = kind_of(name), shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, "" if score is None else score_text(score, name))
-            by_kind.setdefault(kind, []).append(" ".join(filter(None, words)))
+def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | StoredRole]]]]) -> str:
+    """``2 local (L0H2 previous 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
+
+    A head counts once for each kind of what was found of it.
+    """
+    by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *KINDS)}
+    for head, found in heads:
+        for kind in dict.fromkeys(kind_of(name) for name, _ in found):
+            name, best = next(each for each in found if kind_of(each[0]) == kind)
+            does = shorter(visible(name))
+            words = (str(head.id), "" if does == kind else does, beside(best).partition(" ")[0])
+            by_kind.setdefault(kind, []).append((-clearness(best), head, " ".join(filter(None, words))))
     parts = []
-    for kind, best in by_kind.items():
-        shown = best[: 2 if kind == "syntactic" else 1]
-        more = " …" * (kind == "syntactic" and len(best) > len(shown))
-        if best or kind in _ALWAYS:
+    for kind, of_kind in by_kind.items():
+        ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
+        shown = ranked[: 2 if kind == "syntactic" else 1]
+        more = " …" * (kind == "syntactic" and len(ranked) > len(shown))
+        if ranked or kind in _ALWAYS:
             examples = f" ({', '.join(shown)}{more})" if shown else ""
-            parts.append(f"{len(best)} {kind}{examples}")
-    return " · ".join([*parts, f"{sum(not names for names in found)} {UNNAMED}"])
+            parts.append(f"{len(ranked)} {kind}{examples}")
+    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
 
 
 def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, width: int) -> Iterator[Group]:
@@ -68,14 +72,14 @@ def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, wi
         Field("Kind", lambda row: row[0], left=True, least=5),
         Field("Head", lambda row: row[1].id, left=True),
         Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=9),
-        Field("Score", lambda row: _scores([each for _, each in row[1].on_text])),
-        Field("n", lambda row: row[1].labelled.n),
+        Field("Score", lambda row: beside(row[1].labelled.verdict)),
+        Field("n", lambda row: row[1].labelled.n, optional=2),
     ]
     if part.profile is not None:
         columns += [
             Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=9),
-            Field("Score", lambda row: _scores([each for _, each in row[1].over_corpus])),
-            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else ""),
+            Field("Score", lambda row: beside(row[1].role), optional=1),
+            Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
         ]
     if rows:
         title = f"Heads to look at ({listed_of(len(rows), len(heads))}; --select {rows[0][1].id} shows one)"
@@ -93,33 +97,29 @@ def _few(heads: Sequence[HeadFindings]) -> list[_Row]:
     """The clearest heads of each kind, each head once; those first that are of it on the text and over the corpus."""
     rows, left = list[_Row](), list(heads)
     for kind in KINDS:
-        of_kind = [(_reductions(head, kind), head) for head in left]
+        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
         ranked = sorted(
-            (each for each in of_kind if each[0]), key=lambda each: (-len(each[0]), -max(each[0]), each[1].id)
+            (each for each in found if each[1] or each[2]),
+            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
         )
-        new = [head for _, head in ranked[: _OF_KIND if kind in _MISSION else 1]]
+        new = [head for head, *_ in ranked[: _OF_KIND if kind in _MISSION else 1]]
         rows += [(kind, head) for head in new]
         left = [head for head in left if head not in new]
     return rows
 
 
-def _reductions(head: HeadFindings, kind: str) -> list[float]:
-    """Error reductions of what a head does of a kind, on the text and over the corpus."""
-    found: list[tuple[str, Verdict | StoredRole]] = [*head.on_text, *head.over_corpus]
-    return [each.error_reduction or 0.0 for name, each in found if kind_of(name) == kind]
+def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
+    """How clear what was found of a kind is."""
+    return [clearness(each) for name, each in found if kind_of(name) == kind]
 
 
 def label_text(head: HeadFindings, room: int) -> Text:
     """The label, shortened to fit; grey with a question mark if it is an indication only."""
     name, mark = visible(head.label), head.mark
-    forms = (name, name.replace("-token", ""), shorter(name))
+    brief = name.replace("-token", "")
+    forms = (name, brief, brief if BOTH in name else shorter(name))
     form = next((form for form in forms if len(form) + len(mark) <= room), None)
-    return Text((form or shortened(shorter(name), room - len(mark))) + mark, "dim" if mark else "")
-
-
-def _scores(found: Sequence[Verdict | StoredRole]) -> str:
-    """Score beside baseline of the last of what was found, which is what a head does beside resting on sinks."""
-    return beside(found[-1]) if found else "–"
+    return Text((form or shortened(forms[-1], room - len(mark))) + mark, "dim" if mark else "")
 
 
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:

@@ -62,8 +62,8 @@ class HeadFindings:
 
     @property
     def over_corpus(self) -> list[tuple[str, StoredRole]]:
-        """Sink and the head's other role over the corpus, those of the two that pass."""
-        return [] if self.profile is None else [(role.role, role) for role in self.profile.primary]
+        """The roles that the head passes over the corpus, by name, as :class:`HeadProfile` orders them."""
+        return [] if self.profile is None else [(role.role, role) for role in self.profile.roles]
 
     @property
     def kinds(self) -> list[str]:
@@ -87,10 +87,7 @@ class HeadFindings:
     def rank_key(self) -> tuple[bool, float]:
         """Sort key: heads with a label of a pattern first, by error reduction; broad ones by what exceeds its rule."""
         verdict = self.strongest
-        clarity = None if verdict is None else verdict.error_reduction
-        if verdict is not None and verdict.kind == "broad":  # whose baseline is the largest score there is
-            clarity = (min(verdict.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
-        return self.labelled.verdict is not None, float("-inf") if clarity is None else clarity
+        return self.labelled.verdict is not None, float("-inf") if verdict is None else clearness(verdict)
 
     @property
     def shown(self) -> str:
@@ -110,9 +107,21 @@ class HeadFindings:
         return self.labelled.shown.removeprefix(self.label)
 
 
-def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Sort heads by the clarity of their labels; those that cannot be measured last."""
-    return sorted(heads, key=lambda head: head.rank_key, reverse=True)
+def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFindings]:
+    """Sort heads by the clarity of their labels, or of their part of a kind; those that cannot be measured last."""
+
+    def clarity(head: HeadFindings) -> tuple[bool, float]:
+        of_kind = [verdict for name, verdict in head.on_text if kind_of(name) == kind]
+        return (True, clearness(of_kind[0])) if of_kind else head.rank_key
+
+    return sorted(heads, key=clarity, reverse=True)
+
+
+def clearness(found: Verdict | StoredRole) -> float:
+    """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
+    if found.error_reduction is not None:
+        return found.error_reduction
+    return (min(found.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
 
 
 def shortest(name: str) -> str:

@@ -37,7 +37,7 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
     """
     if head.role is None:
         return UNNAMED
-    rests = f"{SINK}{BOTH}" * (len(head.over_corpus) > 1)
+    rests = f"{SINK}{BOTH}" * (head.role.role != SINK in dict(head.over_corpus))
     name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
     names = (role_name(name, head.role.direction), role_name(name, None), shorter(name))
     forms = [f"{rests}{each}{where}" for each in names]
@@ -59,7 +59,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
-        "kinds": {kind: _kind_entry([head for head in heads if kind in _kinds(head)]) for kind in KINDS},
+        "kinds": {kind: _kind_entry(kind, [head for head in heads if kind in _kinds(head)]) for kind in KINDS},
         "layers": [
             {"layer": layer, **stack_entry(layer), **{kind: _count((layer, of_layer), kind=kind) for kind in KINDS}}
             for layer, of_layer in _layers(heads)
@@ -67,8 +67,8 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     }
 
 
-def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
-    best = next((head for head in clearest_first(heads) if head.on_text), None)
+def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:
+    best = next((head for head in clearest_first(heads, kind) if head.on_text), None)
     return {
         "heads": len(heads),
         "labels": dict(Counter(head.label for head in heads).most_common()),

@@ -15,8 +15,8 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
-from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES
-from attnviz.measures.statistics import DIAGONALITY
+from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
+from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
@@ -31,7 +31,8 @@ _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
 
-_MEASURED = ("entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink", *SHARES)
+_MEASURED = [name for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())]
+"""Statistics in the document beside entropy, whose uniform value follows it; those of repeats stand in the verdicts."""
 
 
 def _statistic(name: str) -> Field[HeadFindings]:
@@ -286,7 +287,8 @@ def _short_notes(analysis: Analysis) -> Text:
     hidden = "(corpus): not observable in this text." if profile is not None else ""
     general = (
         f"In brackets the baseline: uniform attention, or the best guess. n: {unit}s, or instances; below {ENOUGH} an "
-        "indication (?). --top 0 lists all heads and explains every number."
+        "indication (?). A sink that also does something else counts twice. --top 0 lists all heads and explains "
+        "every number."
     )
     return notes(
         " ".join(filter(None, [general, _sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
