@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.measure import analyze as analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
-    from attnviz.commands.models.configurations import Configuration as Configuration
+    from attnviz.commands.models.measure import Configuration as Configuration
     from attnviz.commands.models.measure import model_configurations as model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
     from attnviz.commands.outputs.measure import head_outputs as head_outputs
@@ -60,8 +60,7 @@ else:
         "commands.heads.given": ("Drawing", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
-        "commands.models.configurations": ("Configuration",),
-        "commands.models.measure": ("model_configurations",),
+        "commands.models.measure": ("Configuration", "model_configurations"),
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout.measure": ("Rollout", "rollout"),

@@ -167,9 +167,9 @@ def _save(name: str, content: str) -> Option:
     return _switch("tensors", f"Also write {name}.safetensors, with {content}.", False, f"--save-{name}")
 
 
-def _figures(views: str, note: str = "Default: all.") -> tuple[Option, ...]:
-    """``--figures`` with the names of a command's views, and the other options of figures."""
-    text = f"Any of {views} (with commas between), all, or none. {note}"
+def _figures(command: str, more: str = ".", before: str = "") -> tuple[Option, ...]:
+    """``--figures``, whose help :func:`attnviz.present.report.views_in_words` completes, and the options of style."""
+    text = f"Any of {{{command}}} (with commas between), all, or none. {before}Default: {{default}}{more}"
     return (Option("figures", str, text), *_LOOK)
 
 
@@ -282,8 +282,7 @@ COMMANDS = {
             Option("relation", str, "The same for this relation, such as obj, and all selected heads."),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
                    "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
-            *_figures("overview, heads, lines, map, mean, pair, panel, relations, text, page",
-                      "Default: overview,heads. With --each-line also texts."),
+            *_figures("heads", ". With --each-line also {heads.texts}."),
         ),
         output=(
             _save("attention", "one tensor per layer"),
@@ -323,7 +322,7 @@ COMMANDS = {
             _SELECT,
             Option("scale", str, "Colour scale of the heads' pictures: shared by all heads, or per-head.", "shared",
                    check=_check_linear_scale),
-            *_figures("overview, map, differences, page", "With --corpus: map, distances. Default: all but page."),
+            *_figures("compare", before="With --corpus: {compare.corpus}. "),
         ),
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
@@ -361,8 +360,7 @@ COMMANDS = {
         pictures=(
             replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
                     "Default: those that pass a role."),
-            *_figures("roles, scores, relations, layers, likeness, examples, page",
-                      "Default: all but examples and page."),
+            *_figures("profile"),
         ),
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
@@ -381,8 +379,7 @@ COMMANDS = {
             _token("The token whose numbers are shown", "the last of the text"),
             _switch("every_layer", "Also verify every step of the other layers."),
         ),
-        pictures=_figures("path, positions",
-                          "Default: all; positions exist for layer 0 of models with position embeddings."),
+        pictures=_figures("explain", "; positions exist for layer 0 of models with position embeddings."),
         output=(_save("stages", "one tensor per step"), *_FILES),
     ),
     "outputs": Command(
@@ -400,7 +397,7 @@ COMMANDS = {
             _SELECT,
             Option("scale", str, "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the "
                    "largest of all), log, or auto (per-head up to 40 tokens, log beyond).", "auto"),
-            *_figures("overview, shares, effects, heads"),
+            *_figures("outputs"),
         ),
         output=(
             _save("outputs", "one tensor [n_heads, n, d_model] per layer"),
@@ -435,7 +432,7 @@ COMMANDS = {
                     "heads.", True),
             _switch("gradient", "Also measure importance by gradients (Michel et al. 2019).", True),
         ),
-        pictures=_figures("heads, map, curve, gradient"),
+        pictures=_figures("ablate"),
         output=(_top("Number of heads in the table and in ablate-heads.", 12), *_TABLE, *_FILES),
     ),
     "rollout": Command(
@@ -452,7 +449,7 @@ COMMANDS = {
             replace(_WORDS, help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."),
             _MEMORY,
         ),
-        pictures=_figures("rollout, layers, from"),
+        pictures=_figures("rollout"),
         output=(
             _save("rollout", "the matrix of every layer"),
             _top("Number of input tokens in the table.", 12),

@@ -90,15 +90,17 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Heatmaps of heads and pages, whose files are made in a fraction of the time, are what they are.
     """
-    from attnviz.present.view import View
+    from attnviz.present.report import View
 
     drawn = View.written
 
-    def written(view: View, result: Any, choices: Any, formats: Sequence[str]) -> Iterator[tuple[str, bytes, str]]:
+    def written(
+        view: View, result: Any, choices: Any, formats: Sequence[str], plans: Any = None
+    ) -> Iterator[tuple[str, bytes, str]]:
         if view.drawing.files is not None:
-            yield from drawn(view, result, choices, formats)
+            yield from drawn(view, result, choices, formats, plans)
             return
-        for plan in view.drawing.plans(result, choices):
+        for plan in view.drawing.plans(result, choices) if plans is None else plans:
             yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
 
     monkeypatch.setattr(View, "written", written)
@@ -119,7 +121,7 @@ def signals_heard() -> Iterator[None]:
 
 
 UNCOVERED = {f"test_{name}" for name in """
-ablation ablation_gradient ablation_views analysis attention benchmarks cli comparison_figures
+ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
 coverage cross_commands explain_figures fonts guide head_grid heads_views heatmap
 help processes known_truth legible lines llamas outputs_figures packaging page page_browser pairs pictures
 pooling profile profile_figures profile_known_truth published quality results rollout_figures shipped_profile

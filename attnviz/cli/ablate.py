@@ -6,7 +6,7 @@ from typing import Any
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, is_file, read_text
+from attnviz.cli.terminal import decoded, is_file, read_text, refuse_folder
 from attnviz.errors import UsageError
 
 
@@ -25,12 +25,18 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     ablate.csv, and prints the heads ranked.
 
     Examples:
-        attnviz ablate corpus.txt --select L2 --together
+        attnviz ablate "The cat that I saw ran away"
+            How much the model changes without each head, on one sentence.
+        attnviz ablate novel.txt --select L2 --together
+            Remove a whole layer, over all lines of a file.
         attnviz ablate reviews.tsv -m ./my-classifier
+            What each head does for the classes of a classifier.
     """
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
     sources = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
+    for text in texts:
+        refuse_folder(text)
     model = run.find_model()
     return run.job(
         lambda _, progress, warn: attnviz.ablate(

@@ -34,8 +34,12 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     the same command goes on where it stopped; torchrun -m attnviz compare splits the texts over processes.
 
     Examples:
-        attnviz compare "The cat ran away" -m minilm -m ./mine
-        attnviz compare --corpus corpus.txt -m minilm -m ./mine
+        attnviz compare "The cat ran away" -m minilm -m ./my-bert
+            A checkpoint before and after fine-tuning.
+        attnviz compare "The cat ran away" "The dog ran away"
+            One model on two texts.
+        attnviz compare --corpus novel.txt -m minilm -m ./my-bert
+            Two models on all lines of a file.
     """
     names = run.options["model"] or ("minilm",)
     if corpus is not None:

@@ -16,8 +16,10 @@ def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     positions.png (layer 0), captions, explain.json and explain.csv.
 
     Examples:
-        attnviz explain "The cat ran away" --head L2H3
-        attnviz explain "The cat ran" -m tiny-gpt2 --token cat
+        attnviz explain "The cat that I saw ran away"
+            The first layer, from its input to its output.
+        attnviz explain "The cat ran away" --head L2H3 --token cat
+            Another head, followed for one token.
     """
     text, source = read_text(text), run.find_model()
     return run.job(

@@ -32,7 +32,13 @@ def heads(run: Run, text: str, each_line: bool, **options: Any) -> Job:
 
     Examples:
         attnviz heads "The cat that I saw ran away"
-        attnviz heads sentences.txt --each-line --select L1
+            All heads of minilm on one sentence: tables and pictures.
+        attnviz heads "The cat that I saw ran away" --figures page
+            One interactive page, for a browser.
+        attnviz heads "The cat ran away" -m ./my-bert
+            Your own checkpoint: a folder, or a name on the Hugging Face hub.
+        attnviz heads novel.txt --each-line --figures texts
+            Every line of a file, and what varies between them.
     """
     if each_line:
         return _each_line(run, text, {name: value for name, value in options.items() if name not in run.known.of_one})

@@ -20,14 +20,16 @@ def models(run: Run, names: Sequence[str], families: bool) -> Job:
 
     Examples:
         attnviz models
-        attnviz models minilm bert-large --json
+            The built-in models, and those of the papers.
+        attnviz models minilm ./my-bert
+            Sizes of given models, and whether attnviz measures them.
         attnviz models --families
+            All architectures that attnviz knows.
     """
     wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
     if families:
         return Job(partial(_list_families, wanted, out, as_json))
-    from attnviz.commands.models.configurations import Configuration
-    from attnviz.commands.models.measure import model_configurations
+    from attnviz.commands.models.measure import Configuration, model_configurations
     from attnviz.commands.models.report import LAYOUT, models_document, models_report
     from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__

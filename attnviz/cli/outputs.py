@@ -28,7 +28,9 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
 
     Examples:
         attnviz outputs "The cat that I saw ran away"
-        attnviz outputs "one two one two" -m tiny-gpt2 --token two
+            What every head adds, and what it promotes.
+        attnviz outputs "one two one" -m tiny-gpt2 --token one#2
+            The same for one token of a GPT-2.
     """
     text, source = read_text(text), run.find_model()
 

@@ -26,8 +26,12 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     goes on where it stopped. To split the work over processes, start it with torchrun -m attnviz profile.
 
     Examples:
-        attnviz profile corpus.txt --repeats
+        attnviz profile en_ewt-ud-dev.conllu -m ./my-bert
+            The roles of all heads, over a treebank.
+        attnviz profile --repeats -m tiny-gpt2
+            Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
+            What a stored profile says of a head, with examples.
     """
     if show:
         return Job(partial(_show, run, split_names(show), corpora))

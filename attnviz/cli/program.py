@@ -6,26 +6,17 @@ inside the command, so that ``attnviz --help`` answers at once.
 
 import inspect
 import re
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from attnviz.cli.ablate import ablate
-from attnviz.cli.compare import compare
-from attnviz.cli.explain import explain
-from attnviz.cli.heads import heads
-from attnviz.cli.models import models
-from attnviz.cli.outputs import outputs
-from attnviz.cli.profile import profile
-from attnviz.cli.rollout import rollout
-from attnviz.options import GROUPS, OUTPUT
+from attnviz.options import COMMANDS, GROUPS, OUTPUT
 from attnviz.version import __version__
 
 app = typer.Typer(
     name="attnviz",
-    help="What the attention heads of a pretrained BERT, GPT-2, Llama or translation model do: recomputed, verified, "
-    "drawn and labelled.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -42,8 +33,20 @@ _TYPE = re.compile(r" <[^ ]+>$")
 _RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
 
 
+class _Program(TyperGroup):
+    """The program, whose help has examples first."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
+        _write_examples_first(self, formatter)
+
+
 class _Command(TyperCommand):
-    """A command whose help has groups and examples, and whose usage errors hint at a text without quotes."""
+    """A command whose help has examples first, and groups; its usage errors hint at a text without quotes."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
+        """Write what the command does, and the exit codes."""
+        _write_examples_first(self, formatter)
+        _write(_EXIT_CODES, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write parameters by the groups of :data:`attnviz.options.GROUPS`."""
@@ -54,12 +57,6 @@ class _Command(TyperCommand):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
-        """Write the examples, one a line."""
-        with formatter.section("Examples"):
-            for example in (self.epilog or "").splitlines():
-                formatter.write(f"  {example}\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -76,10 +73,31 @@ def _group(parameter: Any) -> str:
     return OUTPUT if parameter.name == "help" else parameter.rich_help_panel
 
 
-for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):
-    text, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples:\n")
-    whole, first = f"{text}\n\n{_EXIT_CODES}", text.partition("\n")[0]
-    app.command(cls=_Command, help=whole, short_help=first, epilog=inspect.cleandoc(examples))(command)
+def _write_examples_first(command: Any, formatter: Any) -> None:
+    """Write the first sentence of a docstring, its examples, then the rest."""
+    text, _, examples = inspect.cleandoc(command.help).partition("\n\nExamples:\n")
+    first, _, rest = text.partition("\n\n")
+    _write(first, formatter)
+    with formatter.section("Examples"):
+        for line in inspect.cleandoc(examples).splitlines():
+            if line.startswith("attnviz"):
+                formatter.write(f"  {line}\n")  # whole, to be copied
+            else:
+                with formatter.indentation(), formatter.indentation():
+                    formatter.write_text(line.strip())
+    if rest:
+        _write(rest, formatter)
+
+
+def _write(paragraph: str, formatter: Any) -> None:
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(paragraph)
+
+
+for name in COMMANDS:
+    command = getattr(import_module(f"attnviz.cli.{name}"), name)
+    app.command(cls=_Command, short_help=(command.__doc__ or "").partition("\n")[0])(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -88,10 +106,21 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(cls=_Program)
 def _attnviz(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    """Show what every head of a BERT, GPT-2, Llama or translation model does: recomputed, verified, drawn and labelled.
+
+    Examples:
+        attnviz heads "The cat that I saw ran away"
+            All heads on one sentence: tables, an overview, a picture of each.
+        attnviz heads "The cat that I saw ran away" --figures page
+            One interactive page, for a browser.
+        attnviz compare "The cat ran away" -m minilm -m ./my-bert
+            A checkpoint before and after fine-tuning.
+        attnviz profile --show L2H8
+            What a head of minilm does over a corpus, with examples.
+    """

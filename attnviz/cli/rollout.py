@@ -17,7 +17,9 @@ def rollout(run: Run, text: str, pair: str | None, target: str | None, **options
 
     Examples:
         attnviz rollout "The cat that I saw ran away"
+            How much of each token reaches each position.
         attnviz rollout "The cat ran away" --token cat --flow
+            What reaches one token, with attention flow beside it.
     """
     if target is not None:
         raise UsageError(

@@ -24,6 +24,7 @@ from attnviz.errors import (
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
 from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
+from attnviz.present.report import checked_views, layout_of, spec_of, views_in_words, views_of
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 from attnviz.texts.long_runs import this_process
@@ -155,12 +156,12 @@ class Run:
             silent: likewise; such a process only measures.
 
         Raises:
-            UsageError: an unknown figure, format, scale, theme or width.
+            UsageError: an unknown figure, format, scale, theme, width or column.
         """
         from attnviz.present.output_folder import OutputFolder
-        from attnviz.present.report import layout_of, spec_of
 
         spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
+        spec.check_columns(choices.columns)
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or [self.options["model"]], known_texts, corpora)
         output = OutputFolder(path, layout_of(self.command), self.options["overwrite"])
@@ -190,7 +191,6 @@ class Run:
     def choices(self) -> "ViewOptions":
         """The options of figures and tables."""
         from attnviz.figures.style import Style
-        from attnviz.present.report import spec_of
         from attnviz.present.view import ViewOptions
 
         names = set(ViewOptionNames.__annotations__).difference(self.known.measuring)
@@ -208,8 +208,6 @@ class Run:
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """Checked names of ``--figures`` and ``--no-figures``; None for the command's defaults."""
-        from attnviz.present.report import checked_views, views_of
-
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
         if self.options["no_figures"]:
@@ -285,14 +283,15 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
             raise typer.Exit(_tell(error, job)) from error
 
     run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
-    parameters = [_parameter(option) for option in known.options]
+    parameters = [_parameter(option, function.__name__) for option in known.options]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     return run_command
 
 
-def _parameter(option: Option) -> inspect.Parameter:
+def _parameter(option: Option, command: str) -> inspect.Parameter:
     """The option as a parameter of a typer command."""
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
+    text = views_in_words(option.help, command) if option.name == "figures" else option.help
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": text, "hidden": option.hidden}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
     default = None if option.default == () else option.default

@@ -31,7 +31,6 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
@@ -39,7 +38,12 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
     )
 
     console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
-    columns: list[Any] = [TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns: list[Any] = [
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+    ]
     if rate:
         columns += [TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("left")]
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as display:
@@ -50,9 +54,13 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
                 for earlier in display.tasks:
                     if earlier.total is None:  # of unknown length, and over: it would go on pulsing
                         display.update(earlier.id, visible=False)
-                tasks[what] = display.add_task(what, total=total or None, rate="")
+                tasks[what] = display.add_task(what, total=total or None, count="", rate="")
             speed = display.tasks[display.task_ids.index(tasks[what])].speed
-            display.update(tasks[what], completed=done, total=total or None, rate=f"{speed:.0f}/s" if speed else "")
+            told: dict[str, Any] = {
+                "count": f"{done}/{total}" if total else "",
+                "rate": f"{speed:.0f}/s" if speed else "",
+            }
+            display.update(tasks[what], completed=done, total=total or None, **told)
 
         yield tell
 
@@ -71,6 +79,7 @@ def read_text(text: str) -> str:
         text = decoded("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
+        refuse_folder(text)
         if _names_file(text):
             seems = "" if is_file(text) else "which looks like "
             raise TextError(
@@ -89,8 +98,21 @@ def read_text(text: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether there is a file of this name; a text may be too long for one."""
+    return _there(name, Path.is_file)
+
+
+def refuse_folder(text: str) -> None:
+    """Raise TextError where a text is a single word that names a folder."""
+    if not re.search(r"\s", text) and _there(text, Path.is_dir):
+        raise TextError(
+            f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - and "
+            "the text on standard input."
+        )
+
+
+def _there(name: str, kind: Callable[[Path], bool]) -> bool:
     try:
-        return Path(name).is_file()
+        return kind(Path(name))
     except (OSError, ValueError):
         return False
 

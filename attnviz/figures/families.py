@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnviz.judge.verdicts import BOTH
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL, PatternSpec
 
 
@@ -59,8 +60,16 @@ _FAMILY_OF = (
 
 def family_of_label(label: str) -> Family:
     """The family of a label or a role: ``local``, ``syntactic:nsubj``, ``offset:-3``; of two parts that of the last."""
-    name = label.rpartition("; ")[2]
+    name = label.rpartition(BOTH)[2]
     return _FAMILY_OF.get(name.partition(":")[0], OTHER)
+
+
+ABBREVIATIONS = {
+    "previous-token": "prev", "current-token": "curr", "next-token": "next", "duplicate-token": "dupl",
+    "long-range": "long", "semantic": "sem", "coreference": "coref", "parataxis": "parat", "induction": "induc",
+    "retrieval": "retr",
+}  # fmt: skip
+"""Names of labels and roles where a picture has no room for the whole name."""
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:

@@ -2,7 +2,7 @@
 
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,13 +11,16 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-from attnviz.models.wording import isolated, right_to_left
+from attnviz.models.wording import isolated, right_to_left, shortened, shortened_token
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Ships with matplotlib, so figures look the same on every machine."""
 
 _SHORT = 0.3
 """Of a last line, as a share of the width that there is."""
+
+_EQUALS = "\u00a0=\u00a0"
+"""With spaces at which no line ends."""
 
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
@@ -88,20 +91,30 @@ def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "nor
     return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
 
 
+def fitted_token(token: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+    """As :func:`fitted`, cut in the middle: tokens often begin alike."""
+    return _balanced([_cut(drawable(token), size, dpi, pixels, weight, shortened_token)])[0]
+
+
 def _fits(shown: str, size: float, dpi: float, pixels: float, weight: str) -> bool:
     """Whether a text fits; measured only if it may be too wide."""
     return len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels
 
 
-def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+def _cut(
+    shown: str, size: float, dpi: float, pixels: float, weight: str = "normal",
+    to: Callable[[str, int], str] = shortened,
+) -> str:  # fmt: skip
+    """The text, cut by ``to``, which takes its length, to a width in pixels."""
     if _fits(shown, size, dpi, pixels, weight):
         return shown
-    fitting = bisect_right(range(len(shown)), pixels, key=lambda n: text_width(shown[:n] + "…", size, dpi, weight))
-    return shown[: max(0, fitting - 1)] + "…"
+    lengths = range(1, len(shown))
+    fitting = bisect_right(lengths, pixels, key=lambda longest: text_width(to(shown, longest), size, dpi, weight))
+    return to(shown, fitting) if fitting else "…"
 
 
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Wrap a text into lines of whole words, to a width in pixels.
+    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` is one word.
 
     A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
     short takes words of the line before.
@@ -110,7 +123,7 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
     if _fits(shown, size, dpi, pixels, weight):
         return _balanced([shown])
     lines: list[str] = []
-    for word in shown.split(" "):
+    for word in shown.replace(" = ", _EQUALS).split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
@@ -125,7 +138,7 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
         if text_width(longer, size, dpi, weight) > pixels:
             break
         lines[-2:] = before, longer
-    return _balanced(lines)
+    return _balanced([line.replace(_EQUALS, " = ") for line in lines])
 
 
 def _balanced(lines: Sequence[str]) -> list[str]:

@@ -1,12 +1,14 @@
 """Small matrices of many heads on one page, by layer and head or packed, as one image in one Axes.
 
-Heads are packed, one after the other, where a grid of layers and heads would be mostly empty.
+Heads are packed, one after the other, where a grid of layers and heads would be mostly empty. Encoder, decoder and
+cross-attention stand side by side.
 Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ from attnviz.figures.page import (
     settled,
 )
 from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, LayerId, Stack
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
 _LARGEST, _LARGEST_CHOSEN = 120, 240
@@ -41,6 +43,11 @@ _ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
 _MARK = 12  # room of a mark beside an id
 _LAYER_NAMES = 34  # margin beside the grid
 _NUMBERS = 15  # above it, for numbers of columns
+_KIND_NAMES, _BETWEEN_KINDS, _LEAST_OF_KINDS = (
+    18,
+    24,
+    20,
+)  # above and between encoder and decoder; their narrowest pitch
 _PAGE_HEIGHT, _PAGE_SHAPE = 2000, 1.2  # of a grid that is not split, and height by width of one that is
 _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
@@ -89,7 +96,8 @@ class _Layout:
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
-    layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
+    # from top to bottom, of as many rows each; none where heads are packed; None below the last of a lower kind
+    layers: tuple[int | None, ...]
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     square: float  # side of a square
@@ -97,6 +105,7 @@ class _Layout:
     named: bool  # whether an id stands above each square, and not only the number above each column
     blocks: int = 1  # side by side, of as many layers each but for the last
     tokens: float = 0  # room for token labels left of each row and below each column
+    kinds: tuple[Stack, ...] = ()  # of the blocks: encoder, decoder, cross-attention
 
     @property
     def size(self) -> float:
@@ -116,19 +125,24 @@ class _Layout:
     @property
     def first(self) -> float:
         """Where the first row begins."""
-        return 0 if self.named else _NUMBERS
+        return (0 if self.named else _NUMBERS) + (_KIND_NAMES if self.kinds else 0)
+
+    @property
+    def block(self) -> float:
+        """From one block to the next."""
+        return self.across * self.pitch + (_BETWEEN_KINDS if self.kinds else _LAYER_NAMES)
 
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height."""
-        width = self.blocks * (self.across * self.pitch + _LAYER_NAMES) - _LAYER_NAMES
+        width = (self.blocks - 1) * self.block + self.across * self.pitch
         return width + self.tokens, self.first + self.rows * self.row + self.tokens
 
     def corner(self, head: HeadId) -> tuple[float, float]:
         """Left and top of a head's square."""
         row, column = self.cells[head]
         block, row = divmod(row, self.rows)
-        left = block * (self.across * self.pitch + _LAYER_NAMES) + self.tokens + column * self.pitch
+        left = block * self.block + self.tokens + column * self.pitch
         return left + 1, self.first + row * self.row + self.above
 
 
@@ -198,14 +212,20 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     of_block = math.ceil(len(grid.layers) / grid.blocks)
     high = grid.rows * grid.row / max(1, of_block)
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
-    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
+    last = max((layer for layer in grid.layers if layer is not None), default=0)
+    full = text_width(f"layer {last}", 7, DPI) <= high - grid.above
+    names = [
+        "" if layer is None else f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers
+    ]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
     ax.set_yticks(middles[:of_block], names[:of_block], **written)
     for at in range(of_block, len(grid.layers)):
-        left = at // of_block * (grid.across * grid.pitch + _LAYER_NAMES) - 4
+        left = at // of_block * grid.block - 4
         ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
+    for at, kind in enumerate(grid.kinds):
+        name = fitted(kind.name, 7, DPI, grid.across * grid.pitch)
+        ax.text(at * grid.block, 3, name, fontsize=7, va="top", color=style.greys.ink)
     ax.tick_params(length=0, pad=2)
     families, above = _families(plan.cells, grid), _names(plan.cells, grid)
     markers: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
@@ -263,11 +283,12 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         _name_tokens(ax, plan, grid, style, side / pixels, shown)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
-        for at in range(0, len(grid.columns), every):
-            x = at * grid.pitch + 1 + grid.square / 2
-            ax.text(
-                x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(properties | {"va": "top"})
-            )
+        numbered = [(block, at) for block in range(grid.blocks) for at in range(0, len(grid.columns), every)]
+        for block, at in numbered:
+            if not grid.kinds or grid.columns[at] < grid.kinds[block].n_heads:
+                x, name = block * grid.block + at * grid.pitch + 1 + grid.square / 2, f"H{grid.columns[at]}"
+                above = {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
+                ax.text(x, grid.first - _NUMBERS + 1, name, **(properties | above))
     return drawn
 
 
@@ -397,7 +418,9 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     if style.width is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
+        pitch = max(square, _ROOMY) + 14
+        grid = None if packed else _by_kinds(ids, lambda _: pitch, marked)
+        grid = grid or _side_by_side(_layout(ids, across, pitch, marked, packed))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.width - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -420,7 +443,51 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[
     grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
     n = len({head.head for head in ids})
     in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
-    return grid or _wrapped(ids, room, marked, packed=False) or in_rows
+    in_rows = _wrapped(ids, room, marked, packed=False) or in_rows
+
+    def pitch(across: int) -> float:
+        return min((room - (len(_kinds(ids)) - 1) * _BETWEEN_KINDS) / across, _LARGEST_CHOSEN + 14)
+
+    return grid or _by_kinds(ids, pitch, marked, in_rows) or in_rows
+
+
+def _kinds(ids: Sequence[HeadId]) -> tuple[Stack, ...]:
+    """Encoder, decoder and cross-attention, of an encoder-decoder those of which there are heads."""
+    return tuple(dict.fromkeys(head.layer.stack for head in ids if isinstance(head.layer, LayerId)))
+
+
+def _by_kinds(
+    ids: Sequence[HeadId], pitch: Callable[[int], float], marked: bool, in_rows: _Layout | None = None
+) -> _Layout | None:
+    """Lay out several kinds side by side, layers in as many rows as bring the grid nearest to the shape of a page.
+
+    Args:
+        ids: the heads.
+        pitch: from one square to the next, for so many squares side by side in all.
+        marked: whether heads get marks of families.
+        in_rows: a grid of them all, one kind below the other, which is taken where it is nearer; the page is then of
+            a width that the user chose, and grids of no more than :data:`_HIGHEST` come first.
+
+    Returns:
+        None for a single kind.
+    """
+    kinds, n, last = _kinds(ids), len({head.head for head in ids}), max(head.head for head in ids)
+    if len(kinds) < 2:
+        return None
+    grids = [] if in_rows is None else [in_rows]
+    for of_layer in range(1, n + 1):
+        across = math.ceil(n / of_layer)
+        apart = pitch(len(kinds) * across)
+        id_fits = text_width(f"H{last}", _id_size(apart), DPI, "bold") + 3 <= apart
+        if apart >= _LEAST_OF_KINDS and (across == n or id_fits):
+            grids.append(_layout(ids, across, apart, marked, packed=False, kinds=kinds))
+    return min(grids, key=lambda grid: (in_rows is not None and grid.extent[1] > _HIGHEST, _from_page(grid)))
+
+
+def _from_page(grid: _Layout) -> float:
+    """How far the grid is from the shape of a page."""
+    width, height = grid.extent
+    return abs(math.log(height / width / _PAGE_SHAPE))
 
 
 def _side_by_side(grid: _Layout) -> _Layout:
@@ -428,15 +495,10 @@ def _side_by_side(grid: _Layout) -> _Layout:
     n = len(grid.layers)
     if grid.extent[1] <= _PAGE_HEIGHT:
         return grid
-
-    def beyond(blocks: _Layout) -> float:
-        width, height = blocks.extent
-        return abs(math.log(height / width / _PAGE_SHAPE))
-
     rows = grid.rows // max(1, n)
     return min(
         (replace(grid, rows=math.ceil(n / blocks) * rows, blocks=blocks) for blocks in range(1, n + 1)),
-        key=beyond,
+        key=_from_page,
         default=grid,
     )
 
@@ -474,9 +536,16 @@ def _sparse(ids: Sequence[HeadId]) -> bool:
     return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
 
 
-def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    """Lay out squares as large as the pitch allows."""
-    layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
+def _layout(
+    ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool, kinds: tuple[Stack, ...] = ()
+) -> _Layout:
+    """Lay out squares as large as the pitch allows, ``kinds`` in blocks side by side."""
+    columns = tuple(sorted({head.head for head in ids}))
+    layers: tuple[int | None, ...] = tuple(sorted({head.layer for head in ids}))
+    if kinds:
+        of_kind = ([layer for layer in layers if isinstance(layer, LayerId) and layer.stack == kind] for kind in kinds)
+        layers = tuple(layer for row in zip_longest(*of_kind) for layer in row)
+        layers = tuple(layer for at in range(len(kinds)) for layer in layers[at :: len(kinds)])
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
     order = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {
@@ -484,8 +553,9 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     }
     named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
-    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
+    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers) // max(1, len(kinds)), layers)
+    blocks = max(1, len(kinds))
+    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named, blocks, kinds=kinds)
 
 
 def _id_size(pitch: float) -> float:

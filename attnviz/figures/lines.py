@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from attnviz.figures.fonts import drawable, fitted, font_families, put_text, wrapped
+from attnviz.figures.fonts import drawable, fitted_token, font_families, put_text, wrapped
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
@@ -179,7 +179,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
     aligned = ("right", "left")[side]
     put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
     for row in _named(plan, side, pitch):
-        text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(style)
+        text, ink = fitted_token(labels[row], size, DPI, width / PIXEL), outer_ink(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 

@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
 
@@ -37,7 +37,7 @@ MOST_NUMBERED = 24
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
-LONGEST = 110
+LONGEST = 140
 """Largest width of a label in pixels; longer ones are cut."""
 
 
@@ -248,7 +248,7 @@ def label_size(cell: float) -> float:
 
 def label_pixels(labels: Iterable[str], size: float) -> float:
     """Width in pixels of the longest label at a font size in points."""
-    return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
+    return max(text_width(fitted_token(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
 
 
 def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
@@ -258,7 +258,7 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
         return
     size, ink = label_size(cell), outer_ink(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
-    texts = [fitted(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
+    texts = [fitted_token(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)

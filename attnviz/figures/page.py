@@ -32,6 +32,7 @@ _LINE, _ASCENT = 1.35, 0.93
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50
+_LEAST_STEP = 0.4  # of a colour bar's last tick from its end, by the distance of two ticks
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -263,7 +264,9 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         powers = 10.0 ** np.arange(math.floor(math.log10(high)), math.floor(math.log10(high)) - 3, -1)
         between = [0.0, *(sign * size for size in np.outer(powers, (5, 2, 1)).ravel() for sign in (1, -1))]
     else:
-        between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
+        steps = MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high)
+        least = _LEAST_STEP * (steps[1] - steps[0])
+        between = [step for step in steps if min(step - low, high - step) >= least]
 
     def number(value: float) -> str:
         """Write a tick, powers of ten as ``10⁻⁴`` if the scale has several."""

@@ -11,7 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnviz.figures.fonts import drawable, fitted, put_text, text_width
+from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
 from attnviz.figures.style import DPI, Style, figure_style, outer_ink
@@ -129,7 +129,7 @@ def _placed(
             x += gap
             at = room - x - widths[number] if leftwards else x
             text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
-            text = drawable(text) if widths[number] < room else fitted(text, size, DPI, pixels)
+            text = drawable(text) if widths[number] < room else fitted_token(text, size, DPI, pixels)
             yield Placed(number, text, at, widths[number])
             x += widths[number]
 

@@ -5,6 +5,7 @@ The rules are those of :mod:`attnviz.judge.rules`. A text has no intervals, but 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
@@ -164,11 +165,22 @@ def judge(
     ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
     those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
     """
-    elsewhere = statistics["sink"] or 0.0
-    general = [_sink(statistics["sink"], context), _broad(statistics, context)]
+    sink, diagonality, n = statistics["sink"], statistics.get(DIAGONALITY), context.n_non_sink
+    general = [
+        _verdict(SINK, SINK, rules.SINK, sink, context.uniform["sink"], n),
+        _broad(statistics, context),
+    ]
     if context.source is not None:
-        return [_diagonal(statistics[DIAGONALITY], context, elsewhere), *general]
-    verdicts = [_positional(name, statistics, context, elsewhere) for name in SHARES]
+        baseline, n = context.uniform[DIAGONALITY], 0 if diagonality is None else n
+        diagonal = _verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, sink or 0.0)
+        return [diagonal, *general]
+    verdicts = [
+        _verdict(
+            NAMES[name], "positional", rules.of_position(name), statistics[name], context.baselines[name],
+            context.counts[name], sink or 0.0,
+        )
+        for name in SHARES
+    ]  # fmt: skip
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
     return [*verdicts, *general, *(_syntactic(relation, id) for relation in relations)]
 
@@ -210,17 +222,12 @@ def _words(rule: Rule, statistic: str = "") -> str:
     return f"{rule.words}, {_MORE.get(statistic, _AT_LEAST)}"
 
 
-def _positional(name: str, statistics: dict[str, float | None], context: TextContext, elsewhere: float) -> Verdict:
-    score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
-    rule = rules.of_position(name)
-    passed = _holds(rule, score, baseline, n, elsewhere)
-    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _words(rule))
-
-
-def _diagonal(score: float | None, context: TextContext, elsewhere: float) -> Verdict:
-    baseline, n = context.uniform[DIAGONALITY], context.n_non_sink if score is not None else 0
-    passed = _holds(rules.DIAGONALITY, score, baseline, n, elsewhere)
-    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _words(rules.DIAGONALITY))
+def _verdict(
+    name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, elsewhere: float = 0.0,
+    **more: Any,
+) -> Verdict:  # fmt: skip
+    """The verdict of a rule alone; ``more`` are further attributes."""
+    return Verdict(name, kind, score, baseline, n, _holds(rule, score, baseline, n, elsewhere), _words(rule), **more)
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
@@ -231,11 +238,6 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
         NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed, _words(rules.REPEATED, name),
         on_repeats=on_repeats, baseline_on_repeats=uniform, types=None if types is None else int(types),
     )  # fmt: skip
-
-
-def _sink(score: float | None, context: TextContext) -> Verdict:
-    baseline, n = context.uniform["sink"], context.n_non_sink
-    return Verdict("sink", "sink", score, baseline, n, _holds(rules.SINK, score, baseline, n), _words(rules.SINK))
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
@@ -250,9 +252,8 @@ def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
     """The verdict on a relation, in the direction of the head's largest margin."""
     direction = int(relation.accuracy.best[id])
     score, baseline, baselines = relation.accuracy.at(direction, id)
-    return Verdict(
-        relation.relation, "syntactic", score, baseline, relation.n,
-        _holds(rules.RELATION, score, baseline, relation.n), _words(rules.RELATION),
+    return _verdict(
+        relation.relation, "syntactic", rules.RELATION, score, baseline, relation.n,
         direction=relation.accuracy.directions[direction], offset=relation.offset, baselines=baselines,
         on_sinks=relation.on_sinks is not None and bool(relation.on_sinks[(direction, *id)]),
     )  # fmt: skip

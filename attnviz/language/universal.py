@@ -10,12 +10,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-RELATIONS = frozenset(
-    "acl advcl advmod amod appos aux case cc ccomp clf compound conj cop csubj dep det discourse dislocated expl fixed "
-    "flat goeswith iobj list mark nmod nsubj nummod obj obl orphan parataxis punct reparandum root vocative "
-    "xcomp".split()
-)
-"""The 37 relations of Universal Dependencies, without subtypes."""
+RELATIONS = {
+    "acl": ("clause", "noun"), "advcl": ("adverbial clause", "verb"), "advmod": ("adverb", "modified word"),
+    "amod": ("adjective", "noun"), "appos": ("apposition", "noun"), "aux": ("auxiliary", "main verb"),
+    "case": ("preposition", "noun"), "cc": ("and, or, but", "conjunct"), "ccomp": ("clause as object", "verb"),
+    "clf": ("classifier", "number"), "compound": ("part of a compound", "its main word"),
+    "conj": ("conjunct", "first conjunct"), "cop": ("copula (be)", "predicate"), "csubj": ("clause as subject", "verb"),
+    "dep": ("unspecified dependent", "its head"), "det": ("determiner", "noun"),
+    "discourse": ("interjection", "main verb"), "dislocated": ("dislocated word", "main verb"),
+    "expl": ("expletive (there, it)", "verb"), "fixed": ("later word", "first word of a fixed phrase"),
+    "flat": ("later word", "first word of a name"), "goeswith": ("later piece", "first piece of a word written apart"),
+    "iobj": ("indirect object", "verb"), "list": ("later item", "first item of a list"),
+    "mark": ("subordinator (that, to, if)", "verb"), "nmod": ("modifying noun", "noun"),
+    "nsubj": ("subject", "verb"), "nummod": ("number", "noun"), "obj": ("object", "verb"),
+    "obl": ("noun of a prepositional phrase", "verb"), "orphan": ("remnant of an ellipsis", "another remnant"),
+    "parataxis": ("clause set beside", "main verb"), "punct": ("punctuation", "main word"),
+    "reparandum": ("slip of the tongue", "its repair"), "root": ("main word of a sentence", "nothing"),
+    "vocative": ("person addressed", "main verb"), "xcomp": ("verb or predicate without a subject", "verb"),
+}  # fmt: skip
+"""The 37 relations of Universal Dependencies, without subtypes: in English words, the usual dependent and its head."""
+
+SUBTYPES = {
+    "acl:relcl": ("relative clause", "noun"), "aux:pass": ("passive auxiliary", "main verb"),
+    "compound:prt": ("particle", "verb"), "nmod:poss": ("possessor", "noun"),
+    "nsubj:pass": ("subject of a passive", "verb"), "obl:agent": ("agent of a passive", "verb"),
+}  # fmt: skip
+"""Subtypes that say more than their relation."""
 
 LABELS = {
     "acomp": "xcomp", "agent": "obl:agent", "attr": "xcomp", "auxpass": "aux:pass", "csubjpass": "csubj:pass",
@@ -45,6 +65,14 @@ class Node:
     label: str
 
 
+def relation_words(relation: str, direction: str | None) -> str:
+    """What a head that finds a relation does: ``object→verb`` for obj from the dependent to its head; or ''."""
+    ends = SUBTYPES.get(relation, RELATIONS.get(relation.partition(":")[0]))
+    if ends is None or direction not in ("dependent_to_head", "head_to_dependent"):
+        return ""
+    return "→".join(ends if direction == "dependent_to_head" else ends[::-1])
+
+
 def is_clear(labels: Iterable[str]) -> bool:
     """Whether a parser's labels are ClearNLP's."""
     return {"dobj", "pobj"} <= set(labels)
@@ -52,7 +80,7 @@ def is_clear(labels: Iterable[str]) -> bool:
 
 def is_universal(labels: Iterable[str]) -> bool:
     """Whether all of a parser's labels are relations of Universal Dependencies, subtypes included."""
-    return {label.lower().partition(":")[0].partition("||")[0] for label in labels} - {""} <= RELATIONS
+    return {label.lower().partition(":")[0].partition("||")[0] for label in labels} - {""} <= RELATIONS.keys()
 
 
 def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[Node]:

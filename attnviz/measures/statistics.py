@@ -353,68 +353,19 @@ class HeadStatistics:
         context = self._context
         rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
         non_sink, keys = (each.to(pattern.device) for each in (context.non_sink[rows], context.key_non_sink[:n_keys]))
-        columns = torch.stack([keys.to(pattern), (~keys).to(pattern), *self._distance_weights(rows, keys.to(pattern))])
-        totals, on_sinks, *weighted = (pattern @ columns.T).unbind(-1)
-        logs = weighted_logs(pattern)
+        values = row_values(pattern, first, keys)
+        totals = values.pop("total")
         kept = non_sink & (totals > 0)
-
-        def count_content(name: str, values: Tensor) -> None:
-            self._count(name, torch.where(kept, values / totals, 0.0))
-
-        self._count("entropy", -logs.sum(-1))
-        self._count("confidence", pattern.amax(-1))
-        self._count("sink", on_sinks * non_sink)
-        self._count("rows", kept.to(totals))
-        spread = (torch.xlogy(totals, totals) - logs @ columns[0]).clamp(min=0.0)  # below 0 by rounding alone
-        count_content("entropy_non_sink", spread)
-        count_content("confidence_non_sink", _largest_of(pattern, keys))
+        for name in ("entropy_non_sink", "distance_non_sink", "confidence_non_sink"):
+            values[name] = torch.where(kept, values[name] / totals, 0.0)
+        values["sink"] = values["sink"] * non_sink
+        self._rows = values | {"total": totals * non_sink, "rows": kept.to(totals)}
         if context.source is not None:
             self.largest[:, rows] = first_largest(pattern)
-            expected = (context.non_sink.cumsum(0) - 1)[rows].to(totals) / max(context.n_non_sink - 1, 1)
-            self._count("apart", torch.where(kept, (weighted[0] / totals - expected).abs(), 0.0))
-            return
-        inside = self._near(rows, pattern, columns[0])
-        self._count("distance", self._far(rows, weighted[:2]) + inside[0])
-        count_content("distance_non_sink", self._far(rows, weighted[2:]) + inside[1])
-        self._count("total", totals * non_sink)
-        if context.masks:
-            self._add_masks(rows, pattern, totals * non_sink)
-
-    def _count(self, name: str, values: Tensor) -> None:
-        """Collect values of the block's rows, [n_heads, rows], which :meth:`add` sums."""
-        self._rows[name] = values
-
-    def _distance_weights(self, rows: slice, keys: Tensor) -> list[Tensor]:
-        """Factors of a row's weights, [n_keys] each, whose sums give distances, or positions in the source.
-
-        A key outside the block is as far from a query as from the block's middle, plus or minus the query's distance
-        from the middle: so one product serves all rows, exactly. Then the same for ``keys`` of content alone.
-        """
-        positions = torch.arange(len(keys), device=keys.device)
-        if self._context.source is not None:
-            relative = (self._context.key_non_sink.cumsum(0) - 1).to(keys) / max(
-                int(self._context.key_non_sink.sum()) - 1, 1
-            )
-            return [relative * keys]
-        ahead = positions - (rows.start + rows.stop) / 2
-        outside = ((positions < rows.start) | (positions >= rows.stop)).to(keys)
-        away, side = ahead.abs().to(keys) * outside, -ahead.sign().to(keys) * outside
-        return [away, side, away * keys, side * keys]
-
-    def _far(self, rows: slice, sums: list[Tensor]) -> Tensor:
-        """Sums of weight times distance over the keys outside the block, [n_heads, rows]."""
-        away, side = sums
-        from_middle = torch.arange(rows.start, rows.stop, device=away.device) - (rows.start + rows.stop) / 2
-        far: Tensor = away + from_middle.to(away) * side
-        return far
-
-    def _near(self, rows: slice, pattern: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`_far` over the keys inside the block, all and those of content."""
-        block = pattern[..., rows]
-        positions = torch.arange(rows.start, rows.start + block.shape[-1], device=pattern.device)
-        apart = (positions - torch.arange(rows.start, rows.stop, device=positions.device)[:, None]).abs().to(pattern)
-        distances = block * apart
-        return distances.sum(-1), distances @ keys[rows]
+            to, of = (_along(each).to(pattern) for each in (context.key_non_sink, context.non_sink))
+            self._rows["apart"] = torch.where(kept, (pattern @ (to * keys) / totals - of[rows]).abs(), 0.0)
+        elif context.masks:
+            self._add_masks(rows, pattern, self._rows["total"])
 
     def _add_masks(self, rows: slice, pattern: Tensor, totals: Tensor) -> None:
         """Attention under each mask; ``totals`` are sums over pairs of content."""
@@ -430,7 +381,7 @@ class HeadStatistics:
             if name in CHOSEN:
                 n_visible, pairs = (each[None].to(pattern.device) for each in (plan.n_visible, plan.to_choose[name]))
                 counted = on_chosen(pattern[None], n_visible, pairs)[0]
-            self._count(name, counted)
+            self._rows[name] = counted
             if name in self.seen:
                 self.seen[name][:, rows] = sums[:, number].float().cpu()
 
@@ -476,6 +427,47 @@ class HeadStatistics:
         counts = torch.bincount(numbers[counted])
         sums = torch.zeros(self._n_heads, len(counts)).index_add_(1, numbers[counted], self.seen[name][:, counted])
         return (sums / counts > _HALF).sum(-1)
+
+
+def row_values(pattern: Tensor, first: int = 0, keys: Tensor | None = None) -> dict[str, Tensor]:
+    """Entropy (nats), distance (positions) and confidence of each row of a block, [..., rows], by statistic.
+
+    With ``keys``, also what is on these alone (``total``) and on all others (``sink``), and the three of the weights on
+    ``keys`` (``…_non_sink``), not yet divided by their total.
+
+    Args:
+        pattern: [..., rows, n_keys].
+        first: query of the first row, as a position among the keys.
+        keys: boolean [n_keys].
+    """
+    n_rows, n_keys = pattern.shape[-2:]
+    positions = torch.arange(max(first + n_rows, n_keys), dtype=pattern.dtype, device=pattern.device)
+    apart = (positions[:n_keys] - positions[first : first + n_rows, None]).abs_()
+    logs = weighted_logs(pattern)
+    if keys is None:
+        values = {"entropy": -logs.sum(-1), "confidence": pattern.amax(-1)}
+        return values | {"distance": torch.einsum("...qk,qk->...q", pattern, apart)}
+    these = keys.to(pattern)
+    all_and_these = torch.stack([torch.ones_like(these), these], -1)
+    total, sink = (pattern @ torch.stack([these, 1 - these], -1)).unbind(-1)
+    distance, of_these = torch.einsum("...qk,qkc->...qc", pattern, apart[..., None] * all_and_these).unbind(-1)
+    of_all, spread = (logs @ all_and_these).unbind(-1)
+    largest = _largest_of(pattern, keys)
+    return {
+        "entropy": -of_all,
+        "entropy_non_sink": (torch.xlogy(total, total) - spread).clamp(min=0.0),  # below 0 by rounding alone
+        "distance": distance,
+        "distance_non_sink": of_these,
+        "confidence": torch.maximum(largest, _largest_of(pattern, ~keys)),
+        "confidence_non_sink": largest,
+        "total": total,
+        "sink": sink,
+    }
+
+
+def _along(non_sink: Tensor) -> Tensor:
+    """Where each position stands among those of content, 0 to 1, [n]."""
+    return (non_sink.cumsum(0) - 1) / max(int(non_sink.sum()) - 1, 1)
 
 
 def _largest_of(pattern: Tensor, keys: Tensor) -> Tensor:

@@ -9,11 +9,12 @@ from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of, on_chosen
+from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, masks_of, on_chosen
+from attnviz.measures.statistics import row_values
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import entropy, uniform_pattern
+from attnviz.reference.attention import uniform_pattern
 from attnviz.texts.batches import Batch
 from attnviz.texts.runs import Additive
 
@@ -132,12 +133,10 @@ class StatisticsTally(_TextTally):
 
     def _sums(self, pattern: Tensor, batch: Batch, window: int) -> Tensor:
         """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n] of a layer's window."""
-        n = pattern.shape[-1]
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
-        far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
-        means = torch.stack([entropy(pattern), far, pattern.amax(-1)], -1)
-        means = (means * queries[..., None]).sum(2)
+        values = row_values(pattern)
+        means = torch.stack([(values[name] * queries).sum(2) for name in _MEANS], -1)
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         for i, spec in enumerate(self._patterns):

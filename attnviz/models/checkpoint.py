@@ -176,13 +176,6 @@ class Checkpoint:
         return running_device(model.get_input_embeddings() if self.weight_devices else model)
 
     @property
-    def running_devices(self) -> tuple[torch.device, ...]:
-        """The devices on which the layers run, in the order of the layers."""
-        if isinstance(self.architecture, Undeclared):
-            return (self.device,)
-        return tuple(dict.fromkeys(running_device(layer.block) for layer in self.modules))
-
-    @property
     def device_names(self) -> str:
         """Devices of the weights, ``cuda:0, cpu, disk`` with a device map."""
         return ", ".join(self.weight_devices) or str(self.device)
@@ -272,7 +265,8 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    tokenizer, empty = load_tokenizer(source.folder), _empty(source.folder, config).to(dtype)
+    tokenizer, n_bytes = load_tokenizer(source.folder), sum(path.stat().st_size for path in weight_files(source.folder))
+    empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     before_weights(Checkpoint(source.name, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
@@ -329,11 +323,6 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
         return config, architecture_of(config, dtype, any_family)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
-
-
-def _empty(folder: Path, config: Any) -> nn.Module:
-    """The bare model without its weights; CheckpointError if the files are too small for it."""
-    return check_sizes(folder, config, sum(path.stat().st_size for path in weight_files(folder)))
 
 
 def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:

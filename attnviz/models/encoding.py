@@ -12,7 +12,7 @@ from attnviz.models.libraries import calling_transformers, panics_unprinted
 from attnviz.models.sources import read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import quoted, visible
-from attnviz.models.words import CONTINUES, SPACE, Pieces, decoder, pieces_of, word_numbers
+from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, word_numbers
 
 _SHOWN = 100
 """Characters of a text that a message may show."""
@@ -251,7 +251,7 @@ def _tokens(
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
             word_pieces.setdefault(word, []).append(piece)
-    decode = decoder(tokenizer)
+    decode, mark = decoder(tokenizer), continues_mark(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
     named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
@@ -261,7 +261,7 @@ def _tokens(
         # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
         continues = continues and not piece.startswith(SPACE)
         continues = continues and (words[position] == words[position - 1] or not text.strip())
-        labels.append(CONTINUES + visible(text) if continues else visible(text))
+        labels.append(mark + visible(text) if continues else visible(text))
     return Tokens(
         ids=tuple(encoding.ids),
         labels=tuple(labels),

@@ -206,5 +206,7 @@ def _span(kind: str, first: str, last: str | None, count: int, part: str) -> ran
         raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
     if high >= count:
         valid = f"the model has {kind}s 0 to {count - 1}"
-        raise UsageError(f"the selection {part!r} names {kind} {first}{'-' + last if last else ''}, but {valid}.")
+        raise UsageError(
+            f"the selection {part!r} names {kind}{f's {first}-{last}' if last else f' {first}'}, but {valid}."
+        )
     return range(low, high + 1)

@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.estimate import TextRun, refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.undeclared import Undeclared
-from attnviz.models.offloading import DeviceMap
+from attnviz.models.offloading import DeviceMap, running_device
 from attnviz.models.sources import Source, find_checkpoint
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
@@ -62,6 +62,7 @@ def open_checkpoint(
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
+        DeviceError: layers on different devices, for a caller that does not support them.
         ArchitectureError: an encoder-decoder, for a caller that does not support them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
@@ -85,10 +86,16 @@ def open_checkpoint(
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
         fits = partial(refuse_beyond_memory, source=source, device=torch_device, spread=spread is not None, run=run)
         checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread, fits)
-    if not several_devices:
-        refuse_several_devices(checkpoint)
     if not any_family:
         refuse_undeclared(checkpoint)
+    if checkpoint.weight_devices and not several_devices:
+        devices = dict.fromkeys(str(running_device(layer.block)) for layer in checkpoint.modules)
+        if len(devices) > 1:
+            raise DeviceError(
+                f"the layers of this model run on {', '.join(devices)}, and this command adds up what they give; "
+                "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device "
+                "(--device). heads takes several."
+            )
     if checkpoint.stacks and not encoder_decoders:
         raise ArchitectureError(
             f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, "
@@ -96,20 +103,6 @@ def open_checkpoint(
             "encoder."
         )
     return checkpoint, source
-
-
-def refuse_several_devices(checkpoint: Checkpoint) -> None:
-    """Refuse a model whose layers run on different devices; offloaded weights run on one.
-
-    Raises:
-        DeviceError: with what to do.
-    """
-    if checkpoint.weight_devices and len(devices := checkpoint.running_devices) > 1:
-        raise DeviceError(
-            f"the layers of this model run on {', '.join(map(str, devices))}, and this command adds up what they give; "
-            "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device (--device). "
-            "heads takes several."
-        )
 
 
 def refuse_undeclared(checkpoint: Checkpoint) -> None:
@@ -185,14 +178,11 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
         UsageError: it is none of these, or a device was given too.
         DeviceError: accelerate is not installed, or this machine lacks one of the devices.
     """
-    if device_map is None or (isinstance(device_map, str) and device_map in DEVICE_MAPS):
-        resolved: Any = device_map
-    elif isinstance(device_map, str | Path):
-        resolved = _read_device_map(Path(device_map))
-    else:
-        resolved = dict(device_map) if isinstance(device_map, Mapping) else device_map
-    if resolved is None:
+    if device_map is None:
         return None
+    resolved: Any = dict(device_map) if isinstance(device_map, Mapping) else device_map
+    if isinstance(device_map, str | Path) and device_map not in DEVICE_MAPS:
+        resolved = _read_device_map(Path(device_map))
     if device not in (None, "auto"):
         raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
     if importlib.util.find_spec("accelerate") is None:

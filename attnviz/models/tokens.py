@@ -1,7 +1,7 @@
 """Tokens and words of a text, their positions, and patterns merged from tokens into words.
 
-Labels do not depend on the tokenizer: the piece as the model sees it, without its leading space, and
-``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
+A label is the piece as the model sees it, without its leading space, and with a mark if it continues a word: ``##`` in
+WordPiece, ``~`` in byte-level BPE and SentencePiece. Characters that cannot be seen are written as escapes.
 """
 
 import difflib
@@ -177,7 +177,7 @@ class UnitRows:
     def __init__(
         self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
     ) -> None:
-        self._same = [tuple(group) for group in members] == [(position,) for position in range(n_queries)]
+        self._same = _one_token_each(members, n_queries)
         self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
         self._members = [tuple(group) for group in members]
         self._done, self._waiting, self._from = 0, torch.empty(0), 0
@@ -303,14 +303,6 @@ def find_queries(units: Positions, queries: str | int) -> tuple[int, ...]:
         return find_positions(units, queries)
     except UsageError as error:
         raise UsageError(f"{error} --queries also takes last, or a stretch such as -64: or 100:200.") from error
-
-
-def only_position(units: Positions, token: str | int) -> int:
-    """The position of a token; of a word of several pieces its last.
-
-    Arguments and errors as for :func:`find_positions`.
-    """
-    return find_positions(units, token)[-1]
 
 
 def text_at(units: Positions, positions: Sequence[int]) -> str:

@@ -30,7 +30,8 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
     """
     weights: dict[str, Tensor] = {}
     for path in files:
-        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+        with _reading(path):
+            weights |= load_file(path) if path.suffix == ".safetensors" else _read_pickle(path)
     return weights
 
 
@@ -119,12 +120,6 @@ def all_finite(values: Tensor) -> bool:
     return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    with _reading(path):
-        weights: dict[str, Tensor] = load_file(path)
-    return weights
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Convert errors of reading a safetensors file to CheckpointError."""
@@ -167,9 +162,10 @@ def check_parts(architecture: Architecture, model: Any) -> None:
     Raises:
         ArchitectureError: naming the part.
     """
+    parameters = list(model.parameters())
     for what, kinds in (
-        ("number format", {parameter.dtype for parameter in model.parameters()}),
-        ("device", {parameter.device for parameter in model.parameters() if not is_spread(model)}),
+        ("number format", {parameter.dtype for parameter in parameters}),
+        ("device", set() if is_spread(model) else {parameter.device for parameter in parameters}),
     ):
         if len(kinds) > 1:
             several = ", ".join(sorted(map(str, kinds)))

@@ -29,6 +29,12 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
+def shortened_token(token: str, longest: int) -> str:
+    """A token or word, cut in the middle to ``longest`` characters: ``electro…ically``."""
+    kept = max(0, longest - 1)
+    return token if len(token) <= longest else f"{token[: kept - kept // 2]}…{token[len(token) - kept // 2 :]}"
+
+
 def counted(n: int, unit: str) -> str:
     """A count with its noun in the plural: ``1 token``, ``9 tokens``, ``2,001 tokens``."""
     return f"{n:,} {unit}{'' if n == 1 else 's'}"

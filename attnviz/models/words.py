@@ -14,8 +14,8 @@ from typing import Any
 
 from attnviz.models.wording import visible
 
-CONTINUES = "##"
-"""Before a piece that continues a word, whatever the tokenizer."""
+WORDPIECE, OTHERS = "##", "~"
+"""Before a piece that continues a word: WordPiece's own mark, and one for tokenizers that mark beginnings of words."""
 
 SPACE = "▁"
 """SentencePiece's stand-in for a space, at the beginning of words."""
@@ -161,19 +161,29 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         if piece in added or not marked:
             return visible(piece)
         continues = not piece.startswith(_BEGINS) and decode([piece])[:1].isalnum()
-        return f"{CONTINUES * continues}{visible(decode([piece]))}"
+        return f"{OTHERS * continues}{visible(decode([piece]))}"
 
     return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
 
 
-def decoder(tokenizer: Any) -> Any:
-    """A function that decodes the pieces of one token or word to text."""
+def continues_mark(tokenizer: Any) -> str:
+    """The mark before the label of a piece that continues a word."""
+    return WORDPIECE if _alphabet(tokenizer) == WORDPIECE else OTHERS
+
+
+def _alphabet(tokenizer: Any) -> str:
+    """How a tokenizer writes pieces: ``Ġ`` (byte-level BPE), ``▁`` (SentencePiece), else ``##``."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # Marian's has none, but two SentencePiece models
     kind = SPACE if backend is None else f"{backend.decoder!r} {backend.pre_tokenizer!r}"
+    return "Ġ" if "ByteLevel" in kind else SPACE if SPACE in kind else WORDPIECE
+
+
+def decoder(tokenizer: Any) -> Any:
+    """A function that decodes the pieces of one token or word to text."""
     added = set(tokenizer.get_added_vocab())  # written as they are, whatever the alphabet of the rest
 
     def wordpiece(pieces: Sequence[str]) -> str:
-        return "".join(piece.removeprefix(CONTINUES) if len(piece) > 2 else piece for piece in pieces)
+        return "".join(piece.removeprefix(WORDPIECE) if len(piece) > 2 else piece for piece in pieces)
 
     def byte_level(pieces: Sequence[str]) -> str:
         data = b"".join(
@@ -188,9 +198,7 @@ def decoder(tokenizer: Any) -> Any:
         )
         return _without_leading_space(data.decode("utf-8", "backslashreplace").replace(SPACE, " "))
 
-    if "ByteLevel" in kind:
-        return byte_level
-    return metaspace if SPACE in kind else wordpiece
+    return {"Ġ": byte_level, SPACE: metaspace, WORDPIECE: wordpiece}[_alphabet(tokenizer)]
 
 
 def _without_leading_space(text: str) -> str:

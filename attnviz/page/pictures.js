@@ -8,7 +8,7 @@
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
  */
 import { SQUARES } from "./patterns.js";
-import { cut, isolated, mark } from "./scene.js";
+import { cut, cutToken, isolated, mark } from "./scene.js";
 
 const FAINTEST = 1e-4;
 const [LEAST_LINE, MOST_LINES] = [0.02, 2000];
@@ -142,7 +142,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, pairs) {
   heading(scene, lines, theme);
   scene.items.push({ kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, table, place) });
   const label = (/** @type {string} */ text, /** @type {boolean} */ muted) => (
-    { kind: /** @type {"text"} */ ("text"), text: isolated(cut(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
+    { kind: /** @type {"text"} */ ("text"), text: isolated(cutToken(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
   );
   rows.forEach((text, row) => {
     const own = outlined.rows.includes(row);
@@ -226,11 +226,11 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   }
   rows.forEach((text, row) => {
     const faint = chosenAny ? chosen.rows.length > 0 && !fromThese.has(row) : matrix.rows.muted[row];
-    scene.items.push({ kind: "text", x: left - 6, y: top + down * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
+    scene.items.push({ kind: "text", x: left - 6, y: top + down * (row + 0.5), text: isolated(cutToken(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
   });
   columns.forEach((text, column) => {
     const faint = chosenAny ? chosen.columns.length > 0 && !toThese.has(column) : matrix.columns.muted[column];
-    scene.items.push({ kind: "text", x: right + 6, y: top + across * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
+    scene.items.push({ kind: "text", x: right + 6, y: top + across * (column + 0.5), text: isolated(cutToken(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
   });
   return {
     scene, least,

@@ -22,6 +22,13 @@ export function cut(text, longest) {
   return letters.length <= longest ? text : `${letters.slice(0, longest - 1).join("")}…`;
 }
 
+/** Cut in the middle: tokens often begin alike. @param {string} token @param {number} longest */
+export function cutToken(token, longest) {
+  const [letters, tail] = [[...token], Math.floor((longest - 1) / 2)];
+  if (letters.length <= longest) return token;
+  return `${letters.slice(0, longest - 1 - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
+}
+
 /** @param {ImageData} pixels */
 function pixelCanvas(pixels) {
   const canvas = document.createElement("canvas");

@@ -143,18 +143,28 @@ def paper_table(content: str, kind: str, columns: Sequence[str], caption: str, l
     Args:
         content: as :func:`csv_text` makes it.
         kind: ``tex``, with the rules of booktabs, or ``md``.
-        columns: which of its columns, in this order; without any all.
+        columns: which of its columns, in this order; without any all. Where another one, ``NAME_certain``, is False,
+            the value of NAME gets a question mark, as on the terminal, and the caption says what it means.
         caption: of the table, in plain text.
         label: for references in LaTeX.
 
     Raises:
         UsageError: no column of this name; the message names the nearest one.
     """
+    from attnviz.judge.verdicts import ENOUGH, TOO_SHORT  # torch, which help does not need
+
     header, *rows = csv.reader(io.StringIO(content))
-    if unknown := [column for column in columns if column not in header]:
-        meant = did_you_mean(unknown[0], header)
-        raise UsageError(f"the table has no column {unknown[0]!r}: expected any of {', '.join(header)}.{meant}")
+    check_columns(columns, header)
     at = [header.index(column) for column in columns or header]
+    unsure = [
+        (row, header.index(name))
+        for i, column in enumerate(header) if (name := column.removesuffix("_certain")) != column and name in header
+        for row in rows if row[i] == "False" and row[header.index(name)] != TOO_SHORT
+    ]  # fmt: skip
+    for row, i in unsure:
+        row[i] += "?"
+    if any(i in at for _, i in unsure):
+        caption += f" A question mark: an indication only, n below {ENOUGH}."
     cells = [[_number(row[i]) for i in at] for row in rows]
     names = [header[i].replace("_", " ") for i in at]
     right = [all(_is_number(row[i]) for row in cells) for i in range(len(at))]
@@ -174,6 +184,13 @@ def paper_table(content: str, kind: str, columns: Sequence[str], caption: str, l
         r"\end{tabular}",
         r"\end{table}",
     ]) + "\n"  # fmt: skip
+
+
+def check_columns(columns: Iterable[str], header: Sequence[str]) -> None:
+    """Raise UsageError where a column is none of a table's."""
+    if unknown := [column for column in columns if column not in header]:
+        meant = did_you_mean(unknown[0], header)
+        raise UsageError(f"the table has no column {unknown[0]!r}: expected any of {', '.join(header)}.{meant}")
 
 
 def _number(text: str) -> str:

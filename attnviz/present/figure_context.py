@@ -72,7 +72,7 @@ class FigureContext:
         dropped = f"{capital(self.dropped)}." if self.dropped else ""
         return tuple(note for note in (self.text_line, dropped, *more) if note)
 
-    def told(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
+    def caption_and_notes(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
         """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
 
         Args:

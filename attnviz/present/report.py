@@ -1,27 +1,92 @@
 """The registry of presentations: what each command prints, draws and writes.
 
-The module ``report`` of a command has its ``SPEC``, with its views; how these are drawn is in its module ``views``.
-Both are found by the name of the command when they are first needed: a measurement imports no rich, and a run without
-figures no matplotlib.
+The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Everything about figures reads
+the views: ``--figures`` and its help, ``result.figure(name)``, the files of a folder, their captions, and the table of
+views in the guide. All are found by the name of the command when they are first needed: help imports nothing heavy, a
+measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
+from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, check_columns, csv_text
 from attnviz.present.fields import Field, csv_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.present.view import View, ViewOptions
+    from attnviz.present.view import Drawing, File, Plan, ViewOptions
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class View:
+    """One kind of figure of a command, declared in the command's folder; nothing heavy is imported before it is drawn.
+
+    Attributes:
+        name: as ``--figures`` takes it.
+        shows: one line for documentation.
+        stems: regular expression of its files' names without suffix; default the name.
+        default: whether it is drawn by default.
+        suffix: the only format of its files: ``html`` of a page, which is no figure.
+        module: of the command's folder, with its :class:`attnviz.present.view.Drawing`, of its name in capitals.
+        command: that draws it; :func:`views_of` fills it in.
+    """
+
+    name: str
+    shows: str
+    stems: str = ""
+    default: bool = True
+    suffix: str = ""
+    module: str = "views"
+    command: str = ""
+
+    @property
+    def one_picture(self) -> bool:
+        """Whether it has a single file in a format."""
+        return re.fullmatch(r"[\w-]*", self.stems) is not None
+
+    def has_stem(self, name: str) -> bool:
+        """Whether this is the name of one of its files, without suffix."""
+        return re.fullmatch(self.stems or re.escape(self.name), name) is not None
+
+    @property
+    def drawing(self) -> "Drawing[Any, Any]":
+        """How it is drawn; imports matplotlib."""
+        module = import_module(f"attnviz.commands.{self.command}.{self.module}")
+        drawing: Drawing[Any, Any] = getattr(module, self.name.upper())
+        return drawing
+
+    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[Plan] | None":
+        """The plans of its pictures, where only they tell how many these are; None for one, or one of each head."""
+        return None if self.one_picture or self.drawing.files is not None else [*self.drawing.plans(result, choices)]
+
+    def written(
+        self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Plan] | None" = None
+    ) -> "Iterator[File]":
+        """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
+        from attnviz.figures.style import figure_bytes
+
+        drawing = self.drawing
+        if drawing.files is not None:
+            for file_format in [self.suffix] if self.suffix else formats:
+                yield from drawing.files(result, choices, file_format)
+            return
+        for plan in drawing.plans(result, choices) if plans is None else plans:
+            for file_format in formats:
+                figure = drawing.figure(plan, choices.style, file_format != "png")
+                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
+
+
+def page_view(stem: str, shows: str) -> View:
+    """Make the view ``page`` of a command, with this file stem."""
+    return View("page", shows, stem, default=False, suffix="html")
 
 
 def _none(*_: Any) -> tuple[Any, ...]:
@@ -38,7 +103,6 @@ class CommandSpec(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         fields: of the entries that the CSV file has rows of.
         entries: the key of the document with these entries, or from the document to them.
-        views: its figures, in the order of its documentation.
         same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
@@ -52,7 +116,6 @@ class CommandSpec(Generic[R]):
     tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
     fields: tuple[Field[Any], ...] = ()
     entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
-    views: "tuple[View, ...]" = ()
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int | None = 12
     all_selected: bool = False
@@ -71,6 +134,10 @@ class CommandSpec(Generic[R]):
         """Columns and rows of the CSV file of a document, with values as in the document."""
         entries = content[self.entries] if isinstance(self.entries, str) else self.entries(content)
         return csv_rows(self.fields, entries, "target" in content)
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Raise UsageError where a column is none of the table's, of encoder-decoders' neither."""
+        check_columns(columns, csv_rows(self.fields, (), True)[0])
 
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""
@@ -102,9 +169,21 @@ class FileLayout:
         return name == self.table or bool(self.others.fullmatch(name))
 
 
-def views_of(command: str) -> "tuple[View, ...]":
+def views_of(command: str) -> tuple[View, ...]:
     """The views of a command, in the order of its documentation."""
-    return tuple(replace(view, command=command) for view in spec_of(command).views)
+    declared: tuple[View, ...] = getattr(import_module(f"attnviz.commands.{command}"), "VIEWS", ())
+    return tuple(replace(view, command=command) for view in declared)
+
+
+def views_in_words(text: str, command: str) -> str:
+    """Write names of views into a text: all those of ``{COMMAND}``, and for ``{default}`` this one's default ones."""
+    views = views_of(command)
+    others = [view.name for view in views if not view.default]
+    default = ",".join(view.name for view in views if view.default)
+    if len(others) < len(views) / 2:
+        default = " but ".join(["all", *[" and ".join(others)] * bool(others)])
+    text = text.replace("{default}", default)
+    return re.sub(r"\{([\w.]+)\}", lambda named: ", ".join(view.name for view in views_of(named[1])), text)
 
 
 def spec_of(command: str) -> "CommandSpec[Any]":
@@ -113,7 +192,7 @@ def spec_of(command: str) -> "CommandSpec[Any]":
     return spec
 
 
-def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
+def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
     """The views of these names in the order of the command's list; without names the default ones.
 
     A name may also be that of a view's file, without its suffix.

@@ -19,7 +19,7 @@ from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.present.figure_context import FigureContext
-from attnviz.present.report import checked_views, layout_of, spec_of, views_of
+from attnviz.present.report import View, checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.view import View, ViewOptions
+    from attnviz.present.view import Plan, ViewOptions
 
 
 class Document(dict[str, Any]):
@@ -77,7 +77,7 @@ class Result:
 
     @checked
     def figure(self, name: str = "", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]) -> "Figure":
-        """A new figure; of a view with several pictures the first.
+        """A new figure; of a view with several pictures the first, of one head's pictures that of the clearest head.
 
         Args:
             name: of a view, as for ``--figures``; by default :attr:`first_view`.
@@ -88,7 +88,11 @@ class Result:
             UsageError: no such figure, option or head.
         """
         view, wanted = self._view(name), self._choices(style, choices)
-        return view.drawing.figure(next(iter(view.drawing.plans(self, wanted))), wanted.style, False)
+        return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
+
+    def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
+        """The plan of the picture that stands for a view."""
+        return next(iter(view.drawing.plans(self, choices)))
 
     @checked
     def draw(
@@ -116,7 +120,7 @@ class Result:
         if view.drawing.draw is None:
             single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        return view.drawing.draw(ax, next(iter(view.drawing.plans(self, wanted))), wanted.style)
+        return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
 
     @checked
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
@@ -246,22 +250,23 @@ class Result:
             name, content = tensors
             output.write(name, content(self, choices))
         formats = tuple(dict.fromkeys(formats))
-        total = self._n_pictures(views, choices, len(formats))
-        for view in views if formats else ():
-            for name, picture, caption in view.written(self, choices, formats):
+        planned = [(view, view.planned(self, choices)) for view in views] if formats else []
+        total = sum(self._n_files(*each, choices, len(formats)) for each in planned)
+        for view, plans in planned:
+            for name, picture, caption in view.written(self, choices, formats, plans):
                 output.write(name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
         return output.commit(self._document(list(captions), choices), captions)
 
-    def _n_pictures(self, views: "Sequence[View]", choices: "ViewOptions", n_formats: int) -> int:
-        """How many files the views have, where their names tell; 0 where that is not known before."""
-        if not all(view.one_picture or view.picture_of_each_head for view in views):
-            return 0
-        n_heads = len(self.select(choices.select)) if isinstance(self, OfHeads) else 0
-        return sum((n_heads if view.picture_of_each_head else 1) * (1 if view.suffix else n_formats) for view in views)
+    def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
+        """How many files a view has."""
+        n = 1 if plans is None else len(plans)
+        if plans is None and not view.one_picture and isinstance(self, OfHeads):
+            n = len(self.select(choices.select))
+        return n * (1 if view.suffix else n_formats)
 
-    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View]":
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views that this result has.
 
         Args:
@@ -317,7 +322,7 @@ class Result:
         ((_, content, _),) = view.written(self, wanted, ("html",))
         return content.decode()
 
-    def _view(self, name: str) -> "View":
+    def _view(self, name: str) -> View:
         (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
         if view.suffix:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")

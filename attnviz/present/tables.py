@@ -40,7 +40,7 @@ class _Laid(Generic[Row]):
     @property
     def widest(self) -> int:
         """Columns of the terminal that the widest cell takes, or the title."""
-        return max([self.title, *(cell.cell_len for cell in self.cells)])
+        return max([self.title, *map(_width, self.cells)])
 
     @property
     def least(self) -> int:
@@ -134,14 +134,24 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
     return laid, widths, sum(widths) <= room(True)
 
 
+def _width(text: Text) -> int:
+    """Columns of the terminal that the widest line of a cell takes."""
+    return max(map(cell_len, text.plain.split("\n")))
+
+
 def _cut(column: Field[Row], row: Row, text: Text, room: int) -> Text:
     """A cell within a number of columns of the terminal."""
-    if text.cell_len <= room or column.fold:
+    if _width(text) <= room or column.fold:
         return text
-    shown = text if column.fit is None else cell(column.fit(row, room))
-    if shown.cell_len > room:
-        shown.truncate(room, overflow="ellipsis")
-    return shown
+    lines = (text if column.fit is None else cell(column.fit(row, room))).split("\n")
+    for line in lines:
+        line.truncate(room, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def first_that_fits(forms: Sequence[str], room: int) -> str:
+    """The first form of a cell whose lines all fit into a number of columns of the terminal, else the last."""
+    return next((form for form in forms if _width(Text(form)) <= room), forms[-1])
 
 
 def cell(value: object) -> Text:

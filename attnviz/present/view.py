@@ -1,18 +1,12 @@
-"""Views: the kinds of figures that a command draws, and their drawing.
+"""How views are drawn, and the options of figures and tables."""
 
-Everything about figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
-their captions, and the table of views in the guide. Only what draws imports matplotlib: the command's ``views.py``.
-"""
-
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from attnviz.arguments import check_kind
 from attnviz.errors import UsageError
-from attnviz.figures.style import PLAIN, Style, figure_bytes
+from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
 from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames, ViewOptionValues
 from attnviz.page.page import BUDGET, page_html
@@ -92,7 +86,7 @@ def _nothing_missing(_: Any) -> str:
 
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
-    """The functions that draw a view; see ``DRAWINGS`` in a command's ``views.py``.
+    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
 
     Attributes:
         plans: yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
@@ -107,64 +101,6 @@ class Drawing(Generic[R, P]):
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
-
-
-@dataclass(frozen=True)
-class View:
-    """One kind of figure of a command, as its ``SPEC`` registers it.
-
-    Attributes:
-        name: as ``--figures`` takes it.
-        shows: one line for help and documentation.
-        stems: regular expression of its files' names without suffix; default the name.
-        default: whether it is drawn by default.
-        suffix: the only format of its files: ``html`` of a page, which is no figure.
-        command: that draws it; :func:`attnviz.present.report.views_of` fills it in.
-    """
-
-    name: str
-    shows: str
-    stems: str = ""
-    default: bool = True
-    suffix: str = ""
-    command: str = ""
-
-    @property
-    def one_picture(self) -> bool:
-        """Whether it has a single file in a format."""
-        return self.stems == re.escape(self.stems).replace("\\-", "-")
-
-    @property
-    def picture_of_each_head(self) -> bool:
-        """Whether it has a file for each selected head and no other."""
-        return self.name == "heads" and self.stems.startswith("heads/")
-
-    def has_stem(self, name: str) -> bool:
-        """Whether this is the name of one of its files, without suffix."""
-        return re.fullmatch(self.stems or re.escape(self.name), name) is not None
-
-    @property
-    def drawing(self) -> Drawing[Any, Any]:
-        """How it is drawn; imports matplotlib."""
-        drawings: dict[str, Drawing[Any, Any]] = import_module(f"attnviz.commands.{self.command}.views").DRAWINGS
-        return drawings[self.name]
-
-    def written(self, result: Any, choices: ViewOptions, formats: Sequence[str]) -> Iterator[File]:
-        """Yield every file of the view."""
-        drawing = self.drawing
-        if drawing.files is not None:
-            for file_format in [self.suffix] if self.suffix else formats:
-                yield from drawing.files(result, choices, file_format)
-            return
-        for plan in drawing.plans(result, choices):
-            for file_format in formats:
-                figure = drawing.figure(plan, choices.style, file_format != "png")
-                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
-
-
-def page_view(stem: str, shows: str) -> View:
-    """Make the view ``page`` of a command, with this file stem."""
-    return View("page", shows, stems=stem, default=False, suffix="html")
 
 
 def page_drawing(

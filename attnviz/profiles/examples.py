@@ -106,11 +106,9 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
-def _parsed(entry: Entry) -> HeadId:
-    return HeadId.parse(entry.text())
-
-
-def stored_examples(content: Entry, head: Callable[[Entry], HeadId] = _parsed) -> tuple[RoleExamples, ...]:
+def stored_examples(
+    content: Entry, head: Callable[[Entry], HeadId] = lambda entry: HeadId.parse(entry.text())
+) -> tuple[RoleExamples, ...]:
     """Read the entry ``examples`` of profile.json; ``head`` reads an id.
 
     Raises:

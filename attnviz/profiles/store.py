@@ -73,22 +73,6 @@ class StoredRole:
 
 
 @dataclass(frozen=True)
-class HeadProfile:
-    """The roles that one head passes in a stored profile, the largest error reduction first.
-
-    Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last, since
-    it says where attention rests, not what the rest of it does.
-    """
-
-    roles: tuple[StoredRole, ...]
-
-    @property
-    def role(self) -> StoredRole | None:
-        """The first role: what the head does, or sink where that is all; None where none passes."""
-        return self.roles[0] if self.roles else None
-
-
-@dataclass(frozen=True)
 class StoredProfile:
     """A profile read from disk, ``shipped`` or the user's own, written by ``version`` of attnviz.
 
@@ -130,12 +114,14 @@ class StoredProfile:
             "corpora": [asdict(corpus) for corpus in self.corpora],
         }
 
-    def of(self, head: HeadId) -> HeadProfile:
-        """The roles of one head."""
+    def of(self, head: HeadId) -> tuple[StoredRole, ...]:
+        """The roles that one head passes, the largest error reduction first.
+
+        Local, long-range and broad come after specific ones, which many of these heads show, too; sink is the last,
+        since it says where attention rests, not what the rest of it does.
+        """
         passed = [role for role in self.roles.get(head, ()) if role.passed]
-        return HeadProfile(
-            tuple(sorted(passed, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0))))
-        )
+        return tuple(sorted(passed, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0))))
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:

@@ -4,19 +4,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.opening import resolve_device
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.models.wording import counted
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches
 from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered, interruptions_noted
-from attnviz.texts.parsing import Parser
-from attnviz.texts.reading import Corpus, Text, read_texts
+from attnviz.texts.reading import Corpus, Parser, Text, read_texts
 
 _SAVED_EVERY = 10.0
 """Seconds between two saves."""
@@ -186,17 +187,27 @@ class LongRun:
             tally.merge(state["parts"][name])
 
 
-def own_device(process: Process, name: str, device_map: object = None) -> str | None:
-    """The name of this process's device, a GPU of its own for each of several; None with a device map.
+def open_for(
+    process: Process, model: Model, revision: str | None, device: str, device_map: DeviceMap | Path | None,
+    dtype: str | None,
+) -> Checkpoint:  # fmt: skip
+    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several.
 
     Raises:
-        UsageError: a device map for several processes; others as for :func:`attnviz.models.opening.resolve_device`.
+        UsageError: a model of transformers, or a device map for several processes.
+        AttnvizError: as for :func:`attnviz.models.opening.open_checkpoint`.
     """
+    if isinstance(model, torch.nn.Module):
+        raise UsageError(
+            "a model in memory needs its tokenizer: give attnviz.models.checkpoint.from_loaded(model, tokenizer)."
+        )
+    if isinstance(model, Checkpoint):
+        return open_checkpoint(model)[0]
     if device_map is not None and process.count > 1:
         raise UsageError("--device-map (device_map=...) gives all devices to one process; start it without torchrun.")
+    own: str | torch.device | None = device
     if device_map is not None:
-        return None if name == "auto" else name  # which is refused where the map is read
-    device = resolve_device(name)
-    if device == torch.device("cuda") and process.count > 1:
-        return f"cuda:{process.local_rank % torch.cuda.device_count()}"
-    return str(device)
+        own = None if device == "auto" else device  # which is refused where the map is read
+    elif (own := resolve_device(device)) == torch.device("cuda") and process.count > 1:
+        own = f"cuda:{process.local_rank % torch.cuda.device_count()}"
+    return open_checkpoint(model, None, revision, own, dtype, device_map=device_map)[0]

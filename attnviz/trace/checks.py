@@ -81,11 +81,6 @@ class Verification:
         return max(check.output_error for check in self.layers)
 
     @property
-    def residual_error(self) -> float:
-        """The largest relative difference of the residual stream or norm after any layer's attention."""
-        return max(check.residual_error for check in self.layers)
-
-    @property
     def scale_seen(self) -> float | None:
         """In half precision, the smallest error of a layer's scale that is always detected; else None."""
         limits = [check.scale_limit for check in self.layers if check.scale_limit is not None]

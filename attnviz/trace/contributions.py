@@ -7,7 +7,7 @@ For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W
     f(x_k) = v_k W_O,  ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||   norm-weighted attention (Kobayashi et al. 2020)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -106,33 +106,42 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
-    """Compare a sum of parts and b_O with the model's own attention output of a layer.
+    """Compare a sum of parts and b_O, [n, d_model], with the model's own attention output of a layer.
 
-    ``total`` is the sum, [n, d_model]; ``parts`` say what was summed, with the verb, for a message: ``... do not sum``.
+    ``parts`` say what was summed, with the verb, for a message: ``... do not sum``. As :func:`check_total`.
+    """
+    own, labels = verified.model_output(layer)[0].to(total.dtype), verified.tokens_of(layer)[0].labels
+
+    def where(worst: int) -> str:
+        query, dimension = divmod(worst, own.shape[-1])
+        return f"at query {query} ({labels[query]!r}), dimension {dimension}"
+
+    what, tolerance = f"{parts} to the model's own attention output", verified.verification.tolerance.output
+    return check_total(total, own, tolerance, what, where, largest="the layer's largest output")
+
+
+def check_total(
+    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = "",
+    largest: str = "the largest",
+) -> tuple[float, float]:  # fmt: skip
+    """Compare the sum of parts with the model's own numbers.
+
+    For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``removed``
+    says what was subtracted from both, and ends in a semicolon and a space.
 
     Returns:
-        the largest absolute difference as a share of the layer's largest absolute output, and this output.
+        the largest absolute difference as a share of the largest of the model's numbers, and this number.
 
     Raises:
-        VerificationError: they differ by more than the tolerance for outputs of the number format
-            (:mod:`attnviz.reference.tolerances`); the message says where.
+        VerificationError: they differ by more than the tolerance.
     """
-    own = verified.model_output(layer)[0].to(total.dtype)
-    error, scale, worst = error_of_sum(total, own)
-    tolerance = verified.verification.tolerance.output
+    scale, difference = float(own.abs().max()), (total - own).abs()
+    error = float(difference.max()) / (scale or 1.0)
     if not error <= tolerance:  # a NaN is a failure, too
-        query, dimension = divmod(worst, own.shape[-1])
+        worst = int(difference.nan_to_num(nan=torch.inf).argmax())
         raise VerificationError(
-            f"{parts} to the model's own attention output: they differ most at query {query} "
-            f"({verified.tokens_of(layer)[0].labels[query]!r}), dimension {dimension}: the model gives "
-            f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
-            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was written."
+            f"{what}: they differ most {where(worst)}: the model gives {float(own.flatten()[worst]):.6g}, the sum "
+            f"{float(total.flatten()[worst]):.6g} ({removed}tolerance {tolerance:g} of {largest}, {scale:.6g}). "
+            "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
     return error, scale
-
-
-def error_of_sum(total: Tensor, own: Tensor) -> tuple[float, float, int]:
-    """The largest difference as a share of the model's largest value, this value, and the flat index of the worst."""
-    scale = float(own.abs().max())
-    difference = (total - own).abs()
-    return float(difference.max()) / (scale or 1.0), scale, int(difference.nan_to_num(nan=torch.inf).argmax())

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ class LayerRecord:
     source: Tensor | None = None
 
 
-class Observer(Protocol):
+class Observer:
     """Callbacks of a recorded pass, in this order for every layer."""
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
@@ -111,21 +111,15 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
-class PatternsAlone:
+class PatternsAlone(Observer):
     """An observer that passes the model's own patterns to ``visit``; to nobody with None."""
 
     visit: Callable[[int, Tensor], None] | None = None
-
-    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
-        """Nothing."""
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:  # noqa: ARG002 - one block is all
         """Pass the block on: the whole layer if memory for a block is unlimited."""
         if self.visit is not None:
             self.visit(layer, own)
-
-    def end(self, record: LayerRecord) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -277,11 +271,12 @@ def _rows_of(mask: Tensor | None, first: int, last: int, n_keys: int) -> tuple[T
 
 @dataclass
 class _State:
-    """Layers that have run, encoder outputs, the layer that is attending, and weighted values by layer."""
+    """Layers that have run, encoder outputs, the layer that is attending; by layer, its inputs and weighted values."""
 
     visited: list[int] = field(default_factory=list)
     encoded: list[Tensor] = field(default_factory=list)
     attending: int | None = None
+    inputs: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     weighted: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -299,7 +294,7 @@ def record_attention(
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
-    state, inputs_of = _State(), dict[int, tuple[Tensor, Tensor | None]]()
+    state = _State()
 
     def current_layer() -> int:
         if state.attending is None:
@@ -315,13 +310,13 @@ def record_attention(
         observer.end(record)
 
     with ExitStack() as stack:
-        attention = _BlockAttention(observer, memory, inputs_of, current_layer, state.weighted.__setitem__)
+        attention = _BlockAttention(observer, memory, state.inputs, current_layer, state.weighted.__setitem__)
         stack.enter_context(_registered(attention, checkpoint.model, _upcast(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", state.encoded.append))
         for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
-            _hook(stack, checkpoint, layer, modules, state, inputs_of, end)
+            _hook(stack, checkpoint, layer, modules, state, end)
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
@@ -493,7 +488,7 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Tensor | None])
 
 def _hook(
     stack: ExitStack, checkpoint: Checkpoint, layer: int, modules: LayerModules, state: _State,
-    inputs_of: dict[int, tuple[Tensor, Tensor | None]], end: Callable[[LayerRecord], None],
+    end: Callable[[LayerRecord], None],
 ) -> None:  # fmt: skip
     """Hook a layer until the stack ends, and call ``end`` with its record."""
     seen: dict[str, Tensor] = {}
@@ -503,7 +498,7 @@ def _hook(
         seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
         if (source := kwargs.get("key_value_states")) is not None:
             seen["source"] = source
-        inputs_of[layer], state.attending = (seen["attention_input"], source), layer
+        state.inputs[layer], state.attending = (seen["attention_input"], source), layer
 
     def after_attention(*_: Any) -> None:
         state.attending = None

@@ -24,6 +24,7 @@ from attnviz.trace.recorder import (
     BLOCK_MEMORY,
     AttentionCall,
     LayerRecord,
+    Observer,
     final_states,
     interface_error,
     record_attention,
@@ -146,10 +147,6 @@ class VerifiedAttention:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
         return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
 
-    def attention_input(self, layer: int) -> Tensor:
-        """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
-        return self._kept[layer].inputs[0]
-
     def keys_input(self, layer: int) -> Tensor:
         """What W_K and W_V are applied to, [1, n_keys, d_model]; of cross-attention the encoder's states."""
         x, source = self._kept[layer].inputs
@@ -271,7 +268,7 @@ def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens,
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
-class Verifier:
+class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
@@ -432,16 +429,11 @@ def _reason(
     limit = checkpoint.tolerance.output * float(own.abs().max())
     for way, changes in ways.items():
         result = variant(**changes)
-        if not changes:  # any permutation of the heads
-            result, own = (_sorted_heads(each) for each in (result, own))
+        if not changes:  # any permutation of the heads: sorted by the sum of their numbers
+            result, own = (x[:, x[0].double().sum((-1, -2)).argsort()] for x in (result, own))
         if result.shape == own.shape and float((result - own).abs().max()) <= limit:
             return f"; they agree {way}"
     return ""
-
-
-def _sorted_heads(x: Tensor) -> Tensor:
-    """The heads [batch, n_heads, n, d_head] sorted by the sum of their numbers."""
-    return x[:, x[0].double().sum((-1, -2)).argsort()]
 
 
 def _run_undeclared(

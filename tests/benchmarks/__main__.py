@@ -173,8 +173,7 @@ def whole_treebank() -> Iterator[Row]:
     """
     from attnviz.commands.profile import measure
     from attnviz.texts.batches import batches
-    from attnviz.texts.parsing import ready
-    from attnviz.texts.reading import open_corpus, read_texts
+    from attnviz.texts.reading import open_corpus, read_texts, ready
 
     path, checkpoint = _treebank(), _minilm()
     model, tokenizer = checkpoint.model, checkpoint.tokenizer

@@ -42,6 +42,7 @@ def document() -> dict[str, Any]:
     return content
 
 
+@pytest.mark.draws
 def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(run: Any):
     assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
     content = document()
@@ -67,6 +68,7 @@ def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(ru
     ]
 
 
+@pytest.mark.draws
 def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
     result = run("trees.conllu", "--no-store", "--limit", "9")
     assert (result.exit_code, document()["control_texts"]) == (0, 9)
@@ -78,6 +80,7 @@ def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
     assert (limited.exit_code, document()["control_texts"]) == (0, 14)
 
 
+@pytest.mark.draws
 def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
     corpora.treebank(tmp_path / "more.conllu", 35, seed=9)
     result = run("trees.conllu", "--confirm", "more.conllu", "--confirm", "gap.tsv", "--no-store", "--no-control")
@@ -139,6 +142,7 @@ def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch:
 # --- what goes wrong
 
 
+@pytest.mark.draws
 def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
     def stopping(*_: Any, **__: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
@@ -164,6 +168,7 @@ def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
         assert run("trees.conllu", "--batch-size", "8", *arguments).exit_code == 130
 
 
+@pytest.mark.draws
 def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
     Path("out").mkdir()
     others = ["profile.unfinished-1-of-2", "profile.unfinished-notes.txt", "profile.unfinished.old"]
@@ -203,6 +208,7 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
     assert "goes on" not in result.stderr
 
 
+@pytest.mark.draws
 def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch):
     count, done = CorpusRun.count, []
 
@@ -235,6 +241,7 @@ def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
     assert Path("out/profile.unfinished").read_text() == "my notes"
 
 
+@pytest.mark.draws
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
     assert "kept for attnviz heads: " in run("trees.conllu").stderr
     trial = run("lines.txt", "--limit", "5", "--no-syntax")
@@ -250,6 +257,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
 
 
+@pytest.mark.draws
 def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
     assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
     told = run("trees.conllu", "--no-control", "--overwrite").stderr

@@ -241,6 +241,7 @@ def test_names_that_no_folder_can_have_are_one_message(run: Any, name: str, opti
 ESCAPE = "\x1b[31mred"
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -284,6 +285,7 @@ RUNS = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("command", RUNS)
 def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
     pytest.importorskip("conllu", reason="needs the extra profile")
@@ -306,7 +308,7 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
             "do not sum to the model's own attention output",
         ),
         (
-            "outputs", "loud-gpt2", "attnviz.commands.outputs.promoted_tokens._embeddings", lambda *_: [],
+            "outputs", "loud-gpt2", "attnviz.commands.outputs.direct_effects._embeddings", lambda *_: [],
             "do not sum to the model's own logits at position",
         ),
         (
@@ -383,6 +385,7 @@ def test_minilm_on_a_text(run: Any):
     assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
 
 
+@pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_a_corpus_and_a_masked_language_model(run: Any):
     corpus, out = str(sentences(Path("s.txt"), 8)), Path("out")
@@ -534,6 +537,7 @@ def test_every_layer_of_a_text_that_was_cut(run: Any):
     assert len(content["verification"]["layers"]) == 3
 
 
+@pytest.mark.draws
 def test_options_are_heeded(run: Any):
     options = "--head L1H3 --token dog --dtype float64 --format svg,pdf --theme dark --width 84mm --save-stages -d cpu"
     done = run("explain", "the cat", "--pair", "a dog", *options.split(), model="bert")

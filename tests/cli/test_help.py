@@ -21,6 +21,25 @@ def helped(*words: str, width: int) -> str:
     return done.stdout
 
 
+def parsed_examples(text: str) -> list[str]:
+    """The commands of a help's examples, which follow its usage and first sentence, each with a few words."""
+    usage, sentence, examples, *_ = text.split("\n\n")
+    assert usage.startswith("Usage: ")
+    assert sentence.endswith(".")
+    title, *pieces = re.split(r"\n  (?=\S)", examples)
+    lines, what = zip(*[piece.split("\n", 1) for piece in pieces], strict=True)
+    assert title == "Examples:"
+    assert 2 <= len(lines) <= 4
+    assert all(words.endswith(".") for words in what)
+    found = []
+    for line in lines:
+        program, name, *words = shlex.split(line)
+        assert program == "attnviz"
+        get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+        found.append(name)
+    return found
+
+
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_is_whole_and_has_groups_metavars_and_examples_that_parse(command: str, width: int):
@@ -31,13 +50,8 @@ def test_help_of_a_command_is_whole_and_has_groups_metavars_and_examples_that_pa
     assert "x>=" not in text
     assert max(map(len, text.splitlines())) <= width
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert titles == [*(OF_MODELS if command == "models" else GROUPS), "Examples"]
-    examples = text.rpartition("Examples:\n")[2].strip().splitlines()
-    assert 2 <= len(examples) <= 3
-    for example in examples:
-        program, name, *words = shlex.split(example)
-        assert (program, name) == ("attnviz", command)
-        get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+    assert titles == ["Examples", *(OF_MODELS if command == "models" else GROUPS)]
+    assert set(parsed_examples(text)) == {command}
 
 
 @pytest.mark.parametrize("width", [80, 60])
@@ -46,6 +60,7 @@ def test_help_of_the_program_has_a_whole_sentence_for_each_command(width: int):
     assert "…" not in text
     assert "..." not in text.replace("[ARGS]...", "")
     assert max(map(len, text.splitlines())) <= width
+    assert {"heads", "compare", "profile"} <= set(parsed_examples(text))
     sentences = re.split(r"\n  (?=\w)", text.rpartition("Commands:\n")[2])
     assert [sentence.split()[0] for sentence in sentences] == list(COMMANDS)
     assert all(sentence.strip().endswith(".") for sentence in sentences)

@@ -11,8 +11,12 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.configurations import Configuration, paper_configuration, paper_configurations
-from attnviz.commands.models.measure import model_configurations
+from attnviz.commands.models.measure import (
+    Configuration,
+    model_configurations,
+    paper_configuration,
+    paper_configurations,
+)
 from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from attnviz.present.tables import plain_text

@@ -1,5 +1,6 @@
 """The tables of ``attnviz heads`` as text."""
 
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -69,6 +70,7 @@ def test_words_and_what_was_cut_off_are_named():
         assert part in " ".join(text.split())
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("width", [60, 80, 100, 170])
 def test_at_any_width_no_line_is_longer_and_labels_have_their_scores_and_baselines(width):
     for causal, parse in ((False, None), (True, PARSE)):
@@ -150,7 +152,7 @@ def test_relations_and_labels_that_look_like_markup_are_printed_as_they_are():
     analysis = hand_made(parse=thrice(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]")))
     head = replace(analysis.heads[0], labelled=Label("syntactic:[/b]", (), 20))
     text = text_of(replace(analysis, heads=(head, *analysis.heads[1:])))
-    assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    [/b]"))
+    assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    syntactic:[/b]"))
 
 
 @pytest.mark.parametrize("name", ["[/b]", "[bold red]x[/]", "$\\frac$", "a\x1b[31mb", "a\nb", "\u202eabc", "猫 🦄"])
@@ -191,16 +193,15 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
     assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("parse", "role"), [(None, "nsubj dep→head (corpus)"), (PARSE, "nsubj dep→head"), (OBJ, "nsubj dep→head (corpus)")]
-)
-def test_label_and_role_stand_in_columns_of_their_own(parse, role):
+@pytest.mark.parametrize(("parse", "here"), [(None, " (not here)"), (PARSE, ""), (OBJ, " (not here)")])
+def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     """The label is that without a profile; the role says where the text does not have what it is about."""
     assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "–", "4"]
     lines = lines_of(hand_made(profile=PROFILE, parse=parse), width=200)
     row = next(line.split() for line in lines if line.startswith("L0H1 "))
     assert row[1:5] == ["broad?", "1.00", "–", "4"]
-    assert row[5 : 7 + len(role.split())] == [*role.split(), "0.70", "(0.40)"]
+    role = f"nsubj dep→head{here}".split()
+    assert row[5 : 7 + len(role)] == [*role, "0.70", "(0.40)"]
     assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
 
 
@@ -270,7 +271,13 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
     text = text_of(analysis, width=100)
     first = " ".join(text.split()).partition(" Over a corpus")[0].partition(": 4")[2]
-    counts = ["local (L0H0 previous 1.00)", "0 syntactic", "0 long-range", "2 sink (L1H0 1.00)", "2 broad (L0H1 1.00)"]
+    counts = [
+        "local (L0H0 previous-token 1.00)",
+        "0 syntactic",
+        "0 long-range",
+        "2 sink (L1H0 1.00)",
+        "2 broad (L0H1 1.00)",
+    ]
     assert first.strip().split(" · ") == [*counts, "0 unnamed"]
     layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
     assert layers == [["0", "lblb", "2", "2"], ["1", "slsl", "2", "2"]]
@@ -291,7 +298,7 @@ def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypat
     monkeypatch.setattr(findings, "family_of_label", lambda name: semantic if name == label else family_of_label(name))
     kinds = analysis.document()["summary"]["kinds"]
     assert (label, kinds["other"]["heads"]) == ("previous-token", 2)
-    assert "2 semantic (L0H0 previous 1.00)" in text_of(analysis, width=100)
+    assert "2 semantic (L0H0 previous-token 1.00)" in text_of(analysis, width=100)
 
 
 def test_of_a_text_of_one_token_there_are_no_labels_verdicts_or_strongest_heads():
@@ -359,6 +366,26 @@ def test_a_head_is_counted_as_a_sink_and_for_what_it_does_otherwise():
     assert " 1 sink (L0H0 0.77)" in first
     for named in ("sink", "previous-token", "local"):
         assert "L0H0" in [str(head.id) for head in analysis.select([named])]
+
+
+def test_at_80_columns_labels_and_roles_are_whole_and_at_60_those_that_are_cut_show_it():
+    rests = 0.75 * torch.eye(12)[[0] * 12] + 0.25 * torch.eye(12)[[0, *range(11)]]
+    patterns = torch.stack([rests, torch.eye(12)[[0, *range(11)]]])[None]
+    roles = [replace(role("syntactic:conj", 0.7, 0.4), direction="dependent_to_head", n=12345), role("sink", 0.65, 0.1)]
+    profile = profile_of({"L0H0": roles, "L0H1": [role("previous-token", 0.9, 0.1)]})
+    analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns, profile=profile)
+    for top in (None, 0):
+        text = analysis.report(width=80, top=top)
+        assert "…" not in text
+        assert re.search(r"sink; .*\n.*previous-token", text)
+        assert "conj dep→head" in text
+    assert re.search(r"previous\S*…", analysis.report(width=60, top=None))
+
+
+def test_relations_that_heads_find_are_said_in_words():
+    text = hand_made(profile=PROFILE).report(width=80, top=None)
+    assert "nsubj: subject→verb." in text.splitlines()
+    assert "nsubj:" not in hand_made().report(width=80, top=None)
 
 
 def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():

@@ -133,7 +133,9 @@ def test_what_is_over_does_not_go_on_pulsing(monkeypatch: pytest.MonkeyPatch):
         tell("verifying", 2, 6)
         tell("drawing", 1, 0)
         shown = {task.description: task.visible for task in made[0].tasks}
+        counts = {task.description: task.fields["count"] for task in made[0].tasks}
     assert shown == {"loading": False, "verifying": True, "drawing": True}
+    assert counts == {"loading": "", "verifying": "2/6", "drawing": ""}  # no 0/? where the total is not known
 
 
 def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(monkeypatch: pytest.MonkeyPatch):

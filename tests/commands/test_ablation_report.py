@@ -13,8 +13,7 @@ import pytest
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import SPEC
-from attnviz.commands.ablate.wording import compensation_text, interval, source_line
+from attnviz.commands.ablate.report import SPEC, compensation_text, interval, source_line
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import amount
 from tests.support.ablations import TEXTS, measured

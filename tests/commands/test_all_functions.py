@@ -27,6 +27,7 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_model_in_memory_is_left_as_it_was(name: str, kind: str) -> None:

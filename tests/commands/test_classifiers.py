@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
-from attnviz.commands.outputs import decision as decisions
-from attnviz.commands.outputs.decision import NOT_LINEAR
+from attnviz.commands.outputs import direct_effects as decisions
+from attnviz.commands.outputs.direct_effects import NOT_LINEAR
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
@@ -41,6 +41,7 @@ def run(*arguments: str) -> Any:
 # --- the head ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind)
@@ -93,6 +94,7 @@ def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
 # --- ablate --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("method", ["zero", "mean"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_path: Path) -> None:
@@ -219,6 +221,7 @@ def test_questions_that_a_classifier_cannot_answer(
     assert message in " ".join(result.stderr.split())
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     ("model", "message"),
     [

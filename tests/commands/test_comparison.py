@@ -23,7 +23,7 @@ from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.present.report import layout_of
 from tests.conftest import SENTENCE
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2, tuned
 from tests.support.verified import random_patterns
 
 OTHER = "The dog that I saw ran away"
@@ -33,16 +33,6 @@ OTHER = "The dog that I saw ran away"
 def analysed(model, text=SENTENCE, **options):
     tokenizer = gpt2_tokenizer() if "gpt2" in type(model).__name__.lower() else bert_tokenizer()
     return analyze(text, model, tokenizer=tokenizer, syntax=False, **options)
-
-
-def tuned(model, layer, head):
-    """The model with the queries of one head negated, as if it had been fine-tuned."""
-    other = copy.deepcopy(model)
-    attention = other.encoder.layer[layer].attention.self
-    rows = slice(head * attention.attention_head_size, (head + 1) * attention.attention_head_size)
-    with torch.no_grad():
-        attention.query.weight[rows] *= -1
-    return other
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def texts(bert):
 
 @pytest.fixture(scope="module")
 def models(bert):
-    return attnviz.compare(analysed(bert), analysed(tuned(bert, 2, 1)))
+    return attnviz.compare(analysed(bert), analysed(tuned(bert, 2, [1])))
 
 
 def by_hand(first, second):
@@ -75,8 +65,9 @@ def by_hand(first, second):
 
 def measure_difference(p, q):
     largest = [LargestDifference(0.0, 0, 0)]
-    blocks = noting_largest([(0, p[None], q[None])], largest)
-    divergence, variation = mean_differences(blocks, torch.ones(1, len(p), dtype=torch.bool))
+    every = torch.ones(len(p), dtype=torch.bool), torch.ones(p.shape[1], dtype=torch.bool)
+    blocks = noting_largest([(0, p[None], q[None])], largest, list(largest), *every)
+    divergence, variation = mean_differences(blocks, every[0][None])
     return divergence.item(), variation.item(), largest[0]
 
 
@@ -155,7 +146,7 @@ def test_the_errors_of_both_verifications_count_as_rounding(bert):
         attention.verification = replace(verification, layers=type(verification.layers)(checks))
         return replace(side, attention=attention)
 
-    found = attnviz.compare(with_error(analysed(bert), 4e-5), with_error(analysed(tuned(bert, 2, 1)), 3e-5))
+    found = attnviz.compare(with_error(analysed(bert), 4e-5), with_error(analysed(tuned(bert, 2, [1])), 3e-5))
     assert found.floor == pytest.approx(7e-5)
 
 
@@ -209,7 +200,7 @@ def test_sides_that_cannot_be_compared_are_refused_with_what_differs(bert):
         (first, merged, TextError, r"at position 5 found 'saw' \(id \d+\) and 'saw ran' \(id \d+\); exp"),
         (first, replace(first, tokens=cut), TextError, "found 9 and 8 tokens; expected models with the same token"),
         (first, replace(first, tokens=segments), TextError, "the same tokens with other segments or words"),
-        (first, analysed(tuned(bert, 0, 0), OTHER), UsageError, "both the text and the model differ"),
+        (first, analysed(tuned(bert, 0, [0]), OTHER), UsageError, "both the text and the model differ"),
         (*both(SENTENCE, "The cat that I saw ran"), TextError, r"have 9 and 8 tokens, .*--words, they have 9 and 8"),
         (*both("the unbelievable cat", "the white cat"), TextError, r"7 and 5 tokens.*\(5\): compare words"),
         (*both("the cat", "the cat ran", words=True), TextError, r"have 4 and 5 words, .*: replace tokens or words"),
@@ -252,7 +243,7 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
     for row, entry in zip(rows, part["heads"], strict=True):
         assert float(row["distance"]) == entry["distance"]
         assert float(row["largest_difference"]) == entry["largest"]["difference"]
-        assert "" not in row.values()
+        assert [name for name, value in row.items() if not value] == ["noise"]  # of two texts there is none
 
 
 def test_the_report_names_sides_heads_and_layers_and_can_be_cut(texts):

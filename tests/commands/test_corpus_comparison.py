@@ -5,29 +5,33 @@ import json
 import math
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import PathCollection
 from matplotlib.patches import Rectangle
 from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
-from attnviz.commands.compare.corpus.dropout import dropping_out
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.dropout import dropping_out
+from attnviz.figures.style import Style
 from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
+from attnviz.present.view import ViewOptions
 from attnviz.texts.batches import SampledAttention, collate, encode
 from attnviz.texts.long_runs import Process
 from attnviz.texts.reading import Text
 from tests.support.corpora import examples, sentences, treebank
-from tests.support.drawn import texts_of
+from tests.support.drawn import covered, drawing_of, texts_of
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.long_runs import close, gathered_here, interrupting
 from tests.support.models import (
@@ -97,6 +101,7 @@ def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result: at
     assert not any(head.changed for head in result.select("L0"))
 
 
+@pytest.mark.draws
 def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain_bootstrap(
     bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison
 ):
@@ -180,7 +185,7 @@ def test_dropout_is_the_models_own_and_leaves_rows_that_sum_to_1(bert: Checkpoin
     batch = collate(bert, encode(bert, [Text("the cat ran away", number=3), Text("the dog", number=4)]))
     passes: list[dict[int, torch.Tensor]] = []
     for draw in (0, 0, 1):
-        with dropping_out(bert, batch, 0, draw) as dropped:
+        with dropping_out(bert, batch.valid, [f"{draw}:{name}" for name in "ab"]) as dropped:
             passes.append(own_patterns(bert, batch.inputs))
     plain = own_patterns(bert, batch.inputs)
     first, same, other = passes
@@ -209,6 +214,7 @@ def test_without_dropout_there_is_no_noise_to_compare_with(corpus: Path):
 # --- what is read, and what is refused
 
 
+@pytest.mark.draws
 def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_parts(
     bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
 ):
@@ -305,6 +311,7 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
     return found
 
 
+@pytest.mark.draws
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, signals_heard: None
 ):
@@ -382,6 +389,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_fold
     return invoke
 
 
+@pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_the_command_writes_pictures_captions_and_documents(run: Any, result: attnviz.CorpusComparison):
     done = run("-o", "out", "--top", "3")
@@ -421,6 +429,7 @@ def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, mess
     assert not list(Path.cwd().iterdir())
 
 
+@pytest.mark.draws
 def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     run: Any, monkeypatch: pytest.MonkeyPatch, signals_heard: None
 ):
@@ -473,9 +482,28 @@ def test_the_ranking_shows_heads_and_their_noise(result: attnviz.CorpusCompariso
     assert "L1H2" in texts_of(figure)
     assert any("0.83" in text for text in texts_of(figure))  # the largest possible
     (ax,) = figure.axes
-    noise, dots = ax.collections[-2:]
+    noise, dots = (each for each in ax.collections if isinstance(each, PathCollection))
     np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
     np.testing.assert_allclose(noise.get_offsets()[:, 1], [head.noise for head in result.heads])
+
+
+@pytest.mark.parametrize("width", [3.3, 7.0])
+def test_neither_dots_nor_names_of_many_changed_heads_overlap(result: attnviz.CorpusComparison, width: float):
+    generator, (head, *_) = np.random.default_rng(0), result.changed
+    heads = tuple(
+        replace(head, id=HeadId(*divmod(at, 12)), rank=at + 1, distance=value, interval=(value - 0.03, value + 0.03),
+                noise=generator.uniform(0.05, 0.3))
+        for at, value in enumerate(sorted(generator.uniform(0.1, 0.2, 72), reverse=True))
+    )  # fmt: skip
+    drawing, style = drawing_of("compare.corpus", "distances"), Style(width=width)
+    (plan,) = drawing.plans(result, ViewOptions(style=style))
+    figure = drawing.figure(replace(plan, heads=heads), style, False)
+    (ax,) = figure.axes
+    assert covered(figure) == []
+    _, dots = (each for each in ax.collections if isinstance(each, PathCollection))
+    apart = np.diff(ax.transData.transform([(1, 0), (2, 0)])[:, 0]) * 72 / figure.dpi
+    assert math.sqrt(dots.get_sizes()[0]) <= apart
+    assert len({str(head.id) for head in heads} & set(texts_of(figure))) >= 24
 
 
 def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):

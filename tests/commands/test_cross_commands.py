@@ -13,13 +13,11 @@ from typer.testing import CliRunner
 from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
-from attnviz.commands.ablate.views import DRAWINGS as ABLATIONS
-from attnviz.commands.compare.views import DRAWINGS as COMPARISONS
-from attnviz.commands.outputs.views import DRAWINGS as OUTPUTS
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens
+from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 
 SHORT, READ = "the cats saw", "die Katzen sahen"
@@ -138,10 +136,10 @@ def test_rows_and_columns_of_a_difference_have_the_names_of_their_own_texts(comp
 
 
 def test_pictures_of_differences_are_rectangular_and_maps_one_a_kind(compared):
-    (plan,) = COMPARISONS["differences"].plans(compared, compared._choices(None, {"select": ["X0H1"]}))
+    (plan,) = drawing_of("compare", "differences").plans(compared, compared._choices(None, {"select": ["X0H1"]}))
     assert plan.values.shape == (len(compared.first.target.tokens), len(compared.first.tokens))
     assert (plan.labels.texts, plan.keys.texts) == (compared.first.target.tokens.labels, compared.first.tokens.labels)
-    (heads,) = COMPARISONS["map"].plans(compared, compared._choices(None, {}))
+    (heads,) = drawing_of("compare", "map").plans(compared, compared._choices(None, {}))
     assert [(each.name[0], each.values.shape) for each in heads.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
     assert heads.maps[2].values[0, 1] == compared.head("X0H1").distance
     assert all(compared.figure(name).axes for name in ("overview", "map", "differences"))
@@ -246,11 +244,13 @@ def test_post_norm_models_say_why_they_promote_no_tokens(written):
 @pytest.mark.draws
 def test_pictures_of_outputs_are_by_kind(written, tmp_path):
     found = written["t5"]
-    (shares,), (effects,) = (OUTPUTS[name].plans(found, found._choices(None, {})) for name in ("shares", "effects"))
+    (shares,), (effects,) = (
+        drawing_of("outputs", name).plans(found, found._choices(None, {})) for name in ("shares", "effects")
+    )
     assert [each.name[0] for each in shares.maps] == list("EDXEDX")
     assert [each.name[0] for each in effects.maps] == list("DX")
     assert effects.maps[1].values[0, 1] == found.promoted("X0H1").predicted
-    (plan,) = OUTPUTS["heads"].plans(found, found._choices(None, {"select": ["X0H1"]}))
+    (plan,) = drawing_of("outputs", "heads").plans(found, found._choices(None, {"select": ["X0H1"]}))
     assert plan.pattern.shape == (len(found.target.tokens), len(found.tokens))
     assert plan.keys.texts == found.tokens.labels
     found.save(tmp_path, figures=["heads"], select=["X0H1", "E0H0"], tensors=True)
@@ -385,7 +385,7 @@ def test_an_ablation_tells_kinds_and_targets(models):
     assert [layer["stack"] for layer in document["layers"]] == ["encoder", "cross-attention"]
     report = " ".join(found.report(110).split())
     assert (" E0 " in report, " L0 " in report) == (True, False)
-    (plan,) = ABLATIONS["map"].plans(found, found._choices(None, {}))
+    (plan,) = drawing_of("ablate", "map").plans(found, found._choices(None, {}))
     assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
     assert np.isfinite(plan.maps[2].values).sum() == 2
     with pytest.raises(UsageError, match="head D0H0 was not removed"):

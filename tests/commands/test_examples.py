@@ -153,6 +153,7 @@ def test_processes_change_nothing(model, paths, whole, monkeypatch):
     same(found, whole)
 
 
+@pytest.mark.draws
 def test_going_on_changes_nothing(model, paths, whole, tmp_path, signals_heard):
     kept = tmp_path / "profile.unfinished"
     with pytest.raises(KeyboardInterrupt):
@@ -232,6 +233,7 @@ def test_examples_of_two_documents_are_joined_with_the_licences_of_their_texts(w
     assert joined["licences"] == {"gap.tsv": "A"}
 
 
+@pytest.mark.draws
 def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(model, paths):
     found = profile_heads(model, paths, control=False, examples=2)
     passed = {(role.id, role.role) for role in found.roles if role.passed}

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.steps import numbers_of, step_of
-from attnviz.commands.explain.views import DRAWINGS
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE, needs_minilm
+from tests.support.drawn import drawing_of
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
@@ -308,7 +308,9 @@ def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[s
 
 
 def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) -> None:
-    plans = {family: next(iter(DRAWINGS["path"].plans(of, ViewOptions()))) for family, of in llamas.items()}
+    plans = {
+        family: next(iter(drawing_of("explain", "path").plans(of, ViewOptions()))) for family, of in llamas.items()
+    }
     steps = {
         family: [name for band in plan.bands.values() for group in band for name in group]
         for family, plan in plans.items()

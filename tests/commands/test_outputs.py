@@ -105,6 +105,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):

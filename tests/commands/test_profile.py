@@ -19,6 +19,7 @@ from attnviz.commands.profile.measure import Profile, profile_heads, untrained_c
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.judge.rules import Rule
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.texts import runs
 from attnviz.texts.long_runs import Process, Unfinished
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.support import corpora
@@ -423,12 +424,12 @@ def test_two_processes_give_the_numbers_of_one(
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
     places: list[str] = []
-    monkeypatch.setattr("attnviz.texts.runs.resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(runs, "resolve_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(profile_module, "open_checkpoint", lambda _, device, **__: (places.append(device), None))
+    monkeypatch.setattr(runs, "open_checkpoint", lambda *given, **_: (places.append(given[3]), None))
     for rank in range(3):
         process = Process(rank, 3, rank)
-        profile_module._checkpoint(bert_folder, None, "auto", None, "float32", process)
+        runs.open_for(process, bert_folder, None, "auto", None, "float32")
     assert places == ["cuda:0", "cuda:1", "cuda:0"]
     with pytest.raises(UsageError, match="gives all devices to one process"):
-        profile_module._checkpoint(bert_folder, None, "auto", "auto", "float32", Process(0, 2, 0))
+        runs.open_for(Process(0, 2, 0), bert_folder, None, "auto", "auto", "float32")

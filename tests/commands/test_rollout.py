@@ -122,6 +122,7 @@ def test_flow_worked_by_hand():
     np.testing.assert_allclose(maximum_flows(mixed, 0), [1, 0, 0], atol=1e-8)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
 def test_the_flow_agrees_with_another_library(n_layers: int, causal: bool):
@@ -190,6 +191,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("mistake", [*WRONG, "output_bias", "output_weight", "value"])
 def test_parts_that_do_not_add_up_to_the_models_output_are_refused(

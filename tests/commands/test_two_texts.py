@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz import analyze
 from attnviz.cli.program import app
-from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import judge, label_of
@@ -26,6 +25,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
 from attnviz.models.tokens import UnitRows, merge_subwords, shifted_right
 from attnviz.models.words import pieces_of
+from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.recorded import whole_pattern
@@ -270,7 +270,7 @@ def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoin
 
 
 def plans(found: Any, name: str, **choices: Any) -> list[Any]:
-    view = DRAWINGS[name]
+    view = drawing_of("heads", name)
     return list(view.plans(found, found._choices(choices.pop("style", None), choices)))
 
 

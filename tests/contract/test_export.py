@@ -189,9 +189,10 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     assert found["heads"][1]["label"] == "broad"
     (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.table_text(found))) if row["id"] == "L0H1"]
-    assert (row["label"], row["role"], row["role_score"], row["role_baseline"]) == (
-        "broad", "syntactic:nsubj", "0.7", "0.4",
-    )  # fmt: skip
+    assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n")] == [
+        "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200",
+    ]  # fmt: skip
+    assert row["label"] == "broad"
     for relation, there in (("nsubj:pass", True), ("det", False)):
         arcs = (Arc(0, 1, relation),)
         of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]

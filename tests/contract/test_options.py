@@ -11,6 +11,7 @@ from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.figures import Style
 from attnviz.options import COMMANDS, REQUIRED, Option
+from attnviz.present.report import views_in_words
 
 OF_THE_COMMAND_LINE = {
     "heads": {"each_line"},
@@ -60,7 +61,7 @@ def test_the_help_is_made_of_the_table_and_tells_exit_codes_and_defaults(command
         if default is True:
             default = option.name
         note = f"[default: {default}]" if default not in (None, False, (), "", REQUIRED) else ""
-        assert ("".join(f"{option.help} {note}".split()) in text) != option.hidden
+        assert ("".join(f"{views_in_words(option.help, command)} {note}".split()) in text) != option.hidden
     codes = (
         "0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; 130 int"
     )

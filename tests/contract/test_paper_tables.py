@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from tests.support.hand_made import hand_made
+from attnviz.present.view import ViewOptions
+from tests.support.hand_made import by_design, hand_made
 
 
 @pytest.mark.parametrize("kind", ["tex", "md"])
@@ -23,6 +24,21 @@ def test_the_table_has_the_numbers_of_the_csv_file_in_the_columns_asked_for(kind
         assert f"{float(row['sink']):.2f}{between}{row['id']}{end}" in text
     assert ("my\\_model" if kind == "tex" else "my_model") in text
     assert f"{between}id{end}" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "marked"), [("tex", "abcdef", True), ("md", "abcdef", True), ("md", "", False)]
+)
+def test_labels_that_are_indications_only_are_marked_and_explained(kind: str, text: str, marked: bool):
+    n = len(text) or 14
+    analysis = hand_made(labels="abcdefghijklmn"[:n], special=(0,), patterns=by_design(n))
+    table = analysis.paper_table(ViewOptions(table=kind))
+    for head in analysis.heads:
+        assert head.labelled.shown.endswith("?") == marked
+        assert f" {head.labelled.shown} " in table
+    assert ("A question mark: an indication only, n below 10." in table) == marked
+    without = analysis.paper_table(ViewOptions(table=kind, columns=("id", "sink")))
+    assert "question mark" not in without
 
 
 def test_the_latex_table_has_rules_a_caption_and_a_label(tmp_path: Path):

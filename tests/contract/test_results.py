@@ -18,7 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from attnviz.commands.models.configurations import paper_configurations
+from attnviz.commands.models.measure import paper_configurations
 from attnviz.commands.models.report import models_report
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.style import FORMATS, Style, figure_bytes

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from attnviz.language.languages import nearest_language, unlike
+from attnviz.language.parsers import nearest_language, unlike
 from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SENTENCE, SHARED
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz.language.parsers import load_parser, parsed_words
-from attnviz.language.universal import LABELS, RELATIONS, Node, is_clear, is_universal, to_universal
+from attnviz.language.universal import (
+    LABELS,
+    RELATIONS,
+    SUBTYPES,
+    Node,
+    is_clear,
+    is_universal,
+    relation_words,
+    to_universal,
+)
 from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
 
@@ -148,8 +157,18 @@ def test_each_change_by_hand(change: tuple[str, str, str]):
 
 
 def test_every_label_becomes_one_of_universal_dependencies():
-    assert {label.partition(":")[0] for label in LABELS.values()} <= RELATIONS
+    assert {label.partition(":")[0] for label in LABELS.values()} <= RELATIONS.keys()
     assert len(RELATIONS) == 37
+
+
+def test_relations_have_words_in_both_directions():
+    assert relation_words("obj", "dependent_to_head") == "object→verb"
+    assert relation_words("obj", "head_to_dependent") == "verb→object"
+    assert relation_words("nmod:poss", "dependent_to_head") == "possessor→noun"
+    assert relation_words("det:predet", "dependent_to_head") == "determiner→noun"
+    for unknown in (("previous-token", "dependent_to_head"), ("obj", None), ("coreference", "pronoun_to_name")):
+        assert relation_words(*unknown) == ""
+    assert {name.partition(":")[0] for name in SUBTYPES} <= RELATIONS.keys()
 
 
 def test_a_vocabulary_is_told_by_its_labels():
@@ -203,7 +222,7 @@ def test_any_trees_become_trees_of_the_same_words(words: list[tuple[str, str, in
     assert len(set(before)) == len(set(after))
 
 
-@given(st.lists(st.sampled_from(sorted(RELATIONS - {"aux", "cc", "conj", "root"})), min_size=1, max_size=6))
+@given(st.lists(st.sampled_from(sorted(RELATIONS.keys() - {"aux", "cc", "conj", "root"})), min_size=1, max_size=6))
 def test_a_tree_of_names_that_both_have_and_none_that_moves_stays_as_it_is(labels: list[str]):
     words = [("word", "NOUN", 0, label) for label in labels]
     assert to_universal(words) == [Node(*word) for word in words]

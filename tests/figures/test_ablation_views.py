@@ -12,12 +12,13 @@ from matplotlib.text import Annotation
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.views import DRAWINGS, draw_curve
+from attnviz.commands.ablate.views import draw_curve
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured
 from tests.support.corpora import sentences
+from tests.support.drawn import drawing_of
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def positive() -> Ablation:
 
 
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
-    view = DRAWINGS[name]
+    view = drawing_of("ablate", name)
     return next(view.plans(result, ViewOptions(**choices)))
 
 

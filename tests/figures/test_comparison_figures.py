@@ -15,7 +15,7 @@ from matplotlib.patches import Polygon, Rectangle
 import attnviz
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
 from attnviz.commands.compare.sides import quoted_texts
-from attnviz.commands.compare.views import DRAWINGS, root_norm, rounded_up
+from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.compare.wording import side_lines
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
@@ -24,6 +24,7 @@ from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label
 from attnviz.models.wording import signed
 from attnviz.present.view import ViewOptions
+from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, sharp_bert
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
@@ -57,7 +58,7 @@ def long():
 
 
 def plans(result, name, style=None, **choices):
-    return list(DRAWINGS[name].plans(result, ViewOptions(style=style or Style(), top=0, **choices)))
+    return list(drawing_of("compare", name).plans(result, ViewOptions(style=style or Style(), top=0, **choices)))
 
 
 # --- plans

@@ -9,7 +9,7 @@ from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
 from attnviz.figures import fonts
-from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted, font_families, text_width, wrapped
+from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted, fitted_token, font_families, text_width, wrapped
 from attnviz.models.wording import isolated
 
 CAT = "猫"
@@ -155,6 +155,17 @@ def test_the_first_fallback_in_order_of_path_wins_on_every_machine(installed, tm
     assert font_families([only_in_stix()]) == [DEFAULT_FAMILY, "First"]
 
 
+@pytest.mark.parametrize("pixels", [1, 10, 60, 80, 140])
+def test_tokens_that_begin_alike_are_told_apart_by_their_ends(pixels: int):
+    one, other = (fitted_token(f"electroencephalograph{end}", 8, 150, pixels) for end in ("ically", "ers"))
+    assert one == other == "…" if pixels < 30 else one != other
+    assert pixels < 30 or (one[0], one[-1], other[-1]) == ("e", "y", "s")
+    assert max(text_width(shown, 8, 150) for shown in (one, other)) <= max(pixels, 17)
+    assert fitted_token("graph", 8, 150, 140) == "graph"
+    hebrew = fitted_token(SHALOM * 9, 8, 150, 80)
+    assert hebrew.count(RTL) == hebrew.count(END) == 1
+
+
 @pytest.mark.parametrize("weight", ["normal", "bold"])
 @pytest.mark.parametrize("word", ["“Pneumonoultramicroscopicsilicovolcanoconiosis”", "“believ" + "abl" * 30 + "y”,"])
 def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight):
@@ -163,6 +174,14 @@ def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight)
     assert shown.startswith("“")
     assert shown.endswith("…”")
     assert text_width(shown, 10, 150, weight) <= 200
+
+
+def test_no_line_ends_in_an_equation():
+    text = "nearest: previous-token 0.33 · uniform attention 0.07 · n = 12 · baseline 0.36, n = 1,190"
+    for pixels in range(150, 900, 10):
+        lines = wrapped(text, 7, 150, pixels)
+        assert " ".join(lines) == text
+        assert not any(line.endswith((" n", "=")) or line == "n" for line in lines)
 
 
 def test_no_word_stands_alone_in_a_last_line():

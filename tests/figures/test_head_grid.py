@@ -13,7 +13,7 @@ from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, Stack
 from tests.support.drawn import covered, nothing_over_the_edge, pixels_of, texts_of
 
 LABELS = ["previous-token", "unnamed", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
@@ -124,6 +124,44 @@ def test_many_layers_stand_in_blocks_side_by_side_in_the_shape_of_a_page():
     assert few["L0H0"][1] < few["L5H0"][1]
 
 
+@pytest.mark.parametrize("width", [None, 3.3, 7.0])
+@pytest.mark.parametrize(("layers", "heads"), [((6, 6), (8, 8)), ((2, 3), (3, 4))])
+def test_encoder_decoder_and_cross_attention_stand_side_by_side(
+    layers: tuple[int, int], heads: tuple[int, int], width: float | None
+):
+    encoder, decoder = (
+        Stack("E", "encoder", 0, layers[0], heads[0]),
+        Stack("D", "decoder", layers[0], layers[1], heads[1]),
+    )
+    cross = replace(decoder, letter="X", name="cross-attention", first=sum(layers))
+    ids = [head for stack in (encoder, decoder, cross) for head in stack.heads]
+    style = Style(width=width)
+    pooled = grid_pooling(9, ids, style, marked=True)
+    values = max_pool(np.random.default_rng(0).random((len(ids), 9, 9)), pooled)
+    cells = tuple(HeadCell(id, matrix, "sink", family_of_label("sink")) for id, matrix in zip(ids, values, strict=True))
+    figure = head_grid_figure(replace(grid(1, 1), cells=cells), style)
+    (across, down), texts = figure.get_size_inches(), texts_of(figure)
+    assert down / across < 2.6
+    left = [
+        text.get_position()[0]
+        for text in figure.axes[0].texts
+        if text.get_text() in ("encoder", "decoder", "cross-attention")
+    ]
+    assert len(left) == 3
+    assert left == sorted(left)
+    assert [texts.count(f"H{head}") + texts.count(f"X0H{head}") > 0 for head in range(heads[1])] == [True] * heads[1]
+    assert covered(figure) == []
+    assert nothing_over_the_edge(figure)
+    (square,) = figure.axes[0].lines  # marks
+    marks = np.column_stack(square.get_data())
+    assert len(marks) == len(ids)
+    assert len(np.unique(marks.round(3), axis=0)) == len(ids)
+    for first, stack in zip(left, (encoder, decoder, cross), strict=True):
+        of_stack = marks[[head.layer in stack.layers for head in ids]]
+        assert (of_stack[:, 0] >= first).all()
+        assert (of_stack[:, 0] < first + (max(left) - min(left)) / 2).all()
+
+
 def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
     with pytest.raises(UsageError, match=r"at least 2\.6 inches for a figure with 32 heads in a row, found 2:"):
         grid(1, 32, style=Style(width=2.0))
@@ -173,6 +211,21 @@ def test_a_whole_layer_or_a_column_of_heads_stays_a_grid():
         part = replace(whole, cells=tuple(cell for cell in whole.cells if kept(cell.id)))
         names = [label.get_text() for label in head_grid_figure(part, Style()).axes[0].get_yticklabels()]
         assert names == layers
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (-6.59, 6.59, ["−6.59", "0", "6.59"]),
+        (0, 3.56, ["0", "1", "2", "3", "3.56"]),
+        (0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+    ],
+)
+def test_the_bar_has_no_tick_close_to_its_ends(low: float, high: float, ticks: list[str]):
+    plan = replace(grid(1, 2, marked=False), norm=Normalize(low, high))
+    figure = head_grid_figure(plan, Style(width=3.3))
+    texts = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+    assert texts == ticks
 
 
 def test_a_tick_marks_the_columns_of_sinks_and_no_others():

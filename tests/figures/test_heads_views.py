@@ -9,21 +9,20 @@ import pytest
 import torch
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import shortest
-from attnviz.commands.heads.views import DRAWINGS
 from attnviz.errors import UsageError
+from attnviz.figures.families import ABBREVIATIONS
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import texts_of
+from tests.support.drawn import drawing_of, texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.support.stored import PROFILE
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
-    named = DRAWINGS[view]
+    named = drawing_of("heads", view)
     return list(named.plans(analysis, ViewOptions(**choices)))
 
 
@@ -111,13 +110,13 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
         "L0H0": ("positional", "previous-token", True),
         "L0H1": ("syntactic", "nsubj", True),  # which the text has
         "L1H0": None,
-        "L1H1": ("coreference", "coreference (corpus)", False),
+        "L1H1": ("coreference", "coreference (not here)", False),
     }
     assert "a.conllu, 1,234 texts" in grid.caption
     assert "nsubj" in texts_of(head_grid_figure(grid, Style()))
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
     assert absent.cells[1].right is not None
-    assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (corpus)", False)
+    assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
 
 
 def test_of_few_tokens_labels_are_grey_and_questions():
@@ -183,10 +182,7 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["previous-token", "current-token", "next-token", "long-range", "semantic", "coreference", "duplicate-token"],
-)
-def test_the_shortest_form_of_a_role_needs_no_ellipsis(name: str):
-    assert name.startswith(shortest(name))
-    assert len(shortest(name)) <= 5
+@pytest.mark.parametrize(("name", "short"), ABBREVIATIONS.items())
+def test_an_abbreviation_is_the_beginning_of_its_name(name: str, short: str):
+    assert name.startswith(short)
+    assert len(short) <= 5

@@ -102,7 +102,7 @@ def test_sinks_have_no_lines_unless_asked_for_and_the_picture_says_what_share_th
     assert all(weight == pattern[line] for line, weight in weights.items())
     share = pattern[starts][:, [0, 5]].sum() / pattern[starts].sum()
     for said in (plan.caption, " ".join(plan.notes)):
-        assert f"pecial tokens have no lines: {100 * share:.0f}%" in said
+        assert f"o lines to special tokens: {100 * share:.0f}%" in said
     assert "no lines" not in every.caption
 
 

@@ -11,12 +11,11 @@ import torch
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.pooling import pooled_patterns
-from attnviz.commands.heads.views import DRAWINGS
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from attnviz.trace import verify
-from tests.support.drawn import numbers_of
+from tests.support.drawn import drawing_of, numbers_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import LONG_TEXT, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -131,7 +130,7 @@ def told(plan: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["overview", "heads", "lines", "mean", "pair", "panel", "text"])
 @pytest.mark.parametrize("make", [lambda: bert(pair="i saw the dog"), gpt2], ids=["bert", "gpt2"])
 def test_no_picture_depends_on_the_blocks(make: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    analysis, view = make(), DRAWINGS[name]
+    analysis, view = make(), drawing_of("heads", name)
     if view.missing(analysis):
         pytest.skip("GPT-2 reads no pairs")
     wanted = [
@@ -167,7 +166,7 @@ def test_no_tensor_of_a_picture_grows_with_the_square_of_the_text(name: str, mon
         if name == "page":
             analysis.page()
         else:
-            view = DRAWINGS[name]
+            view = drawing_of("heads", name)
             assert list(view.plans(analysis, ViewOptions(select=("L1H1",), token="#3" if name == "lines" else None)))
     assert seen
     assert max(seen) < n

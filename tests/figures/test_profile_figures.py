@@ -9,15 +9,16 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attnviz.commands.profile.likeness import arrange
-from attnviz.commands.profile.views import DRAWINGS, MOST_MAPS, file_stems, short_name
+from attnviz.commands.profile.views import MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
+from tests.support.drawn import drawing_of
 from tests.support.profiles import HEADS, corpus, distances, model, profile, role, roles_of
 
 
 def plans(name, of=None):
-    return list(DRAWINGS[name].plans(of or profile(), ViewOptions()))
+    return list(drawing_of("profile", name).plans(of or profile(), ViewOptions()))
 
 
 def score_map(name, **changes):
@@ -27,7 +28,7 @@ def score_map(name, **changes):
 def drawn(name, plan):
     """The Axes of a caller's own with one picture."""
     ax = Figure(figsize=(7, 6)).add_axes((0.25, 0.2, 0.45, 0.6))
-    DRAWINGS[name].draw(ax, plan, Style())
+    drawing_of("profile", name).draw(ax, plan, Style())
     return ax
 
 
@@ -36,9 +37,14 @@ def drawn(name, plan):
 
 @pytest.mark.parametrize(
     ("name", "short"),
-    [("previous-token", "prev"), ("offset:-3", "offset −3"), ("syntactic:acl:relcl", "acl:relcl"), ("new", "new")],
+    [
+        ("previous-token", "previous-token"),
+        ("offset:-3", "offset −3"),
+        ("syntactic:acl:relcl", "acl:relcl"),
+        ("new", "new"),
+    ],
 )
-def test_roles_have_short_names(name, short):
+def test_roles_are_named_without_their_kind(name, short):
     assert short_name(name) == short
 
 

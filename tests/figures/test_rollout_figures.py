@@ -8,10 +8,11 @@ import pytest
 
 import attnviz
 from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
-from attnviz.commands.rollout.views import DRAWINGS, MOST_BARS
+from attnviz.commands.rollout.views import MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
+from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
@@ -35,7 +36,7 @@ def long() -> Any:
 
 
 def plan(result: Any, name: str, style: Style | None = None) -> Any:
-    view = DRAWINGS[name]
+    view = drawing_of("rollout", name)
     (only,) = view.plans(result, ViewOptions(style or Style()))
     return only
 

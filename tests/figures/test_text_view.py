@@ -176,7 +176,8 @@ def test_lines_break_between_words_and_long_words_between_pieces(width: float, e
 
 def test_a_word_too_long_for_a_line_is_cut_and_chinese_breaks_anywhere() -> None:
     ((cut,),) = text_lines([Piece("antidisestablishmentarianism")], 10, 50)
-    assert cut.text.endswith("…")
+    assert "…" in cut.text
+    assert cut.text.endswith("m")
     assert cut.width <= 50
     chinese = [Piece(character, False, True) for character in "我们喜欢猫"]
     assert len(text_lines(chinese, 10, 25)) > 1

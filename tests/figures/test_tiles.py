@@ -9,13 +9,14 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.views import DRAWINGS, MOST_HEADS
+from attnviz.commands.heads.views import MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
+from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
 
-MEAN, PANEL = DRAWINGS["mean"], DRAWINGS["panel"]
+MEAN, PANEL = drawing_of("heads", "mean"), drawing_of("heads", "panel")
 
 
 @pytest.fixture(scope="module")

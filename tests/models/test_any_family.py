@@ -28,6 +28,7 @@ def analyzed(model: Any, text: str = TEXT, **options: Any) -> Analysis:
     return attnviz.analyze(text, model, tokenizer=TOKENIZER, syntax=False, **{"any_family": True, **options})
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("family", UNDECLARED)
 def test_patterns_are_those_of_the_models_own_eager_attention(family: str) -> None:
     model = undeclared_model(family)
@@ -57,6 +58,7 @@ def test_the_model_gets_its_own_settings_back() -> None:
     assert (model.config._attn_implementation, model.training) == ("sdpa", True)
 
 
+@pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_it_is_called_not_verified_wherever_it_is_told(tmp_path: Path) -> None:
     result = analyzed(undeclared_model("gpt_neox"))
@@ -186,6 +188,7 @@ def test_without_the_option_it_is_refused_and_the_option_named() -> None:
 # --- from files ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("family", "task"), [("gpt_neox", "ForCausalLM"), ("opt", "ForCausalLM"), ("albert", "Model"),
                                               ("modernbert", "ForMaskedLM")])  # fmt: skip
 def test_checkpoints_load_with_and_without_a_head(family: str, task: str, tmp_path: Path) -> None:

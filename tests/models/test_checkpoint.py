@@ -53,6 +53,7 @@ def assert_same_parameters(checkpoint: Checkpoint, expected: Weights) -> None:
             assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("name", BERT_CLASSES + GPT2_CLASSES)
 def test_a_checkpoint_with_any_usual_head_loads_with_the_saved_weights_and_so_it_does_from_memory(tmp_path, name):
     model_class = getattr(transformers, name)
@@ -133,6 +134,7 @@ LOADS: list[tuple[str, Spoil]] = [
 ]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("kind", "change"), LOADS)
 def test_every_weight_is_loaded_however_it_lies_there(bert_folder, gpt2_folder, tmp_path, kind, change):
     original = {"bert": bert_folder, "gpt2": gpt2_folder}[kind]

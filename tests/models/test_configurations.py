@@ -20,16 +20,16 @@ from transformers import (
 )
 
 from attnviz.commands.models import measure
-from attnviz.commands.models.configurations import (
+from attnviz.commands.models.measure import (
     PAPERS,
     ConfigFile,
     Configuration,
     built_in_configs,
     paper_configuration,
     paper_configurations,
+    read_configuration,
     width_of_heads,
 )
-from attnviz.commands.models.measure import read_configuration
 from attnviz.errors import CheckpointError
 from attnviz.models import configs
 from tests.conftest import needs_minilm
@@ -206,6 +206,7 @@ def test_the_width_of_heads_and_what_is_odd_about_it(d_model, n_heads, stated, w
 LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2}
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
@@ -300,6 +301,7 @@ def test_what_is_no_config_is_one_error_that_names_the_file(content, message, tm
         read_configuration(ConfigFile("m", "folder", tmp_path))
 
 
+@pytest.mark.draws
 def test_released_models_are_counted_and_reproduced_as_their_configs_are(tmp_path):
     """What OpenAI's README corrects the GPT-2 paper to: 124M, 355M, 774M, 1558M."""
     rounded = {"gpt2-small": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558}

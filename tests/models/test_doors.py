@@ -128,6 +128,7 @@ def third_type(content: Any) -> None:
         next(iter(piece.values()))["type_id"] = 2
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("change", "text", "message"),
@@ -195,6 +196,7 @@ def test_steps_that_share_memory_are_saved(tmp_path, text, d_model):
     assert len(load_file(tmp_path / "out" / "stages.safetensors")) > 10
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("method", ["zero", "mean", "uniform"])
 def test_heads_of_width_one_are_removed(tmp_path, method):
     model = sharp_gpt2(0, GPT2LMHeadModel, n_embd=4, n_head=4)

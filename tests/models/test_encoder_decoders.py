@@ -207,6 +207,7 @@ def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkey
         verified(checkpoint)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_checkpoint_loads_with_every_weight_and_its_head(tmp_path, family):
     if family == "marian":

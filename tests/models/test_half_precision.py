@@ -41,6 +41,7 @@ def verified(checkpoint: Checkpoint) -> SampledAttention:
     return attention
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("family", [*llamas.FAMILIES, *relatives.RELATIVES, *encoder_decoders.FAMILIES])
 def test_padded_batches_verify(family, dtype):

@@ -100,7 +100,7 @@ def test_selection_that_cannot_be_read_is_an_error_with_the_forms(selection):
         ("L6", "the selection 'L6' names layer 6, but the model has layers 0 to 5"),
         ("L0H12", "the selection 'L0H12' names head 12, but the model has heads 0 to 11"),
         ("2.12", "the selection '2.12' names head 12, but the model has heads 0 to 11"),
-        ("L0-6", "the selection 'L0-6' names layer 0-6, but the model has layers 0 to 5"),
+        ("L0-6", "the selection 'L0-6' names layers 0-6, but the model has layers 0 to 5"),
         ("L3-1", "the selection 'L3-1' runs backwards: expected layers 1-3"),
         ("L*H12", r"the selection 'L\*H12' names head 12, but the model has heads 0 to 11"),
         ("L2H5-3", "the selection 'L2H5-3' runs backwards: expected heads 3-5"),

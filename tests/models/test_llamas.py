@@ -374,7 +374,7 @@ def test_baselines_of_a_layer_with_a_window_are_those_within_it():
     assert "Windows:" not in plain.report()
     by_word = attnviz.analyze("unbelievable cat that i saw", sharp_llama("gemma2"), tokenizer=TOKENIZER, syntax=False,
                               words=True)  # fmt: skip
-    seen = by_word.context_of(0).allowed.int().tolist()  # <s> un ##believ ##able cat that i saw: 8 tokens, 6 words
+    seen = by_word.context_of(0).allowed.int().tolist()  # <s> un ~believ ~able cat that i saw: 8 tokens, 6 words
     assert seen == [
         [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 0],
         [0, 0, 1, 1, 1, 1],

@@ -20,8 +20,7 @@ import attnviz
 from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.explain.position_share import input_parts
 from attnviz.commands.explain.stages import verify_stages
-from attnviz.commands.models.configurations import find_config
-from attnviz.commands.models.measure import read_configuration
+from attnviz.commands.models.measure import find_config, read_configuration
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import ARCHITECTURES, architecture_of
@@ -58,7 +57,7 @@ def test_heads_reproduce_the_model_in_several_shapes(kind, changes):
     assert verification.heads_compared == checkpoint.n_layers * checkpoint.n_heads
     assert verification.pattern_error < 1e-14
     assert verification.output_error < 1e-14
-    assert verification.residual_error < 1e-14
+    assert max(check.residual_error for check in verification.layers) < 1e-14
 
 
 @of_each
@@ -68,6 +67,7 @@ def test_patterns_are_far_from_even_so_that_a_wrong_formula_shows(kind):
     assert float(pattern.amax(-1).mean()) > 1.5 / pattern.shape[-1]
 
 
+@pytest.mark.draws
 @of_each
 @pytest.mark.parametrize("name", [*PATTERN_MUTATIONS, *OUTPUT_MUTATIONS])
 def test_a_wrong_attention_fails_verification(monkeypatch, kind, name):
@@ -78,6 +78,7 @@ def test_a_wrong_attention_fails_verification(monkeypatch, kind, name):
         run(checkpoint)
 
 
+@pytest.mark.draws
 @of_each
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name):
@@ -140,6 +141,7 @@ def test_positions_one_off_are_noticed(monkeypatch, kind):
 # --- files ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 @of_each
 @pytest.mark.parametrize(
     "head",
@@ -276,9 +278,9 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(kind, tmp_path)
 @pytest.mark.parametrize(
     ("kind", "labels"),
     [
-        ("roberta", ("<s>", "the", "un", "##be", "##liev", "##a", "##bl", "##e", "cat", "##s", "ran", "away", ".",
+        ("roberta", ("<s>", "the", "un", "~be", "~liev", "~a", "~bl", "~e", "cat", "~s", "ran", "away", ".",
                      "<mask>", "</s>")),
-        ("xlm-roberta", ("<s>", "the", "un", "##believ", "##able", "cat", "##s", "ran", "away", ".", "<mask>", "</s>")),
+        ("xlm-roberta", ("<s>", "the", "un", "~believ", "~able", "cat", "~s", "ran", "away", ".", "<mask>", "</s>")),
     ],
 )  # fmt: skip
 def test_labels_and_words_are_those_of_other_tokenizers(kind, labels):
@@ -293,7 +295,7 @@ def test_labels_and_words_are_those_of_other_tokenizers(kind, labels):
 
 def test_an_unknown_piece_is_shown_as_the_model_sees_it():
     tokens = checkpoint_of("xlm-roberta").tokenize("cat 中")
-    assert tokens.labels == ("<s>", "cat", "␣", "##<unk>", "</s>")
+    assert tokens.labels == ("<s>", "cat", "␣", "~<unk>", "</s>")
     assert tokens.word_labels == ("cat", "中")
 
 
@@ -305,7 +307,7 @@ def test_a_parse_meets_the_words_of_the_tokenizer(kind):
     at = {word.text: word.positions for word in result.parse.words}
     assert list(at) == ["The", "cats", "saw", "a", "dog", "."]
     labels = result.tokens.labels
-    assert [labels[i] for i in at["cats"]] == ["cat", "##s"]
+    assert [labels[i] for i in at["cats"]] == ["cat", "~s"]
     assert [labels[i] for i in at["dog"]] == ["dog"]
     assert [labels[i] for i in at["."]] == ["."]
 

@@ -40,6 +40,7 @@ def loaded() -> tuple[Any, Any]:
     return open_checkpoint("smollm2", device="cpu")
 
 
+@pytest.mark.draws
 @needs_smollm2
 def test_every_head_of_smollm2_verifies_on_repeated_random_tokens(loaded):
     """Olsson et al. 2022: induction heads attend to what followed the last copy, previous-token heads one back."""
@@ -63,7 +64,7 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens(loaded):
     first_induction = int((induction > 0.5).any(1).nonzero()[0])
     assert (previous[:first_induction] > 0.6).any()  # which induction heads are built on
     labels = checkpoint.tokenize("The unbelievable cat's house").labels
-    assert labels == ("The", "unbelie", "##vable", "cat", "'s", "house")
+    assert labels == ("The", "unbelie", "~vable", "cat", "'s", "house")
 
 
 @needs_smollm2
@@ -74,6 +75,7 @@ def test_a_layer_of_smollm2_is_explained(loaded):
     assert result.stages["rotated"].shape == (2, 9, 3, 64)
 
 
+@pytest.mark.draws
 @needs_smollm2
 def test_smollm2_with_its_layers_on_disk_gives_the_same_to_the_bit(loaded):
     on_disk = {"device_map": {"": "cpu", "layers": "disk"}}

@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from attnviz.commands.models.configurations import ConfigFile, built_in_configs, cached_configs, find_config
+from attnviz.commands.models.measure import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint

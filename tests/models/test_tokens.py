@@ -56,10 +56,10 @@ def test_wordpiece_labels_mark_continuations_only():
     assert tokens.word_labels == ("the", "unbelievableness", "ran")
 
 
-def test_byte_level_labels_have_no_leading_space_and_mark_continuations_like_wordpiece():
+def test_byte_level_labels_have_no_leading_space_and_a_mark_of_their_own():
     tokens = as_gpt2("the cats saw a dog")
     assert tokens.labels[:2] == ("the", "cat")
-    assert tokens.labels[2] == "##s"
+    assert tokens.labels[2] == "~s"
     assert tokens.word_labels == ("the", "cats", "saw", "a", "dog")
 
 
@@ -67,10 +67,10 @@ def test_byte_level_labels_have_no_leading_space_and_mark_continuations_like_wor
     ("text", "labels", "words"),
     [
         ("cat Ġ ▁", None, ("cat", "Ġ", "▁")),  # typed stand-ins are the user's own text
-        ("cat   dog", ("cat", "␣", "##␣"), None),
+        ("cat   dog", ("cat", "␣", "~␣"), None),
         ("cat\ncat\tcat", ("cat", "\\n", "cat", "\\t", "cat"), None),
         ("cat\x1b[31m", ("cat", "\\x1b"), None),
-        ("a 😀", ("a", "␣", "##\\xf0", "##\\x9f", "##\\x98", "##\\x80"), ("a", "😀")),  # split over bytes
+        ("a 😀", ("a", "␣", "~\\xf0", "~\\x9f", "~\\x98", "~\\x80"), ("a", "😀")),  # split over bytes
         ("a\u202eb\u00a0b", None, ("a", "\\u202e", "b", "\\xa0", "b")),
     ],
 )
@@ -84,7 +84,7 @@ def test_byte_level_tokens_are_shown_without_stand_ins_and_steer_nothing(text: s
 def test_a_metaspace_tokenizer_shows_words_without_their_mark():
     limits: Any = {"max_positions": 9, "vocabulary_size": 5, "segments": False, "sink_first": True}
     tokens = tokenize(metaspace_tokenizer(), "the cats", **limits)
-    assert tokens.labels == ("the", "cat", "##s")
+    assert tokens.labels == ("the", "cat", "~s")
     assert tokens.word_labels == ("the", "cats")
     assert tokenize(metaspace_tokenizer(), "the  cat", **limits).labels == ("the", "␣", "cat")
 
@@ -110,6 +110,7 @@ def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str):
     assert visible(text) == shown
 
 
+@pytest.mark.draws
 @property_test
 @given(st.text(min_size=1))
 def test_labels_hold_nothing_that_steers_a_terminal(text: str):
@@ -281,7 +282,7 @@ def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
         sentencepiece_tokenizer(pretokens), "the unbelievable cat, é", max_positions=40, vocabulary_size=400,
         segments=False, sink_first=True,
     )  # fmt: skip
-    assert tokens.labels == ("<s>", "the", "un", "##believ", "##able", "cat", ",", "␣", r"##\xc3", r"##\xa9")
+    assert tokens.labels == ("<s>", "the", "un", "~believ", "~able", "cat", ",", "␣", r"~\xc3", r"~\xa9")
     assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
     assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")
     assert tokens.sinks == {0}
@@ -290,7 +291,7 @@ def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
 def test_entries_of_sentencepiece_vocabularies_are_shown_as_tokens_are():
     tokenizer = sentencepiece_tokenizer()
     ids = tokenizer.convert_tokens_to_ids(["▁cat", "able", "▁", ",", "<0x0A>", "<s>"])
-    assert vocabulary_labels(tokenizer, ids) == ["cat", "##able", "␣", ",", r"\n", "<s>"]
+    assert vocabulary_labels(tokenizer, ids) == ["cat", "~able", "␣", ",", r"\n", "<s>"]
 
 
 @st.composite

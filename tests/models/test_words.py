@@ -4,7 +4,7 @@ import pytest
 
 import attnviz
 from attnviz.errors import UsageError
-from attnviz.models.tokens import Positions, find_positions, merge_subwords, only_position
+from attnviz.models.tokens import Positions, find_positions, merge_subwords
 from attnviz.models.words import word_spans
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -53,7 +53,6 @@ def test_a_token_is_named_by_its_text_its_word_or_its_number():
     text = units("[CLS]", "the", "un", "##able", "cat", wholes=(("unable", (2, 3)),))
     assert find_positions(text, "cat") == (4,)
     assert find_positions(text, "unable") == (2, 3)
-    assert only_position(text, "unable") == 3
     assert find_positions(text, "#1") == find_positions(text, 1) == (1,)
     assert find_positions(text, "The") == (1,)
 

@@ -4,17 +4,13 @@ Everything runs in one session of Chromium, since starting one takes longer than
 "browser", and Debian's chromium and chromium-driver: ``apt-get install -y chromium chromium-driver``.
 """
 
-import importlib.util
 import json
 import re
 import shlex
-import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,17 +22,13 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.wording import visible
 from tests.conftest import SENTENCE
+from tests.support.browser import Page, chromium, needs_browser
 from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import hand_made
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-MISSING = [name for name, found in (("chromium", CHROMIUM), ("chromedriver", DRIVER)) if found is None]
-if importlib.util.find_spec("selenium") is None:
-    MISSING.append("the extra browser (selenium)")
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {', '.join(MISSING)} not found")
+pytestmark = needs_browser
 
 MARKUP = [
     '</script><img src=x onerror="document.title=1">',
@@ -46,80 +38,9 @@ MARKUP = [
     "$x$",
     *HOSTILE,
 ]
-SHIFT, ENTER, ESCAPE, UP, RIGHT, DOWN = "\ue008", "\ue007", "\ue00c", "\ue013", "\ue014", "\ue015"
+ENTER, ESCAPE, UP, RIGHT, DOWN = "\ue007", "\ue00c", "\ue013", "\ue014", "\ue015"
 IN_COMMANDS = " ".join(MARKUP).replace("\x00", "\x150\x7f\x85\u2028\u200d\u00a0\U000e0041'\\'\r")
 """A text that a command line can have."""
-
-
-class Page:
-    """A page in the browser, by what is on it."""
-
-    def __init__(self, driver: Any, folder: Path, translated: Analysis) -> None:
-        self.driver, self.folder, self.translated = driver, folder, translated
-
-    def open(self, name: str, address: str = "") -> None:
-        self.driver.get("about:blank")
-        self.driver.get(f"file://{self.folder / name}{address}")
-        self.until(lambda: self.text("#head h2") != "")
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(3000):
-            if holds():
-                return
-            time.sleep(0.01)
-        raise AssertionError(f"waited 30 s; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
-
-    def all(self, selector: str) -> list[Any]:
-        return list(self.driver.find_elements("css selector", selector))
-
-    def one(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def text(self, selector: str) -> str:
-        found = self.driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-        return str(found)
-
-    def click(self, selector: str) -> None:
-        self.one(selector).click()
-
-    def token(self, at: int) -> Any:
-        return self.one(f".token[data-at='{at}']")
-
-    def choose(self, name: str, value: str) -> None:
-        self.one(f"select[name={name}] option[value='{value}']").click()
-
-    @property
-    def hand(self) -> Any:
-        """Keys and mouse."""
-        from selenium.webdriver import ActionChains
-
-        return ActionChains(self.driver, duration=0)
-
-    def press(self, *keys: str) -> None:
-        self.hand.send_keys(*keys).perform()
-
-    def hover(self, element: Any, x: float = 0, y: float = 0) -> None:
-        self.hand.move_to_element_with_offset(element, x, y).perform()
-
-    def shift_click(self, element: Any) -> None:
-        self.hand.key_down(SHIFT).click(element).key_up(SHIFT).perform()
-
-    def shows(self, head: str) -> None:
-        """Wait until it does."""
-        self.until(lambda: self.text("#head h2").startswith(head))
-
-    def table(self, selector: str) -> list[list[str]]:
-        rows = "[...document.querySelectorAll(arguments[0] + ' tbody tr')]"
-        return list(self.driver.execute_script(f"return {rows}.map(r => [...r.cells].map(c => c.innerText))", selector))
-
-    def weights(self) -> np.ndarray:
-        """The weights of the table of what is chosen, by position."""
-        rows = self.table("#head .scroll:not([hidden])")
-        return np.array([float(row[2].replace("−", "-")) for row in sorted(rows, key=lambda row: int(row[0]))])
-
-    @property
-    def address(self) -> str:
-        return str(self.driver.execute_script("return location.hash"))
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +49,13 @@ def analysis(bert_folder: Path) -> Analysis:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterator[Page]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
+def translated() -> Analysis:
+    tokenizer = unigram_tokenizer()
+    return attnviz.analyze(SOURCE, from_loaded(sharp("bart", len(tokenizer)), tokenizer), target=TARGET, syntax=False)
 
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translated: Analysis) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("pages")
     analysis.save(folder, figures=["page"])
     labels = ["[CLS]", *(visible(label) or "x" for label in MARKUP)]
@@ -142,9 +66,6 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
     (folder / "escaped.html").write_text(escaped.page(), encoding="utf-8")
     other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
     (folder / "compare.html").write_text(attnviz.compare(analysis, other).page(), encoding="utf-8")
-    tokenizer = unigram_tokenizer()
-    model = from_loaded(sharp("bart", len(tokenizer)), tokenizer)
-    translated = attnviz.analyze(SOURCE, model, target=TARGET, syntax=False)
     (folder / "translated.html").write_text(translated.page(), encoding="utf-8")
     notebook = f"<!doctype html><meta charset=utf-8>{analysis._repr_html_()}"
     (folder / "notebook.html").write_text(notebook, encoding="utf-8")
@@ -152,20 +73,8 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
     profile = attnviz.profile_heads("tiny-gpt2", [trees], device="cpu", control=False)
     assert profile is not None
     profile.save(folder / "profile", figures=["page"])
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1600"):
-        options.add_argument(argument)
-    several = {"profile.default_content_setting_values.automatic_downloads": 1}
-    options.add_experimental_option("prefs", {"download.default_directory": str(folder), **several})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.execute_cdp_cmd("Network.enable", {})
-    driver.execute_cdp_cmd(
-        "Network.emulateNetworkConditions",
-        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
-    )
-    yield Page(driver, folder, translated)
+    driver = chromium(folder, 1600)
+    yield Page(driver, folder)
     driver.quit()
 
 
@@ -365,8 +274,8 @@ def check_a_command_has_hostile_texts_as_escapes_which_a_shell_reads(page: Page,
     assert words[:7] == ["attnviz", "heads", IN_COMMANDS, "--model", "<b>&</script>", "--pair", "\\x00 it's"]
 
 
-def check_two_texts_are_chosen_from(page: Page, _: Analysis) -> None:
-    found = page.translated
+def test_two_texts_are_chosen_from(page: Page, translated: Analysis) -> None:
+    found = translated
     assert found.target is not None
     source, target = found.tokens.labels, found.target.tokens.labels
     pattern = found.pattern("X1H2").numpy()

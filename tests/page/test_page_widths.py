@@ -16,14 +16,14 @@ from PIL import Image
 
 import attnviz
 from attnviz.models.checkpoint import from_loaded
-from tests.page.test_page_browser import CHROMIUM, DRIVER, MISSING, Page
+from tests.support.browser import Page, chromium, needs_browser
 from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
 from tests.support.profiles import role as judged
 from tests.support.stored import profile_of, role
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {', '.join(MISSING)} not found")
+pytestmark = needs_browser
 
 WIDTHS = {1400: 1000, 800: 1000, 400: 800}
 """Of the screen, and its height, in CSS pixels."""
@@ -117,18 +117,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def screen(pages: Path) -> Iterator[Screen]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    driver.execute_cdp_cmd("Network.enable", {})
-    driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    yield Screen(driver, pages, None)  # type: ignore[arg-type]
+    driver = chromium(pages, 1000)
+    yield Screen(driver, pages)
     driver.quit()
 
 

@@ -19,6 +19,8 @@ from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run
 from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
+from attnviz.language.syntax import is_scored
+from attnviz.language.universal import RELATIONS, SUBTYPES
 from attnviz.measures import repeats
 from attnviz.measures.patterns import PATTERNS, PatternSpec
 from attnviz.models.families import ARCHITECTURES
@@ -165,6 +167,14 @@ def test_snippets_run_as_written_and_give_what_they_say(name: str, code: str, pl
     exec(compile(code, f"{name}.md", "exec"), names)
     for expression, value in re.findall(r"^(.+?)  # → (.+)$", code, re.M):
         assert str(eval(expression, names)) == value
+
+
+def test_the_glossary_says_every_relation_in_words() -> None:
+    said = re.findall(r"^\| `([a-z:]+)` \| (.+) → (.+) \|$", PAGES[GUIDE / "glossary.md"], re.MULTILINE)
+    known = {**RELATIONS, **SUBTYPES}
+    assert {name: (dependent, head) for name, dependent, head in said} == {
+        name: known[name] for name in known if is_scored(name)
+    }
 
 
 def test_the_ablation_shown_is_that_of_the_gallery() -> None:

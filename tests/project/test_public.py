@@ -191,6 +191,13 @@ def test_saving_from_python_tells_of_progress_and_writes_what_was_selected(analy
     assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
     assert told == [("drawing", i, 6) for i in range(1, 7)]
     assert content["figures"][:4] == ["overview.png", "overview.svg", "heads/L00H00.png", "heads/L02H03.png"]
+    told.clear()
+    content = analysis.save(
+        tmp_path, figures=["all"], select=["L0H0", "L2H3"], progress=lambda *step: told.append(step)
+    )
+    n = len(content["figures"])
+    assert n == 10
+    assert told == [("drawing", i, n) for i in range(1, n + 1)]
 
 
 def test_saving_refuses_a_layer_that_the_model_lacks_and_leaves_no_folder(analysis, tmp_path):

@@ -13,6 +13,14 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from attnviz.present.report import views_of
+
+
+def drawing_of(command: str, view: str) -> Any:
+    """How a view of a command is drawn."""
+    return next(each.drawing for each in views_of(command) if each.name == view)
+
+
 ODD_SETTINGS = {
     "text.usetex": True,
     "font.family": "DejaVu Serif",

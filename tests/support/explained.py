@@ -9,10 +9,10 @@ import torch
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.path_drawing import PathPlan
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
-from attnviz.commands.explain.views import DRAWINGS
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
+from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 
@@ -25,7 +25,7 @@ def of_gpt2(text: str = SENTENCE, changes: dict[str, Any] | None = None, **optio
 
 
 def planned(result: Explanation) -> PathPlan:
-    (plan,) = DRAWINGS["path"].plans(result, ViewOptions())
+    (plan,) = drawing_of("explain", "path").plans(result, ViewOptions())
     return plan
 
 

@@ -4,6 +4,7 @@ Freshly initialised models hide bugs: their attention is almost uniform and thei
 Every model here has Q and K weights multiplied and random biases, or heads that are known by design.
 """
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -99,6 +100,17 @@ def sharp_bert(seed: int = 0, model_class: type[torch.nn.Module] = BertModel, **
             if ".attention." in name and name.endswith(".bias"):
                 parameter.normal_(std=0.5)
     return model.eval()
+
+
+def tuned(model, layer, heads):
+    """The model with the queries of some heads of a layer negated, as if it had been fine-tuned."""
+    other = copy.deepcopy(model)
+    attention = other.encoder.layer[layer].attention.self
+    for head in heads:
+        rows = slice(head * attention.attention_head_size, (head + 1) * attention.attention_head_size)
+        with torch.no_grad():
+            attention.query.weight[rows] *= -1
+    return other
 
 
 def sharp_gpt2(seed: int = 0, model_class: type[torch.nn.Module] = GPT2Model, **changes: Any) -> Any:

@@ -106,7 +106,13 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     the layer is of the encoder.
     """
     if checkpoint.stacks:
-        return _run_again(checkpoint, kept, layer, copies)
+        inputs: dict[str, Any] = {
+            name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()
+        }
+        if layer >= checkpoint.stacks[1].first and kept.encoded is not None:  # nothing in the encoder changes
+            del inputs["input_ids"]
+            inputs["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
+        return final_states(checkpoint, inputs)
     layers = checkpoint.modules
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
     with _attention_known(layers[layer], kept.o_proj[layer].repeat(copies, 1, 1)):
@@ -116,17 +122,6 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     norm = checkpoint.architecture.final_norm(checkpoint.model)
     final: Tensor = hidden if norm is None else norm(hidden)
     return final
-
-
-def _run_again(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int) -> Tensor:
-    """Run an encoder-decoder on stacked copies of a batch, only its decoder where nothing in the encoder changes."""
-    inputs: dict[str, Any] = {
-        name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()
-    }
-    if layer >= checkpoint.stacks[1].first and kept.encoded is not None:
-        del inputs["input_ids"]
-        inputs["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
-    return final_states(checkpoint, inputs)
 
 
 @contextmanager

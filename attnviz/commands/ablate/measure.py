@@ -34,32 +34,9 @@ from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.texts.reading import Text
 
 MANY = 2000
 """Inputs from which on a message gives their number."""
-
-
-@dataclass(frozen=True)
-class AblationOptions:
-    """How to remove heads, and what to measure besides: see the arguments of :func:`ablate`."""
-
-    method: str
-    select: list[str]
-    together: bool
-    limit: int | None
-    batch_size: int
-    seed: int
-    curve: bool
-    gradient: bool
-    label: str | None
-    target: str | None
-    max_new_tokens: int | None
-
-    @property
-    def methods(self) -> tuple[str, str]:
-        """:attr:`method`, and the second one of a verdict: ``mean``, or ``uniform`` beside ``mean``."""
-        return self.method, "uniform" if self.method == "mean" else "mean"
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,21 +49,14 @@ class Ablation(Result):
     command: ClassVar[str] = "ablate"
     first_view: ClassVar[str] = "map"
     offered: ClassVar[tuple[str, ...]] = (
-        "checkpoint",
-        "clean_accuracy",
-        "clean_loss",
-        "curve",
-        "head",
-        "heads",
-        "layers",
-        "rank_correlations",
-        "sets",
+        "checkpoint", "clean_accuracy", "clean_loss", "curve", "head", "heads", "layers", "rank_correlations", "sets",
         "together",
-    )
+    )  # fmt: skip
 
     checkpoint: Checkpoint
     sources: Sources
-    options: AblationOptions
+    options: dict[str, Any]  # arguments of :func:`ablate` by name
+    methods: tuple[str, ...]  # of removal; the second only for :attr:`sets`, for their verdicts
     kind: str  # next-token, masked-token, states, labelled-class or class
     n_texts: int  # that were measured
     n_positions: int  # measured tokens in them; a text that is classified counts once
@@ -107,11 +77,6 @@ class Ablation(Result):
     def sets(self) -> tuple[SetEffect, ...]:
         """The heads that were removed together: those selected, or those of each layer."""
         return self.layers if self.together is None else (self.together,)
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Methods of removal; the second only for :attr:`sets`, for their verdicts."""
-        return self.options.methods[: 1 + bool(self.sets)]
 
     @property
     def has_intervals(self) -> bool:
@@ -153,7 +118,7 @@ class Ablation(Result):
         """One line: model, method, and the most important head."""
         most, metric = self.heads[0], self.metrics[0]
         return (
-            f"<Ablation ({self.options.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
+            f"<Ablation ({self.methods[0]}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
             f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
         )
 
@@ -217,84 +182,65 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
             a layer, do not reproduce the model.
     """
-    named = None if label is None else str(label)
-    options = AblationOptions(
-        method, selection_texts(select), together, limit, batch_size, seed, curve, gradient, named, target,
-        max_new_tokens,
-    )  # fmt: skip
     items = [texts] if isinstance(texts, str | Path) else texts
     if not isinstance(items, list | tuple) or not all(isinstance(each, str | Path) for each in items):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
-    sources = read_sources(items, limit, named)
+    tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
+    options: dict[str, Any] = {
+        "method": method, "select": selection_texts(select), "together": together, "limit": limit, "seed": seed,
+        "curve": curve, "gradient": gradient, "label": None if label is None else str(label), "target": target,
+    }  # fmt: skip
+    sources = read_sources(items, limit, options["label"])
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map
     )
     refuse_target(checkpoint, target, max_new_tokens)
-    with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))
-
-
-def _ablate(
-    checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
-) -> Ablation:
-    """Ablate a loaded model, with its language-modelling head if it has one."""
-    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
-    if options.together and len(heads) < 2:
+    heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
+    if together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
+    layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
+    groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
+    methods = (method, "uniform" if method == "mean" else "mean")[: 1 + bool(groups)]
     kind = kind_of(checkpoint, sources.texts)
-    sources = with_targets(checkpoint, sources, options.target, options.max_new_tokens, partial(progress, "targets"))
-    inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
-    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
-    replacements = _replacements(checkpoint, texts, options, 1 + bool(groups), partial(progress, "means"))
-    if len(inputs) > MANY:
-        how = f"{len(heads)} heads to remove by {counted(len(replacements), 'method')}"
-        warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
-    passes = Passes(checkpoint, inputs, options.batch_size)
-    tally = GradientTally(checkpoint, kind, passes.counts, options.seed) if options.gradient else None
-    singles: list[HeadSet] = [frozenset([head]) for head in heads]
-    grouped = [head for head in singles if any(head <= group for group in groups)]
-    wanted = list(zip(replacements, ([*singles, *groups], [*grouped, *groups]), strict=False))
-    sums = passes.run(wanted, partial(progress, "removing"), tally)
-    bootstrap = Bootstrap(options.seed, texts, passes.counts, kind, sums)
+    with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
+        sources = with_targets(checkpoint, sources, target, max_new_tokens, partial(tell, "targets"))
+        inputs, measured = model_inputs(checkpoint, sources.texts, kind, warn)
+        means = None
+        if "mean" in methods:
+            whole, _ = model_inputs(checkpoint, measured, STATES, lambda _: None)
+            means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
+        replacements = [Replacement(each, means if each == "mean" else None) for each in methods]
+        if len(inputs) > MANY:
+            how = f"{len(heads)} heads to remove by {counted(len(methods), 'method')}"
+            warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
+        passes = Passes(checkpoint, inputs, batch_size)
+        tally = GradientTally(checkpoint, kind, passes.counts, seed) if gradient else None
+        singles: list[HeadSet] = [frozenset([head]) for head in heads]
+        grouped = [head for head in singles if any(head <= group for group in groups)]
+        wanted = list(zip(replacements, ([*singles, *groups], [*grouped, *groups]), strict=False))
+        bootstrap = Bootstrap(seed, measured, passes.counts, kind, passes.run(wanted, partial(tell, "removing"), tally))
+        ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
+        removal = None
+        if curve and not together and len(heads) > 1:
+            order = [head.id for head in reversed(ranked)]
+            removal = _removal_curve(passes, replacements[0], order, bootstrap, seed, partial(tell, "curve"))
     sets = tuple(map(bootstrap.of_set, groups))
-    ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
-    curve = None
-    if options.curve and not options.together and len(heads) > 1:
-        order = [head.id for head in reversed(ranked)]
-        curve = _removal_curve(passes, replacements[0], order, bootstrap, options.seed, partial(progress, "curve"))
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
         options=options,
+        methods=methods,
         kind=kind,
-        n_texts=len(texts),
+        n_texts=len(measured),
         n_positions=int(passes.counts.sum()),
         clean_loss=None if passes.clean is None else float(passes.clean[0].sum() / passes.counts.sum()),
         clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
         verified=passes.verified,
         heads=ranked,
-        layers=() if options.together else sets,
-        together=sets[0] if options.together else None,
-        curve=curve,
+        layers=() if together else sets,
+        together=sets[0] if together else None,
+        curve=removal,
     )
-
-
-def _replacements(
-    checkpoint: Checkpoint, texts: Sequence[Text], options: AblationOptions, n: int, tell: Tell
-) -> list[Replacement]:
-    """Replacements of the first ``n`` methods; means are over these texts, unmasked."""
-    methods = options.methods[:n]
-    if "mean" not in methods:
-        return [Replacement(method) for method in methods]
-    whole, _ = model_inputs(checkpoint, texts, STATES, lambda _: None)
-    means = mean_values(checkpoint, whole, options.batch_size, tell)
-    return [Replacement(method, means if method == "mean" else None) for method in methods]
-
-
-def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
-    """The heads of each layer with two or more of them."""
-    sets = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)]
-    return [each for each in sets if len(each) > 1]
 
 
 def _removal_curve(

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.wording import GIVES, first_order, loss_words, source_line, what_is_measured
+from attnviz.commands.ablate.report import GIVES, first_order, loss_words, source_line, what_is_measured
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
@@ -51,7 +51,7 @@ def _plan(
 ) -> EffectsPlan:
     """Plan a figure with caption and notes; ``more`` stands in both."""
     model, source = visible(result.checkpoint.short_name), source_line(result)
-    measured, method = what_is_measured(result), GIVES[result.options.method]
+    measured, method = what_is_measured(result), GIVES[result.methods[0]]
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
     notes = (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last)
@@ -247,14 +247,8 @@ def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, style: Style) -> Non
     taken: list[Bbox] = []
     for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
         for x, y, ha, va in _SIDES:
-            box_style = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.5}
-            properties: dict[str, Any] = {
-                "ha": ha,
-                "va": va,
-                "fontsize": 6,
-                "color": outer_ink(style),
-                "bbox": box_style,
-            }
+            properties: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(style)}
+            properties["bbox"] = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.5}
             name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **properties)
             box = name.get_window_extent()
             inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
@@ -291,17 +285,15 @@ def _one_head(result: Ablation) -> str:
 
 
 def _no_curve(result: Ablation) -> str:
-    why = "the selected heads were removed as one set" if result.options.together else "no curve was asked for"
+    why = "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
     return "" if result.curve is not None else _one_head(result) or why
 
 
 def _no_gradient(result: Ablation) -> str:
-    return _one_head(result) or ("" if result.options.gradient else "no gradients were asked for")
+    return _one_head(result) or ("" if result.options["gradient"] else "no gradients were asked for")
 
 
-DRAWINGS = {
-    "heads": Drawing(_plan_heads, _heads_figure),
-    "map": Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head),
-    "curve": Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve),
-    "gradient": Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient),
-}
+HEADS = Drawing(_plan_heads, _heads_figure)
+MAP = Drawing(_plan_map, head_map_figure, draw_head_map, missing=_one_head)
+CURVE = Drawing(_plan_curve, _curve_figure, draw_curve, missing=_no_curve)
+GRADIENT = Drawing(_plan_gradient, _gradient_figure, missing=_no_gradient)

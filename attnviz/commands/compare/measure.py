@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.compare.differences import STATISTICS, Difference, DifferenceTally
+from attnviz.commands.compare.dropout import noise_on_text
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_texts
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
@@ -123,6 +124,8 @@ class Comparison(Result, OfHeads[HeadDifference]):
         floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
             B's together, at least the step of the coarser number format.
         furthest: the largest possible distance, a little less in causal models, whose first token sees itself alone.
+        dropout: probability of dropout of hidden states in A, the largest of any module; 0 where the heads have no
+            noise, for the reason in ``no_noise``.
     """
 
     command: ClassVar[str] = "compare"
@@ -133,6 +136,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     heads: tuple[HeadDifference, ...]
     floor: float
     furthest: float
+    dropout: float
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
@@ -142,8 +146,14 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def compared(self) -> str:
         """``texts`` where one model read two texts, else ``models``."""
-        same = (self.first.text, self.first.pair) == (self.second.text, self.second.pair)
-        return "models" if same else "texts"
+        return _compared(self.first, self.second)
+
+    @property
+    def no_noise(self) -> str:
+        """Why there is no distance by dropout, or ''."""
+        if self.dropout:
+            return ""
+        return _no_noise(self.first, self.second) or "A has no module that drops hidden states"
 
     @property
     def pair_note(self) -> str:
@@ -293,16 +303,18 @@ def compare(
         queries = queries[list(contexts[0].query_positions)]
         largest, of_content = ([nothing] * first.checkpoint.n_heads_of(layer) for _ in range(2))
         blocks = side_by_side(first.blocks(layer), second.blocks(layer))
-        blocks = noting_largest(noting_content(blocks, of_content, queries, keys), largest)
+        blocks = noting_largest(blocks, largest, of_content, queries, keys)
         tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
         found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}
-    heads = []
+    heads, dropout, noise = [], 0.0, dict[HeadId, float]()
+    if not _no_noise(first, second):
+        dropout, noise = noise_on_text(first)
     for each in tally.ranked():
         before, after = (side.head(each.id).labelled for side in (first, second))
         most, content = found[each.id]
         heads.append(
             HeadDifference(
-                **vars(each),
+                **(vars(each) | {"noise": noise.get(each.id)}),
                 largest=most,
                 largest_content=content if content.difference else None,
                 before=before,
@@ -310,7 +322,19 @@ def compare(
                 rounding=abs(most.difference) <= floor,
             )
         )
-    return Comparison(first, second, tuple(heads), floor, tally.largest)
+    return Comparison(first, second, tuple(heads), floor, tally.largest, dropout)
+
+
+def _compared(first: Analysis, second: Analysis) -> str:
+    """``texts`` where one model read two texts, else ``models``."""
+    return "models" if (first.text, first.pair) == (second.text, second.pair) else "texts"
+
+
+def _no_noise(first: Analysis, second: Analysis) -> str:
+    """Why no distance by dropout is measured, or ''."""
+    if _compared(first, second) == "texts":
+        return "it is noise on one text, and here are two"
+    return "of encoder-decoders it is measured with --corpus alone" if first.checkpoint.stacks else ""
 
 
 def _sides(first: object, second: object, models: object, words: bool) -> tuple[Analysis, Analysis]:
@@ -338,41 +362,26 @@ def _sides(first: object, second: object, models: object, words: bool) -> tuple[
 
 
 def noting_largest(
-    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference]
+    blocks: Iterable[tuple[int, Tensor, Tensor]],
+    largest: list[LargestDifference],
+    of_content: list[LargestDifference],
+    queries: Tensor,
+    keys: Tensor,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The blocks of :func:`side_by_side` as a batch of one text, each head's largest difference noted on the way.
+    """The blocks of :func:`side_by_side` as a batch of one text, each head's largest differences noted on the way.
 
-    Of several equally large ones it is the first in reading order.
-    """
-    for first, p, q in blocks:
-        _note_largest(largest, first, p, q)
-        yield first, p[None], q[None]
-
-
-def noting_content(
-    blocks: Iterable[tuple[int, Tensor, Tensor]], largest: list[LargestDifference], queries: Tensor, keys: Tensor
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The blocks of :func:`side_by_side`, each head's largest difference between content noted on the way.
-
-    Content are the ``queries`` and ``keys`` that are True.
+    ``largest`` is of all weights, ``of_content`` of the ``queries`` and ``keys`` that are True. Of several equally
+    large ones it is the first in reading order.
     """
     for first, p, q in blocks:
         content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
-        _note_largest(largest, first, p, q, content)
-        yield first, p, q
-
-
-def _note_largest(
-    largest: list[LargestDifference], first: int, p: Tensor, q: Tensor, content: Tensor | None = None
-) -> None:
-    """Note each head's largest difference in a block whose first query is ``first``."""
-    for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
-        difference = of_b.double() - of_a.double()
-        if content is not None:
-            difference = difference * content
-        query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
-        here = LargestDifference(float(difference[query, key]), first + query, key)
-        largest[head] = max(largest[head], here, key=lambda each: abs(each.difference))
+        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+            difference = of_b.double() - of_a.double()
+            for noted, each in ((largest, difference), (of_content, difference * content)):
+                query, key = divmod(int(each.abs().argmax()), each.shape[1])
+                here = LargestDifference(float(each[query, key]), first + query, key)
+                noted[head] = max(noted[head], here, key=lambda one: abs(one.difference))
+        yield first, p[None], q[None]
 
 
 def side_by_side(

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import FuncNorm, Normalize
 
-from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.differences import LARGEST_DISTANCE, Difference
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
@@ -17,9 +18,10 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern
+from attnviz.figures.page import ReferenceValue
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import counted, shortened, signed
+from attnviz.models.wording import counted, shortened_token, signed
 from attnviz.present.figure_context import FigureContext, capital, sentence
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
@@ -112,22 +114,29 @@ def _plan_map(result: Comparison, _: ViewOptions) -> Iterator[HeadMapPlan]:
     changed = sum(head.label_changed for head in result.heads)
     largest = max(head.distance for head in result.heads)
     end = min(rounded_up(largest), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
-    corners = f"{changed} of {len(result.heads)}"
+    corners, noise = f"{changed} of {len(result.heads)}", median_noise(result.heads)
     yield HeadMapPlan(
         stem="compare-map",
         caption=sentence(
             "Jensen-Shannon distance (root nats, 0 to 0.83) between the attention of every head in A and in B, "
             f"{sides_in_words(result)}, with the mean of every layer",
             f"the strongest colour is {end:.2g}",
+            f"by dropout alone, the median head of A differs by {noise.value:.2f}" if noise else "",
             f"a marked corner is a head whose label differs ({corners})",
         ),
         title="Jensen-Shannon distance of every head",
         notes=(*side_lines(result), *([f"Corner marked: another label on B ({corners} heads)."] if changed else [])),
-        maps=tuple(_map(part, end, with_bar=part is result.parts[-1]) for part in result.parts),
+        maps=tuple(_map(part, end, noise, with_bar=part is result.parts[-1]) for part in result.parts),
     )
 
 
-def _map(part: Comparison, end: float, with_bar: bool) -> HeadMap:
+def median_noise(heads: Sequence[Difference]) -> ReferenceValue | None:
+    """The median distance by dropout, for a colour bar; None where none was measured."""
+    noise = [head.noise for head in heads if head.noise is not None]
+    return ReferenceValue(median(noise), "dropout, median head") if noise else None
+
+
+def _map(part: Comparison, end: float, noise: ReferenceValue | None, with_bar: bool) -> HeadMap:
     """The map of one kind of attention, or of all."""
     distances, stack = np.zeros(part.first.shape), part.first.stack
     cells = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
@@ -136,7 +145,7 @@ def _map(part: Comparison, end: float, with_bar: bool) -> HeadMap:
     bar = "Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else ""
     name = "" if stack is None else f"{stack.letter}: {stack.name}"
     corners = frozenset(cells[head.id] for head in part.heads if head.label_changed)
-    return distance_map(distances, end, bar, name=name, corners=corners)
+    return distance_map(distances, end, bar, name=name, corners=corners, reference=noise if with_bar else None)
 
 
 def distance_map(distances: Array, end: float, bar: str, **more: Any) -> HeadMap:
@@ -163,7 +172,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         pooled, every = _pooling(part, style)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end([head] if own else result.heads), head.largest
-        query, key = (shortened(label, LONGEST_LABEL) for label in part.ends(head))
+        query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head))
         query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
@@ -174,6 +183,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
                 f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
                 f"{_COLOURS}, on a square-root scale to ±{end:g} ({whose})",
                 f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
+                "" if head.noise is None else f"by dropout alone it differs by {head.noise:.3f}",
                 _pooled(pooled),
                 _NOTHING if head.rounding else "",
             ),
@@ -240,13 +250,11 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
-DRAWINGS = {
-    "overview": Drawing(_plan_overview, head_grid_figure, draw_head_grid),
-    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
-    "differences": Drawing(_plan_differences, heatmap_figure, draw_heatmap),
-    "page": page_drawing(
-        "compare",
-        lambda result, choices: page_data(result, choices, _end(result.heads)),
-        lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
-    ),
-}
+OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)
+MAP = Drawing(_plan_map, head_map_figure, draw_head_map)
+DIFFERENCES = Drawing(_plan_differences, heatmap_figure, draw_heatmap)
+PAGE: Drawing[Comparison, Any] = page_drawing(
+    "compare",
+    lambda result, choices: page_data(result, choices, _end(result.heads)),
+    lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
+)

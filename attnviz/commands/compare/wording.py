@@ -7,7 +7,7 @@ from statistics import median
 from attnviz.commands.compare.corpus.measure import CorpusComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
-from attnviz.models.wording import amount, counted, quoted, rounded, shortened, visible
+from attnviz.models.wording import amount, counted, quoted, rounded, shortened_token, visible
 
 LONGEST_LABEL = 24
 """Most characters of a label in a sentence."""
@@ -37,15 +37,25 @@ def answer(result: Comparison) -> str:
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     same, other = ([at for at, layer in enumerate(layers) if (layer in touched) == has] for has in (False, True))
     half = f", half of them by {_distance(median(head.distance for head in moved))} or less" * (len(moved) > 1)
+    above = sum(head.noise is not None and head.distance > head.noise for head in moved)
     n_labels = sum(head.label_changed for head in result.heads)
     parts = [
         f"{_layers(same, names)} identical" if same else "",
         f"{which} of {_layers(other, names)} moved{half}",
+        f"{above} by more than dropout" if result.dropout else "",
         f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
     sentence = "; ".join(filter(None, parts))
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def dropout_note(dropout: float, texts: str) -> str:
+    """What the distance by dropout is, of the probability ``dropout``, for a note."""
+    return (
+        f"the distance between two passes of A over {texts} with its own dropout (up to {dropout:g}), which a trained "
+        "model withstands"
+    )
 
 
 def _layers(at: Sequence[int], names: Sequence[str]) -> str:
@@ -76,7 +86,7 @@ def sides_in_words(result: Comparison | CorpusComparison) -> str:
 def _differing(result: Comparison) -> str:
     """Number of tokens (or words) that differ, and the first; or ''."""
     labels = [label for label, _, differs in zip(*result.rows, strict=True) if differs]
-    first = ", ".join(shortened(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
+    first = ", ".join(shortened_token(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
     number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
     return f"{number} differ{'s' * (len(labels) == 1)}: {first}{more}" if labels else ""

@@ -15,7 +15,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import merge_subwords, only_position
+from attnviz.models.tokens import find_positions, merge_subwords
 from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import TextResult
@@ -139,7 +139,8 @@ def explain(
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
     last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
-    position = last if token is None else only_position(merge_subwords(tokens, words=False), token)
+    # of a word of several pieces the last
+    position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]

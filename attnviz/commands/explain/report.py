@@ -19,7 +19,7 @@ from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, cut_note, notes
-from attnviz.present.view import View, ViewOptions
+from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 
 _FIELDS = plain(
@@ -29,14 +29,8 @@ _FIELDS = plain(
 _LAYER_FIELDS: tuple[Field[LayerEnd], ...] = (
     Field("Layer", name="layer"),
     Field("Steps\ncompared", lambda end: end.compared, name="stages_compared"),
-    Field(
-        "Least close step",
-        lambda end: end.worst,
-        name="worst_stage",
-        write=lambda name: name.replace("_", " "),
-        left=True,
-        least=8,
-    ),
+    Field("Least close step", lambda end: end.worst, name="worst_stage", left=True, least=8,
+          write=lambda name: name.replace("_", " ")),
     Field("its error", name="worst_error", unit="of largest", write=error),
     Field("Output error", name="output_error", unit="of largest", write=error),
 )  # fmt: skip
@@ -192,16 +186,10 @@ READING = (
     "or a position with a word; common: what all tokens share; the layer norm scales it for each of them. Spread: "
     "root mean square difference of scores from their query's mean."
 )
-_PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
-_POSITIONS = (
-    "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
-)
-
 SPEC: CommandSpec[Explanation] = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
     entries=lambda content: ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"]),
-    views=(View("path", _PATH, stems="explain"), View("positions", _POSITIONS)),
     tensors=("stages.safetensors", _tensors),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
-from attnviz.models.wording import counted, rounded, shortened, visible
+from attnviz.models.wording import counted, rounded, shortened_token, visible
 from attnviz.reference.attention import HeadParameters
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
@@ -33,7 +33,7 @@ _TO_ONE = {
 
 
 def _label(result: Explanation, position: int) -> str:
-    return f"‘{shortened(visible(result.tokens.labels[position]), _LONGEST)}’"
+    return f"‘{shortened_token(visible(result.tokens.labels[position]), _LONGEST)}’"
 
 
 def _rows(result: Explanation, *names: str) -> list[Tensor]:

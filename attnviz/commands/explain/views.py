@@ -44,7 +44,7 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     yield PathPlan(
         stem="explain",
-        **about.told(
+        **about.caption_and_notes(
             f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to output with its "
             "residual path, one panel of actual numbers per step",
             first=f"{about.text_line}; {order}.",
@@ -184,7 +184,9 @@ def _plan_positions(result: Explanation, _: ViewOptions) -> Iterator[PositionsPl
     every = (*shares.heads, shares.layer)
     yield PositionsPlan(
         stem="positions",
-        **about.told(f"Where the scores of layer 0 of {about.subject} come from, one row per head", READING),
+        **about.caption_and_notes(
+            f"Where the scores of layer 0 of {about.subject} come from, one row per head", READING
+        ),
         title=f"{about.model}: content and position in layer 0",
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
         columns=(*("common" if group == "constant" else group for group in groups), "spread"),
@@ -241,7 +243,5 @@ def _no_positions(result: Explanation) -> str:
     return why if result.positions is None else ""
 
 
-DRAWINGS = {
-    "path": Drawing(_plan_path, path_figure),
-    "positions": Drawing(_plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
-}
+PATH = Drawing(_plan_path, path_figure)
+POSITIONS = Drawing(_plan_positions, _positions_figure, _draw_positions, missing=_no_positions)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_switch
-from attnviz.commands.heads.findings import HeadFindings, heads_named, ids_and_names
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named, ids_and_names
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
 from attnviz.measures.statistics import TextContext
@@ -18,7 +18,9 @@ from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext
+from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile
 from attnviz.trace.checks import Verification
@@ -284,6 +286,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         """Errors of the comparison with the model."""
         return self.attention.verification
 
+    def _first_plan(self, view: View, choices: ViewOptions) -> Any:
+        """The plan of the picture that stands for a view, of heatmaps without a selection that of the clearest head."""
+        if view.name == "heads" and not choices.select:
+            choices = replace(choices, select=(str(clearest_first(self.heads)[0].id),))
+        return super()._first_plan(view, choices)
+
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
         """The entries of the heads that the selections name, in the order of ``heads``; without a selection all.
 
@@ -370,11 +378,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         Args:
             heads: in the model's order; default all.
         """
-        layer, patterns = -1, Tensor()
-        for head in self.heads if heads is None else heads:
-            if head.id.layer != layer:
-                layer, patterns = head.id.layer, self.layer_patterns(head.id.layer)
-            yield head, patterns[head.id.head]
+        for layer, of_layer in groupby(self.heads if heads is None else heads, lambda head: head.id.layer):
+            patterns = self.layer_patterns(layer)
+            yield from ((head, patterns[head.id.head]) for head in of_layer)
 
     def pattern(self, head: str | HeadId) -> Tensor:
         """The verified pattern of one head, [n, n]: row = query, column = key, over :attr:`units`.

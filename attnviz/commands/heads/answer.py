@@ -6,14 +6,16 @@ from rich.console import Group
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, clearness, kind_of, shorter
-from attnviz.commands.heads.summary import KINDS, role_text
-from attnviz.judge.verdicts import BOTH, ENOUGH, LEAST_N, UNNAMED, Verdict
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, rank_value, shorter
+from attnviz.commands.heads.summary import KINDS, on_two_lines, role_text
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
+from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import SINK
-from attnviz.models.wording import counted, rounded, shortened, visible
+from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.published import beside
-from attnviz.present.tables import column_table, listed_of, notes, titled
+from attnviz.present.tables import column_table, first_that_fits, listed_of, notes, titled
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
 
 _MISSION = ("local", "syntactic", "long-range")
@@ -22,6 +24,9 @@ _ALWAYS = (*_MISSION, SINK)
 
 _OF_KIND, _FARTHEST = 3, 3
 """Heads of each of the kinds of the mission in the table, of other kinds one; and heads that attend farthest."""
+
+_NARROW, WHOLE_NAME, _CUT_NAME = 80, 15, 9
+"""Columns of a terminal on which names of labels and roles are whole, and least columns of a name there and below."""
 
 _Row = tuple[str, HeadFindings]
 
@@ -43,7 +48,7 @@ def answer(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
 
 
 def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | StoredRole]]]]) -> str:
-    """``2 local (L0H2 previous 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
+    """``2 local (L0H2 previous-token 1.00) · 0 syntactic · …``, the clearest head of each kind in brackets.
 
     A head counts once for each kind of what was found of it.
     """
@@ -53,7 +58,7 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | St
             name, best = next(each for each in found if kind_of(each[0]) == kind)
             does = shorter(visible(name))
             words = (str(head.id), "" if does == kind else does, beside(best).partition(" ")[0])
-            by_kind.setdefault(kind, []).append((-clearness(best), head, " ".join(filter(None, words))))
+            by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
     parts = []
     for kind, of_kind in by_kind.items():
         ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
@@ -67,27 +72,43 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | St
 
 def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, width: int) -> Iterator[Group]:
     """Table of the heads to look at: the clearest ``chosen`` ones, or with 0 a few of each kind; then the farthest."""
-    rows = [(", ".join(_kinds(head)), head) for head in clearest_first(heads)[:chosen]] if chosen else _few(heads)
+    rows = (
+        [(", ".join(_kinds_anywhere(head)), head) for head in clearest_first(heads)[:chosen]] if chosen else _few(heads)
+    )
+    least = WHOLE_NAME if width >= _NARROW else _CUT_NAME
     columns: list[Field[_Row]] = [
-        Field("Kind", lambda row: row[0], left=True, least=5),
+        Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
         Field("Head", lambda row: row[1].id, left=True),
-        Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=9),
+        Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=least),
         Field("Score", lambda row: beside(row[1].labelled.verdict)),
         Field("n", lambda row: row[1].labelled.n, optional=2),
     ]
     if part.profile is not None:
         columns += [
-            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=9),
+            Field("Over the corpus", fit=lambda row, room: role_text(part, row[1], room), left=True, least=least),
             Field("Score", lambda row: beside(row[1].role), optional=1),
             Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
         ]
     if rows:
         title = f"Heads to look at ({listed_of(len(rows), len(heads))}; --select {rows[0][1].id} shows one)"
-        far = _farthest(part, heads)
-        yield Group(titled(title, column_table("", columns, rows, width=width)), *[notes(far)] * bool(far))
+        below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
+        yield Group(titled(title, column_table("", columns, rows, width=width)), *[below] * bool(below))
 
 
-def _kinds(head: HeadFindings) -> list[str]:
+def _kind_text(row: _Row, room: int) -> str:
+    return first_that_fits((row[0], row[0].replace(", ", ",\n")), room)
+
+
+def _in_words(heads: Sequence[HeadFindings]) -> str:
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''."""
+    labels = [(verdict.name, verdict.direction) for head in heads if (verdict := head.labelled.verdict)]
+    roles = [(role.role.removeprefix(SYNTACTIC), role.direction) for head in heads if (role := head.role)]
+    said = [(name, relation_words(name, direction)) for name, direction in [*labels, *roles]]
+    named = dict.fromkeys(f"{visible(name)}: {words}" for name, words in said if words)
+    return f"{'; '.join(named)}." if named else ""
+
+
+def _kinds_anywhere(head: HeadFindings) -> list[str]:
     """What a head is on the text or over the corpus, each kind once."""
     named = dict.fromkeys([*head.kinds, *(kind_of(name) for name, _ in head.over_corpus)])
     return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
@@ -110,16 +131,14 @@ def _few(heads: Sequence[HeadFindings]) -> list[_Row]:
 
 def _of_kind(found: Sequence[tuple[str, Verdict | StoredRole]], kind: str) -> list[float]:
     """How clear what was found of a kind is."""
-    return [clearness(each) for name, each in found if kind_of(name) == kind]
+    return [rank_value(each) for name, each in found if kind_of(name) == kind]
 
 
 def label_text(head: HeadFindings, room: int) -> Text:
-    """The label, shortened to fit; grey with a question mark if it is an indication only."""
-    name, mark = visible(head.label), head.mark
-    brief = name.replace("-token", "")
-    forms = (name, brief, brief if BOTH in name else shorter(name))
-    form = next((form for form in forms if len(form) + len(mark) <= room), None)
-    return Text((form or shortened(forms[-1], room - len(mark))) + mark, "dim" if mark else "")
+    """The label, its two parts on two lines where it must; grey with a question mark if it is an indication only."""
+    lines = on_two_lines(head.shown)
+    forms = (head.shown, lines, lines.replace(SYNTACTIC, ""))
+    return Text(first_that_fits(forms, room), "dim" if head.mark else "")
 
 
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
@@ -130,4 +149,4 @@ def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     ]  # fmt: skip
     ranked = sorted(known, key=lambda each: (-each[0], each[2]))[:_FARTHEST]
     named = ", ".join(f"{id} {rounded(score)} ({away:.1f})" for score, away, id in ranked)
-    return f"Farthest but for sinks (mean distance in {part.units.name}s): {named}." if named else ""
+    return f"Farthest but for sinks (mean {part.units.name}s away): {named}." if named else ""

@@ -15,11 +15,7 @@ from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId, selection_texts
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.store import HeadProfile, StoredRole
-
-_SHORTER = {"coreference": "coref.", "parataxis": "parat."}
-_SHORTEST = {"previous": "prev", "current": "curr", "long-range": "long", "semantic": "sem", "duplicate": "dupl"}
-_SHORTEST |= {"coref.": "coref", "parat.": "parat", "induction": "induc", "retrieval": "retr"}
+from attnviz.profiles.store import StoredRole
 
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """Selections by id, or by kind of attention; no label or role has a digit."""
@@ -36,7 +32,7 @@ class HeadFindings:
         statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
         labelled: its label from this text alone, with the verdict behind it.
-        profile: its entry in a stored profile of the model; None without one.
+        roles: that it passes over a corpus, by a stored profile of the model, as that orders them; None without one.
         alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
     """
 
@@ -44,7 +40,7 @@ class HeadFindings:
     statistics: dict[str, float | None]
     patterns: tuple[Verdict, ...]
     labelled: Label
-    profile: HeadProfile | None = None
+    roles: tuple[StoredRole, ...] | None = None
     alignment: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
@@ -62,8 +58,8 @@ class HeadFindings:
 
     @property
     def over_corpus(self) -> list[tuple[str, StoredRole]]:
-        """The roles that the head passes over the corpus, by name, as :class:`HeadProfile` orders them."""
-        return [] if self.profile is None else [(role.role, role) for role in self.profile.roles]
+        """The roles that the head passes over the corpus, by name."""
+        return [(role.role, role) for role in self.roles or ()]
 
     @property
     def kinds(self) -> list[str]:
@@ -72,8 +68,8 @@ class HeadFindings:
 
     @property
     def role(self) -> StoredRole | None:
-        """Its role over the corpus, from the stored profile alone; None if none passes."""
-        return None if self.profile is None else self.profile.role
+        """Its first role over the corpus: what it does, or sink where that is all; None if none passes."""
+        return self.roles[0] if self.roles else None
 
     @property
     def strongest(self) -> Verdict | None:
@@ -87,7 +83,7 @@ class HeadFindings:
     def rank_key(self) -> tuple[bool, float]:
         """Sort key: heads with a label of a pattern first, by error reduction; broad ones by what exceeds its rule."""
         verdict = self.strongest
-        return self.labelled.verdict is not None, float("-inf") if verdict is None else clearness(verdict)
+        return self.labelled.verdict is not None, float("-inf") if verdict is None else rank_value(verdict)
 
     @property
     def shown(self) -> str:
@@ -112,27 +108,21 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
 
     def clarity(head: HeadFindings) -> tuple[bool, float]:
         of_kind = [verdict for name, verdict in head.on_text if kind_of(name) == kind]
-        return (True, clearness(of_kind[0])) if of_kind else head.rank_key
+        return (True, rank_value(of_kind[0])) if of_kind else head.rank_key
 
     return sorted(heads, key=clarity, reverse=True)
 
 
-def clearness(found: Verdict | StoredRole) -> float:
+def rank_value(found: Verdict | StoredRole) -> float:
     """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
     if found.error_reduction is not None:
         return found.error_reduction
     return (min(found.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
 
 
-def shortest(name: str) -> str:
-    """A form for where there is room for a word of five letters at most: ``prev``."""
-    return _SHORTEST.get(shorter(name), shorter(name))
-
-
 def shorter(name: str) -> str:
-    """Short form of a label or a role, of two parts that of the last: ``det``, ``previous``."""
-    name = name.rpartition(BOTH)[2].removeprefix(SYNTACTIC).removesuffix("-token")
-    return _SHORTER.get(name, name)
+    """The last part of a label or a role, a relation by its own name: ``det``, ``previous-token``."""
+    return name.rpartition(BOTH)[2].removeprefix(SYNTACTIC)
 
 
 def evidence(head: HeadFindings) -> str:
@@ -203,7 +193,7 @@ def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     labels = Counter(label.removeprefix(SYNTACTIC) for head in heads for label in head.label.split(BOTH))
     roles = Counter(role.removeprefix(SYNTACTIC) for head in heads for role, _ in head.over_corpus)
     of_corpus = f"roles {_counts(roles)}" if roles else "no roles"
-    if all(head.profile is None for head in heads):
+    if all(head.roles is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"
     listed = f"labels {_counts(labels)}; {of_corpus}."
     known = {"syntactic", *RELATIONS, *(each for label in _LABELS for each in _names_of(label))}

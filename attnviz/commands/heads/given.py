@@ -1,5 +1,6 @@
 """Pictures of attention weights from any library: the views of ``attnviz heads``, never called verified."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,20 +32,8 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.options import DrawingOptionNames
 
-_SPECIAL = (
-    "[CLS]",
-    "[SEP]",
-    "[PAD]",
-    "[MASK]",
-    "<s>",
-    "</s>",
-    "<pad>",
-    "<bos>",
-    "<eos>",
-    "<|endoftext|>",
-    "<|begin_of_text|>",
-)
-"""Tokens that are taken for special ones."""
+_SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
+"""Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
 
 _ROUNDING = 1e-2
 """How far above 1 a row may sum, in half precision."""
@@ -125,9 +114,12 @@ def _patterns(weights: Any) -> Tensor:
         if isinstance(weights, list | tuple) and weights and isinstance(weights[0], Tensor):
             weights = torch.stack([layer[0] if layer.ndim == 4 and len(layer) == 1 else layer for layer in weights])
         given = torch.as_tensor(weights).detach().cpu()
+        if given.is_complex():
+            raise TypeError("complex numbers")
     except (TypeError, ValueError, RuntimeError) as error:
+        of = f" of {weights.dtype}" if hasattr(weights, "dtype") else ""
         raise UsageError(
-            f"expected attention weights as an array of numbers, found {type(weights).__name__}."
+            f"expected attention weights as an array of real numbers, found {type(weights).__name__}{of}."
         ) from error
     patterns = given.double() if given.dtype == torch.float64 else given.float()
     patterns = patterns[(None,) * max(0, 4 - patterns.ndim)]
@@ -136,12 +128,29 @@ def _patterns(weights: Any) -> Tensor:
         raise UsageError(
             f"expected weights of the shape [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], found {shape}."
         )
-    if not patterns.isfinite().all() or float(patterns.min()) < 0 or float(patterns.sum(-1).max()) > 1 + _ROUNDING:
-        raise UsageError(
-            "expected attention weights, from 0 to 1, whose rows sum to at most 1, found other numbers; are they "
-            "scores before the softmax, or transposed?"
-        )
+    if found := _no_weights(patterns):
+        raise UsageError(f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}")
     return patterns
+
+
+def _no_weights(patterns: Tensor) -> str:
+    """The first number that is no attention weight, where it is, and what to do; or ''."""
+    sums = patterns.sum(-1)
+    wrong = {
+        "give softmax(scores), and 0 for keys that a query does not see": ~patterns.isfinite(),
+        "these may be scores: give softmax(scores)": patterns < 0,
+    }
+    for remedy, mask in wrong.items():
+        if mask.any():
+            layer, head, query, key = at = tuple(mask.nonzero()[0].tolist())
+            where = f"L{layer}H{head}, query #{query}, key #{key}"
+            return f"{float(patterns[at]):.4g} at {where} ({counted(int(mask.sum()), 'such number')}); {remedy}."
+    if (mask := sums > 1 + _ROUNDING).any():
+        layer, head, query = at = tuple(mask.nonzero()[0].tolist())
+        where = f"L{layer}H{head}, query #{query} ({counted(int(mask.sum()), 'such row')})"
+        remedy = "give softmax(scores), transposed if columns sum to 1."
+        return f"a row that sums to {float(sums[at]):.4g} at {where}; {remedy}"
+    return ""
 
 
 def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
@@ -151,7 +160,7 @@ def _labels(tokens: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tokens(labels: tuple[str, ...], causal: bool) -> Tokens:
-    special = tuple(label in _SPECIAL for label in labels)
+    special = tuple(_SPECIAL.fullmatch(label) is not None for label in labels)
     numbers = iter(range(len(labels)))
     words = tuple(None if each else next(numbers) for each in special)
     types = {label: number for number, label in enumerate(dict.fromkeys(labels))}

@@ -20,7 +20,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.models.tokens import find_positions, sinks_in_words, text_at
-from attnviz.models.wording import shortened, visible
+from attnviz.models.wording import shortened_token, visible
 from attnviz.present.view import Drawing, ViewOptions
 
 MOST_HEADS = 8
@@ -230,7 +230,7 @@ def _plan(
     said = []
     if to_sinks.any():
         hidden = _shares(sinks, sinks + rest + candidates.sum((1, 2), dtype=np.float64))
-        said += [f"{sinks_in_words(shown.keys, about.unit)} have no lines: {hidden} of the attention{chosen_units}"]
+        said += [f"no lines to {sinks_in_words(shown.keys, about.unit)}: {hidden} of the attention{chosen_units}"]
     said += [keys + _hidden(candidates, rest, sinks, least, chosen_units)]
     said += [f"runs of {about.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {each.shown}" for each in heads]
@@ -241,10 +241,10 @@ def _plan(
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
         stem=stem,
-        **about.told(_what(shown, heads, chosen, scale, bool(to_sinks.any())), *said),
+        **about.caption_and_notes(_what(shown, heads, chosen, scale, bool(to_sinks.any())), *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
         labels=tuple(
-            f"… {count} {about.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
+            f"… {count} {about.unit}s" if count > 1 else shortened_token(units.labels[position], _LONGEST_LABEL)
             for position, count in zip(first, counts, strict=True)
         ),
         bright=(non_sink, onto) if start is None else (
@@ -261,7 +261,7 @@ def _plan(
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=about.unit,
-        keys=tuple(shortened(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
+        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
         one_text=analysis.context.source is None,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ def _plan(analysis: Analysis, statistic: str, style: Style) -> HeadMapPlan:
     sizes = (f"{_name_of(part)} {part.shape[0]} × {part.shape[1]}".strip() for part in parts)
     return HeadMapPlan(
         stem=f"map-{statistic.replace('_', '-')}",
-        **about.told(
+        **about.caption_and_notes(
             f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
             f"{meaning}{f', in {unit}' if unit else ''}",
             *dict.fromkeys(chain(*facts)),

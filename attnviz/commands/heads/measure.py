@@ -147,7 +147,8 @@ class Reader:
             continuation, tokens = self._continued(text, pair, self.generate)
         tokens = with_found_sinks(checkpoint, tokens)
         context = _context_of(tokens, checkpoint.architecture.causal, options)
-        rows = self._rows(context)
+        members, queries = context.units.members, context.queries
+        rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
         whole = text if continuation is None else continuation.whole
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
@@ -182,12 +183,6 @@ class Reader:
             text, pair, checkpoint, tokens, context, attention, heads, parse, note, options, self.stored,
             papers, contexts, of_target, continuation,
         )  # fmt: skip
-
-    def _rows(self, context: TextContext) -> tuple[int, ...] | None:
-        """Tokens whose rows are measured, in order; None for all."""
-        if context.queries is None:
-            return None
-        return tuple(sorted({token for unit in context.queries for token in context.units.members[unit]}))
 
     def _continued(self, text: str, pair: str | None, generate: int) -> tuple[Continuation, Tokens]:
         """The model's continuation of a text, and the tokens of both; UsageError unless it is a decoder."""
@@ -282,5 +277,5 @@ def _judged(
         for head in range(len(statistics["entropy"])):
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
-            profile, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
-            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink), profile, own)
+            roles, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
+            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink), roles, own)

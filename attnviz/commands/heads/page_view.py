@@ -59,7 +59,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "notes": [
             *([first] if first else []),
             "Labels are of this text alone; ? marks an indication only."
-            + " Below them: roles over the corpus." * any(head.profile is not None for head in analysis.heads),
+            + " Below them: roles over the corpus." * any(head.roles is not None for head in analysis.heads),
             f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
@@ -142,7 +142,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
         "short": visible(shorter(head.label)) + head.mark,
         "family": asdict(family_of_label(head.label)),
         "evidence": evidence(head),
-        "role": None if head.profile is None else _role_entry(analysis, head),
+        "role": None if head.roles is None else _role_entry(analysis, head),
     }
 
 

@@ -134,7 +134,7 @@ def _map_plan(analysis: Analysis, groups: Groups, style: Style) -> HeadMapPlan:
     title = "attention within and between two texts" if len(queries) > 1 else "to two texts"
     return HeadMapPlan(
         stem=analysis.stem("pair"),
-        **about.told(
+        **about.caption_and_notes(
             f"{about.model} on {_both_texts(analysis)}, {n_layers} × {n_heads} {kind}heads",
             f"how the {about.unit}s {whose} share their attention out between A, B and the special tokens, in "
             f"percent; {_uniform(groups)}",
@@ -175,7 +175,7 @@ def _head_plan(
     edges = {edge for group in groups[:2] for edge in (group[0], group[-1] + 1)}
     return TilesPlan(
         stem=f"pair/{head.id.file_stem}",
-        **about.told(
+        **about.caption_and_notes(
             f"{about.model} on {_both_texts(analysis)}: attention weights of {head.id} "
             f"({label_and_role(analysis, head)})",
             f"attention {said}; {_uniform(groups)}",

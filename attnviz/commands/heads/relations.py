@@ -10,7 +10,6 @@ from attnviz.arguments import did_you_mean
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
-from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source
@@ -136,18 +135,13 @@ def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str] | None:
     """Relation and direction of a head; None if this text has none for it."""
     verdicts = {each.name: each for each in head.patterns if each.kind == "syntactic"}
     if named is not None:
-        return named, _direction(verdicts[named])
+        return named, str(verdicts[named].direction)
     label = head.labelled.verdict
     if label is not None and label.kind == "syntactic":
-        return label.name, _direction(label)
+        return label.name, str(label.direction)
     if head.role is None or head.role.relation not in verdicts:
         return None
-    return head.role.relation, head.role.direction or _direction(verdicts[head.role.relation])
-
-
-def _direction(verdict: Verdict) -> str:
-    assert verdict.direction is not None  # every relation has one
-    return verdict.direction
+    return head.role.relation, head.role.direction or str(verdicts[head.role.relation].direction)
 
 
 def _listed(instances: dict[str, list[tuple[int, int]]]) -> str:

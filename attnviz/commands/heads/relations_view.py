@@ -75,7 +75,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
-        **about.told(
+        **about.caption_and_notes(
             f"Dependency parse of {about.subject}{f': {heads}' if heads else ''}",
             f"arcs from dependent to head; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,

@@ -22,7 +22,7 @@ from attnviz.models.wording import quoted
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import entry
 from attnviz.present.report import CommandSpec
-from attnviz.present.view import View, ViewOptions, page_view
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.published import published_entries
 
 
@@ -182,40 +182,17 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
 _LONG_TEXT = 100
 """Tokens from which on the view ``text`` is recommended over ``lines``."""
 
-_HEAD = r"[LEDX]\d+H\d+"  # the name of a head's file
-
 SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
     fields=FIELDS,
-    views=(
-        View("overview", "every head of every layer in one picture"),
-        View("heads", "one heatmap per head: row = query (attends from), column = key (attended to)", f"heads/{_HEAD}"),
-        View(
-            "lines", "one line per weight, from the token that attends to the token attended to",
-            rf"lines/{_HEAD}|lines(-[a-z-]+)?", default=False,
-        ),
-        View("map", "layers × heads, coloured by a statistic", "map-[a-z-]+", default=False),
-        View("mean", "mean pattern of each layer's heads and of all", "mean(-[a-z-]+)?", default=False),
-        View(
-            "pair", "how much each text attends to itself, to the other and to special tokens",
-            r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False,
-        ),
-        View("panel", "up to 12 chosen heads side by side, tokens named", "panel(-[a-z-]+)?", default=False),
-        View(
-            "relations", "the parse as arcs over the text, with what each head finds of its relation",
-            f"relations/{_HEAD}|relations", default=False,
-        ),
-        View(
-            "text", "the text as prose, shaded by the attention that each token receives",
-            rf"text/{_HEAD}|text(-[a-z-]+)?", default=False,
-        ),
-        page_view("heads", "every head to hover over, click and compare, in one HTML file"),
-    ),
     same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
-    paper=("id", "label", "label_score", "label_baseline", "label_n", "role", "role_score", "role_baseline"),
+    paper=(
+        "id", "label", "label_score", "label_baseline", "label_n",
+        "role", "role_direction", "role_score", "role_baseline", "role_n",
+    ),
     top=None,
 )  # fmt: skip
 """The command's presentation."""

@@ -10,14 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of
 from attnviz.figures.families import FAMILIES
 from attnviz.judge.verdicts import BOTH, UNNAMED
 from attnviz.measures.patterns import SINK
 from attnviz.present.documents import stack_entry
 from attnviz.present.fields import Field, entry, named
 from attnviz.present.published import role_name, role_numbers
-from attnviz.present.tables import column_table
+from attnviz.present.tables import column_table, first_that_fits
 
 KINDS = {
     "local": "l", "syntactic": "y", "long-range": "g", "sink": "s", "repeats": "r", "broad": "b", "other": "o",
@@ -31,17 +31,21 @@ _OfLayer = tuple[int, list[list[str]]]
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
-    """``det dep→head``; ``obj dep→head (corpus)`` if the text has no obj, or cannot tell; ``unnamed`` for none.
+    """``det dep→head``; ``obj dep→head (not here)`` if the text has no obj, or cannot tell; ``unnamed`` for none.
 
-    Without direction if there is less room.
+    If there is less room on two lines, then without direction.
     """
     if head.role is None:
         return UNNAMED
     rests = f"{SINK}{BOTH}" * (head.role.role != SINK in dict(head.over_corpus))
-    name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
-    names = (role_name(name, head.role.direction), role_name(name, None), shorter(name))
-    forms = [f"{rests}{each}{where}" for each in names]
-    return next((form for form in forms if len(form) <= room), forms[-1])
+    name, where = head.role.role, "" if analysis.has_role(head) else " (not here)"
+    whole, brief = (f"{rests}{role_name(name, direction)}{where}" for direction in (head.role.direction, None))
+    return first_that_fits((whole, on_two_lines(whole), brief, on_two_lines(brief)), room)
+
+
+def on_two_lines(name: str) -> str:
+    """A label of two parts, or a role with a remark, with the second on a line of its own."""
+    return name.replace(BOTH, BOTH.rstrip() + "\n").replace(" (not here)", "\n(not here)")
 
 
 def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
@@ -82,7 +86,11 @@ def layers_table(heads: Sequence[HeadFindings], width: int) -> Table:
     columns: list[Field[_OfLayer]] = [Field("Layer", lambda row: row[0])]
     columns += [Field("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
     columns += [Field(kind, partial(_count, kind=kind), unit=KINDS[kind], write=lambda n: n or "") for kind in present]
-    return column_table("Labels by layer, head by head", columns, _layers(heads), width=width)
+    both = any(len(head.kinds) > 1 for head in heads)
+    caption = "The letter of a sink that also does something else is that of what it does; it counts as both."
+    return column_table(
+        "Labels by layer, head by head", columns, _layers(heads), width=width, caption=caption if both else ""
+    )
 
 
 def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.answer import answer, label_text, telling_heads
+from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, telling_heads
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
@@ -50,8 +50,13 @@ FIELDS: tuple[Field[HeadFindings], ...] = (
     Field(name="baseline", csv={}),
     Field(name="patterns", csv={}),
     *LABEL,
-    Field(name="role", csv={"role": ("name",), "role_score": ("score",), "role_baseline": ("baseline",)}),
-    Field(value=lambda head: head.profile and [asdict(role) for role in head.profile.roles], name="profile", csv={}),
+    Field(
+        name="role",
+        csv={"role": ("name",), **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")}},
+    ),
+    Field(
+        value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
+    ),
 )
 """The fields of a head."""
 
@@ -104,11 +109,11 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
-        Field("Label", fit=label_text, left=True, least=9),
+        Field("Label", fit=label_text, left=True, least=WHOLE_NAME),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=20))
+        columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=WHOLE_NAME))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
@@ -128,9 +133,9 @@ def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
 
 def _roles(head: HeadFindings, room: int) -> str:
     """The roles that fit, at least one, and the number of others."""
-    if head.profile is None or not head.profile.roles:
+    if not head.roles:
         return UNNAMED
-    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.profile.roles]
+    names = [f"{role_name(role.role, role.direction)} {beside(role)}" for role in head.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
@@ -259,7 +264,7 @@ def _notes(analysis: Analysis) -> Text:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
             f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}). (corpus): this text has no case of it, or cannot show it."
+            f"{visible(profile.measured_on)}). (not here): this text has no case of it, or cannot show it."
         )
     return notes(
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
@@ -284,7 +289,7 @@ def _short_notes(analysis: Analysis) -> Text:
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
     syntax = analysis.syntax_note if parse is None else f"{parse.parser}, which may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(corpus): not observable in this text." if profile is not None else ""
+    hidden = "(not here): not observable in this text." if profile is not None else ""
     general = (
         f"In brackets the baseline: uniform attention, or the best guess. n: {unit}s, or instances; below {ENOUGH} an "
         "indication (?). A sink that also does something else counts twice. --top 0 lists all heads and explains "

@@ -18,7 +18,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.models.wording import counted, percent, visible
-from attnviz.models.words import CONTINUES
+from attnviz.models.words import OTHERS, WORDPIECE
 from attnviz.present.figure_context import colours_in_words
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -70,7 +70,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
-        **about.told(
+        **about.caption_and_notes(
             f"Attention received in {about.subject}, {blocks[0].name if mean else f'heads {named}'}",
             *said,
             alone=(colours,),
@@ -195,7 +195,8 @@ def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool)
     """A piece of a text after ``before``; its label, if the text has no characters for it."""
     own, between = text[first:last], text[end:first]
     if not own.strip():
-        return Piece(visible(label.removeprefix(CONTINUES)), not label.startswith(CONTINUES), begins=begins)
+        bare = label.removeprefix(OTHERS).removeprefix(WORDPIECE)
+        return Piece(visible(bare), bare == label, begins=begins)
     before = between + own[: len(own) - len(own.lstrip())]
     wide = first > 0 and ord(own.lstrip()[0]) >= _WIDE and own.lstrip()[0].isalnum()
     return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)

@@ -1,23 +1,20 @@
 """The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter, shortest
-from attnviz.commands.heads.lines_view import LINES
-from attnviz.commands.heads.map_view import MAP
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
-from attnviz.commands.heads.pair_view import PAIR, labels_of
+from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
-from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
+from attnviz.commands.heads.relations_view import outlines_of, relations_note
 from attnviz.commands.heads.summary import over_corpus
-from attnviz.commands.heads.text_view import TEXT, scale_end
-from attnviz.figures.families import family_of_label
+from attnviz.commands.heads.text_view import scale_end
+from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
@@ -71,14 +68,15 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
-        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
+        encoder, decoder = (part.shape[0] for part in shown[:2])
+        whole = f"{len(heads)} heads of {encoder} encoder and {decoder} decoder layers"
     ticks = f"ticks: {sinks_in_words(shown[0].keys, about.unit)}"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
-        **about.told(
+        **about.caption_and_notes(
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {about.subject}"
             f"{f' ({counted(about.n, about.unit)})' if analysis.target is None else ''}"
             f"{'' if few else ', one row per layer, one column per head'}",
@@ -112,11 +110,13 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
         name, here = role_name(role.role, None), bool(analysis.has_role(head))
         over_corpus = (
             family_of_label(role.role),
-            (name + " (corpus)" * (not here), name, shorter(name), shortest(name)),
+            (name + " (not here)" * (not here), name, ABBREVIATIONS.get(name, name)),
             here,
         )
-    beside, *briefer = (form + mark for form in (label, label.replace(SYNTACTIC, "syn: "), shorter(label)))
-    briefer.append("" if head.label == UNNAMED else shortest(label) + mark)  # the mark says as much
+    brief = ABBREVIATIONS.get(shorter(label), shorter(label))
+    both = label.removesuffix(shorter(label)).removesuffix(SYNTACTIC) + brief  # "sink; prev"
+    beside, *briefer = (form + mark for form in (label, label.replace(SYNTACTIC, "syn: "), both, shorter(label)))
+    briefer.append("" if head.label == UNNAMED else brief + mark)  # the mark says as much
     family = family_of_label(head.label)
     return HeadCell(head.id, values, beside, family, tuple(briefer), bool(mark), over_corpus, sinks)
 
@@ -146,7 +146,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
-            **about.told(
+            **about.caption_and_notes(
                 f"Attention of head {head.id} of {about.subject}: {which}",
                 f"bold: generated {about.unit}s" if labels.bold else "",
                 why_log,
@@ -239,7 +239,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
     tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
     return TilesPlan(
         stem=shown.stem("mean-all" if alone else "mean"),
-        **about.told(
+        **about.caption_and_notes(
             f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
             f"a mean: no head need look like it. {rows}",
             f"{about.named(every)} {about.pooled(pooled)}".strip(),
@@ -297,7 +297,7 @@ def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(
         stem=analysis.stem("panel"),
-        **about.told(
+        **about.caption_and_notes(
             f"Attention of {about.subject}, heads {', '.join(f'{head.id} ({head.shown})' for head in heads)}",
             rows,
             why_log,
@@ -316,15 +316,8 @@ def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     )
 
 
-DRAWINGS: dict[str, Drawing[Any, Any]] = {
-    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
-    "heads": Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files),
-    "lines": LINES,
-    "map": MAP,
-    "mean": Drawing(_means, tiles_figure, draw_last_tile),
-    "pair": PAIR,
-    "panel": Drawing(_panels, tiles_figure, draw_last_tile),
-    "relations": RELATIONS,
-    "text": TEXT,
-    "page": page_drawing("heads", page_data, _no_page),
-}
+OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
+HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files)
+MEAN = Drawing(_means, tiles_figure, draw_last_tile)
+PANEL = Drawing(_panels, tiles_figure, draw_last_tile)
+PAGE = page_drawing("heads", page_data, _no_page)

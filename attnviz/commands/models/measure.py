@@ -1,31 +1,323 @@
-"""Configurations of models, from configs and papers, with counted parameters."""
+"""Configurations of models: sizes, their sources, where config.json lies, and counted parameters.
+
+No weights are loaded, and torch is imported only where parameters are counted. Models of papers are as the papers
+print them (public copies); what they do not print is marked, and oddities of the originals are kept, and noted.
+"""
 
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnviz.arguments import is_whole
-from attnviz.commands.models.configurations import (
-    ConfigFile,
-    Configuration,
-    built_in_configs,
-    cached_configs,
-    find_config,
-    paper_configuration,
-    paper_configurations,
-    width_of_heads,
-)
+from attnviz.arguments import did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.models.libraries import first_line
 from attnviz.models.smollm2 import check_cache
-from attnviz.models.sources import BUILT_IN, as_folder, read_json, weight_files
+from attnviz.models.sources import (
+    BUILT_IN,
+    as_folder,
+    built_in_folder,
+    download,
+    find_checkpoint,
+    read_json,
+    weight_files,
+)
 from attnviz.options import checked
 
 if TYPE_CHECKING:
     from attnviz.models.families.base import Architecture
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Sizes of a model without its weights; None if unknown.
+
+    Attributes:
+        name: as the user gave it, or as a paper's model is called here.
+        kind: ``built-in``, ``folder``, ``hub`` or ``paper``.
+        source: of a paper's model the paper, of a hub model its commit; None otherwise.
+        architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
+        n_layers, n_heads: of an encoder-decoder those of the encoder; heads in each layer.
+        n_decoder_layers, n_decoder_heads: of an encoder-decoder those of its decoder, with as much cross-attention.
+        n_kv_heads: keys and values in each layer, where the config names a number.
+        d_model, d_head: width of the residual stream, and of a head.
+        positions: the longest text, in tokens, as the config or the paper has it.
+        vocabulary: entries of the table of words.
+        parameters: of the bare model (no task head; embeddings and BERT's pooler counted, what is shared once).
+        attention_parameters: those in W_Q, W_K, W_V, W_O and their biases.
+        stated_parameters: as the paper rounds them.
+        reproduced, reason: whether the reference attention reproduces it, and why it does not.
+        origins: by the name of a number, where it comes from: ``config``, ``paper``, ``released`` (the config that the
+            authors released, where the paper has no such number), ``derived`` (d_model / n_heads), ``counted``.
+        notes: what to know before one relies on the numbers.
+    """
+
+    name: str
+    kind: str
+    source: str | None = None
+    architecture: str | None = None
+    n_layers: int | None = None
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    d_model: int | None = None
+    d_head: int | None = None
+    positions: int | None = None
+    vocabulary: int | None = None
+    parameters: int | None = None
+    attention_parameters: int | None = None
+    stated_parameters: int | None = None
+    reproduced: bool = False
+    reason: str | None = None
+    origins: dict[str, str] = field(default_factory=dict, hash=False)
+    notes: tuple[str, ...] = ()
+    n_decoder_layers: int | None = None
+    n_decoder_heads: int | None = None
+
+    @property
+    def level(self) -> int | None:
+        """Level of verification, see :class:`attnviz.trace.checks.Verification`; None for none."""
+        return 4 if self.reproduced else None
+
+    @property
+    def float32_gib(self) -> float | None:
+        """Size of the weights in float32, in GiB (2**30 bytes)."""
+        return None if self.parameters is None else self.parameters * 4 / 2**30
+
+    def with_counts(self, parameters: int, in_attention: int | None) -> "Configuration":
+        """Fill in the counted parameters; those in attention are None if unknown."""
+        origins = {**self.origins, "parameters": "counted"}
+        if in_attention is not None:
+            origins["attention_parameters"] = "counted"
+        return replace(self, parameters=parameters, attention_parameters=in_attention, origins=origins)
+
+    def entry(self) -> dict[str, Any]:
+        """The JSON entry of the configuration."""
+        content = asdict(self)
+        trailing = {key: content.pop(key) for key in ("reproduced", "reason", "origins", "notes")}
+        return {**content, "float32_gib": self.float32_gib, "level": self.level, **trailing, "notes": list(self.notes)}
+
+
+def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:
+    """Width of a head, stated or d_model / n_heads if that is an int, and a note on oddities."""
+    if d_model is None or not n_heads or n_heads < 0:
+        return stated, None
+    if stated is None:
+        if d_model % n_heads:
+            return None, f"d_model {d_model} is no multiple of {n_heads} heads, so there is no d_head"
+        return d_model // n_heads, None
+    if n_heads * stated != d_model:
+        return stated, f"{n_heads} heads of {stated} are {n_heads * stated} wide, d_model is {d_model}"
+    return stated, None
+
+
+class Paper(NamedTuple):
+    """Fields shared by all models of a paper.
+
+    Attributes:
+        title: with the place of the numbers.
+        architecture: as in transformers, or ``gpt3``.
+        positions, vocabulary: the vocabulary is None where the weights are not public.
+        origins: of the sizes that not every paper prints.
+        notes: on all its models.
+    """
+
+    title: str
+    architecture: str
+    positions: int
+    vocabulary: int | None
+    origins: dict[str, str]
+    notes: tuple[str, ...]
+
+
+PAPERS = {
+    "Devlin et al. 2019": Paper(
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding, section 3",
+        "bert", 512, 30_522, {"vocabulary": "released", "n_heads": "paper", "d_head": "derived"},
+        ("counted with the pooler and the released, uncased vocabulary of 30,522 entries; "
+         "the paper rounds both numbers",),
+    ),
+    "Radford et al. 2019": Paper(
+        "Language Models are Unsupervised Multitask Learners, Table 2",
+        "gpt2", 1024, 50_257, {"vocabulary": "paper", "n_heads": "released", "d_head": "released"},
+        ("the paper does not give n_heads and d_head",
+         "its parameter counts are wrong, as the README of its authors' repository says; "
+         "counted is what they released"),
+    ),
+    "Brown et al. 2020": Paper(
+        "Language Models are Few-Shot Learners, Table 2.1",
+        "gpt3", 2048, None, {"n_heads": "paper", "d_head": "paper"},
+        ("its layers alternate dense and locally banded sparse attention",),
+    ),
+}  # fmt: skip
+"""Papers by citation."""
+
+
+class _Row(NamedTuple):
+    """A paper's model: ``stated`` parameters in millions, and all and those in attention as transformers builds it.
+
+    ``d_head`` where the paper prints it; ``counted`` where the weights are public.
+    """
+
+    name: str
+    stated: int
+    n_layers: int
+    d_model: int
+    n_heads: int
+    counted: tuple[int, int] | None = None
+    d_head: int | None = None
+    other_name: str = ""
+    note: str = ""
+
+
+_ROWS = (
+    _Row("bert-base", 110, 12, 768, 12, (109_482_240, 28_348_416)),
+    _Row("bert-large", 340, 24, 1024, 16, (335_141_888, 100_761_600)),
+    _Row("gpt2-small", 117, 12, 768, 12, (124_439_808, 28_348_416)),
+    _Row("gpt2-medium", 345, 24, 1024, 16, (354_823_168, 100_761_600)),
+    _Row("gpt2-large", 762, 36, 1280, 20, (774_030_080, 236_113_920)),
+    _Row("gpt2-xl", 1542, 48, 1600, 25, (1_557_611_200, 491_827_200)),
+    _Row("gpt3-125m", 125, 12, 768, 12, None, 64, "gpt3-small"),
+    _Row("gpt3-350m", 350, 24, 1024, 16, None, 64, "gpt3-medium"),
+    _Row("gpt3-760m", 760, 24, 1536, 16, None, 96, "gpt3-large"),
+    _Row("gpt3-1.3b", 1_300, 24, 2048, 24, None, 128, "gpt3-xl", "n_heads and d_head are as printed"),
+    _Row("gpt3-2.7b", 2_700, 32, 2560, 32, None, 80),
+    _Row("gpt3-6.7b", 6_700, 32, 4096, 32, None, 128),
+    _Row("gpt3-13b", 13_000, 40, 5140, 40, None, 128, "", "d_model is as printed, probably a misprint for 5120"),
+    _Row("gpt3-175b", 175_000, 96, 12288, 96, None, 128, "gpt3"),
+)
+_RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
+_RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
+"""By hub id of the weights, without its owner."""
+
+
+def paper_configurations() -> list[Configuration]:
+    """Configurations of the papers' models: BERT, GPT-2, GPT-3, each from the smallest."""
+    return [_configuration(row) for row in _ROWS]
+
+
+def paper_configuration(name: str) -> Configuration | None:
+    """The paper's model of this name, in any case, ``gpt-3`` or ``gpt3``; None if there is none."""
+    wanted = name.casefold().replace("gpt-", "gpt")
+    return next((_configuration(row) for row in _ROWS if wanted and wanted in (row.name, row.other_name)), None)
+
+
+def _configuration(row: _Row) -> Configuration:
+    architecture = row.name.partition("-")[0]
+    cited, paper = next((cited, paper) for cited, paper in PAPERS.items() if paper.architecture == architecture)
+    d_head, odd = width_of_heads(row.d_model, row.n_heads, row.d_head)
+    model = Configuration(
+        row.name, "paper", cited, architecture, row.n_layers, row.n_heads, None, row.d_model, d_head,
+        paper.positions, paper.vocabulary, stated_parameters=row.stated * 10**6, reason="weights are not public",
+        origins=dict.fromkeys(("n_layers", "d_model", "positions", "stated_parameters"), "paper") | paper.origins,
+        notes=tuple(filter(None, (odd, row.note, *paper.notes))),
+    )  # fmt: skip
+    return replace(model, reproduced=True, reason=None).with_counts(*row.counted) if row.counted else model
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """The config.json of a model: its name as given, ``built-in``, ``folder`` or ``hub``, and the hub's commit."""
+
+    name: str
+    kind: str
+    folder: Path
+    revision: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file itself."""
+        return self.folder / CONFIG
+
+
+def find_config(name: str) -> ConfigFile:
+    """Find the config.json of a built-in model, a folder or a hub id; from the hub it is fetched alone.
+
+    Raises:
+        CheckpointError: there is none, or the hub cannot be reached, within 10 seconds.
+        UsageError: the name is empty.
+    """
+    if not name.strip():
+        raise UsageError("NAME is empty; expected a built-in name, a folder, a hub id or the name of a paper's model.")
+    if name in BUILT_IN:
+        return ConfigFile(name, "built-in", built_in_folder(name) or find_checkpoint(name).folder)
+    folder = as_folder(name)
+    if folder is None:
+        return _on_hub(name)
+    if folder.name == CONFIG and folder.is_file():
+        folder = folder.parent
+    if not folder.is_dir():
+        kind = "a file" if folder.exists() else "nothing"
+        raise CheckpointError(f"expected a folder with a {CONFIG} at {folder}, found {kind}.")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} has no {CONFIG}: expected one as transformers' save_pretrained writes it.")
+    return ConfigFile(name, "folder", folder)
+
+
+def built_in_configs() -> list[ConfigFile]:
+    """config.json of the installed built-in models."""
+    return [ConfigFile(name, "built-in", folder) for name in BUILT_IN if (folder := built_in_folder(name)) is not None]
+
+
+def cached_configs() -> dict[str, ConfigFile]:
+    """config.json of every model in the hub's cache, by hub id; without network.
+
+    Of several revisions it is the main branch's, else the newest. HF_HOME and HF_HUB_CACHE are honoured.
+    """
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
+    except (CacheNotFound, ValueError):  # not there, or a file
+        return {}
+    configs = {}
+    for repo in sorted(cache.repos, key=lambda repo: repo.repo_id):
+        revisions = [revision for revision in repo.revisions if (revision.snapshot_path / CONFIG).is_file()]
+        if repo.repo_type == "model" and revisions:
+            best = max(revisions, key=lambda revision: ("main" in revision.refs, revision.last_modified))
+            configs[repo.repo_id] = ConfigFile(repo.repo_id, "hub", best.snapshot_path, best.commit_hash)
+    return configs
+
+
+def _on_hub(name: str) -> ConfigFile:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise CheckpointError(_unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
+    if (cached := cached_configs().get(name)) is not None:
+        return cached
+    if constants.HF_HUB_OFFLINE:
+        reason = f"as a hub id it has no {CONFIG} in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set"
+        raise CheckpointError(_unknown(name, reason))
+
+    def needed(files: list[str]) -> list[str]:
+        if CONFIG not in files:
+            raise CheckpointError(f"the hub model {name!r} has no {CONFIG}, so it is no transformers model.")
+        return [CONFIG]
+
+    folder = download(name, None, needed, partial(_unknown, name))
+    return ConfigFile(name, "hub", folder, folder.name)
+
+
+def _unknown(name: str, reason: str) -> str:
+    papers = [known.name for known in paper_configurations()]
+    meant = did_you_mean(name, [*BUILT_IN, *papers])
+    released = _RELEASED.get(name.casefold().rpartition("/")[2])
+    instead = f"attnviz models {released}, for its sizes" if released else "attnviz models, for all that are known here"
+    return (
+        f"no configuration of {name!r}: it is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
+        f"{CONFIG}, not a paper's model ({papers[0]} … {papers[-1]}), and {reason}.{meant} Type: {instead}."
+    )
 
 
 _NAMES = {
@@ -232,15 +524,13 @@ def _with_sizes(
 
     ``one_width``: heads are d_model / n_heads wide, whatever the config says.
     """
-    sizes = {size: _first_number(get, names) for size, names in (_NAMES | (_OF_DECODER if decoder else {})).items()}
+    sizes = {  # the first positive int; some configs have a list with a number per layer
+        size: next((value for value in map(get, names) if is_whole(value) and value > 0), None)
+        for size, names in (_NAMES | (_OF_DECODER if decoder else {})).items()
+    }
     stated = None if one_width else sizes["d_head"]
     sizes["d_head"], odd = width_of_heads(sizes["d_model"], sizes["n_heads"], stated)
     origins = {size: "config" for size, number in sizes.items() if number is not None}
     if stated is None and sizes["d_head"] is not None:
         origins["d_head"] = "derived"
     return replace(model, **sizes, origins=origins, notes=(*model.notes, *([odd] if odd else [])))  # type: ignore[arg-type]
-
-
-def _first_number(get: Callable[[str], Any], names: Iterable[str]) -> int | None:
-    """The first of these that is a positive int; some configs have a list with a number per layer."""
-    return next((value for value in map(get, names) if is_whole(value) and value > 0), None)

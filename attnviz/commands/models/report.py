@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.models.configurations import PAPERS, Configuration
+from attnviz.commands.models.measure import PAPERS, Configuration
 from attnviz.models.wording import abbreviated, percent, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field

@@ -1,1 +1,14 @@
 """The command ``attnviz outputs``: head outputs in the residual stream."""
+
+from attnviz.present.report import View
+
+VIEWS = (
+    View("overview", "norm-weighted attention of all heads", "outputs"),
+    View("shares", "each head's share of its layer's attention output", "outputs-shares"),
+    View(
+        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
+        "outputs-effects",
+    ),
+    View("heads", "one head by weight and by norm", r"outputs/[LEDX]\d+H\d+"),
+)  # fmt: skip
+"""Its figures, in the order of the documentation."""

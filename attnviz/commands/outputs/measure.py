@@ -15,8 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
-from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
+from attnviz.commands.outputs.direct_effects import (
+    Attribution,
+    Decision,
+    HeadPromotion,
+    attribute_logits,
+    check_classes,
+    take_apart,
+)
 from attnviz.commands.outputs.residual_stream import (
     HeadContribution,
     OutputShares,
@@ -30,7 +36,7 @@ from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
-from attnviz.models.tokens import Tokens, merge_subwords, only_position
+from attnviz.models.tokens import Tokens, find_positions, merge_subwords
 from attnviz.models.wording import quoted, rounded
 from attnviz.options import checked
 from attnviz.present.figure_context import FigureContext
@@ -66,15 +72,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     command: ClassVar[str] = "outputs"
     offered: ClassVar[tuple[str, ...]] = (
-        "attribution",
-        "by_layer",
-        "decision",
-        "norms",
-        "output",
-        "pattern",
-        "promoted",
-        "target",
-    )
+        "attribution", "by_layer", "decision", "norms", "output", "pattern", "promoted", "target",
+    )  # fmt: skip
 
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
@@ -291,4 +290,5 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, token: str | int | None) -> int:
-    return len(tokens) - 1 if token is None else only_position(merge_subwords(tokens, words=False), token)
+    """A token, of a word of several pieces the last; by default the last of all."""
+    return len(tokens) - 1 if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]

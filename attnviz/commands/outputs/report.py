@@ -11,18 +11,17 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.outputs.decision import NOT_LINEAR, Decision
+from attnviz.commands.outputs.direct_effects import NOT_LINEAR, Attribution, Decision, HeadPromotion, TokenLogit
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import error, percent, quoted, rounded, shortened, signed, unisolated
+from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed, unisolated
 from attnviz.present.documents import model_entry, stack_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import cut_note, first_rows, notes, target_note, verification_line
-from attnviz.present.view import View, ViewOptions
+from attnviz.present.view import ViewOptions
 
 MOST_BYTES = 4 * 2**30
 """Most bytes of outputs.safetensors, which is made in memory."""
@@ -40,7 +39,7 @@ _OF_LAYERS = {
 }
 
 
-SHARES = (
+SHARES_IN_WORDS = (
     "Share of ‖o‖: how far a head’s output reaches along o, the sum of all heads and b_O; below 0 it works against the "
     "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
 )
@@ -159,10 +158,10 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
         yield _decision_table(decision, heads, choices.top, width)
         yield _decision_text(result, decision)
     yield notes(
-        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES}.",
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
-        f"Promoted tokens: direct effect alone, {DIRECT}. ## continues a word."
+        f"Promoted tokens: direct effect alone, {DIRECT}. ~ continues a word."
         if attribution is not None
         else result.no_attribution
         if decision is None
@@ -208,11 +207,11 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     """Tokens with their logits that fit, at least one, cut if necessary; a dash for none."""
-    texts = [f"{shortened(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
+    texts = [f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
     if not lines or len(lines[-1]) <= room:
         return next((line for line in lines if len(line) <= room), "–")
-    return f"{shortened(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
+    return f"{shortened_token(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
 
 
 def _decision_entry(decision: Decision) -> dict[str, Any]:
@@ -286,16 +285,6 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
-    views=(
-        View("overview", "norm-weighted attention of all heads", stems="outputs"),
-        View("shares", "each head's share of its layer's attention output", stems="outputs-shares"),
-        View(
-            "effects",
-            "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
-            stems="outputs-effects",
-        ),
-        View("heads", "one head by weight and by norm", stems=r"outputs/[LEDX]\d+H\d+"),
-    ),
     all_selected=True,
     tensors=("outputs.safetensors", _tensors),
 )

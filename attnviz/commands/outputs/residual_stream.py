@@ -4,7 +4,7 @@ Symbols as in :mod:`attnviz.commands.outputs.measure`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.wording import percent
-from attnviz.trace.contributions import (
-    check_sum,
-    error_of_sum,
-    layer_contributions,
-    without_gradients,
-)
+from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.trace.recorder import at_site
 from attnviz.trace.verify import VerifiedAttention
 
@@ -219,28 +213,3 @@ def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int)
             yield "attention bias", layer, bias
         if count % of_block == 0:
             yield "feed-forward", layers[count - of_block], stream.feed_forward[count // of_block - 1][position]
-
-
-def check_parts(
-    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = ""
-) -> tuple[float, float]:
-    """Compare the sum of all parts of the stream with the model's own numbers at one position.
-
-    For the message: ``what`` names the numbers; ``where`` puts the index of the largest difference in words;
-    ``removed`` says what was subtracted from both, and ends in a semicolon and a space.
-
-    Returns:
-        the largest difference as a share of the largest of the model's numbers, and this number.
-
-    Raises:
-        VerificationError: they differ by more than the tolerance.
-    """
-    error, scale, index = error_of_sum(total, own)
-    if not error <= tolerance:  # a NaN is a failure, too
-        raise VerificationError(
-            f"embeddings, heads, biases and feed-forward networks do not sum to the model's own {what}: they differ "
-            f"most {where(index)}: the model gives {float(own[index]):.6g}, the sum {float(total[index]):.6g} "
-            f"({removed}tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype "
-            "float64: it makes rounding smaller, but not an error."
-        )
-    return error, scale

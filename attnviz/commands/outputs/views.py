@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,13 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.commands.outputs.map_views import plan_effects, plan_shares
-from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.report import chosen
+from attnviz.commands.outputs.direct_effects import Decision
+from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.commands.outputs.report import DIRECT, SHARES_IN_WORDS, chosen, how_it_is_read, versus
 from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.head_map import draw_head_map, head_map_figure
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import (
     Array,
     Labels,
@@ -35,6 +37,7 @@ from attnviz.figures.page import (
     PIXEL,
     ColourScale,
     PagePlan,
+    ReferenceValue,
     colour_bar,
     new_page,
     page_width,
@@ -42,7 +45,8 @@ from attnviz.figures.page import (
     written,
 )
 from attnviz.figures.style import DPI, FAINTEST, Style, figure_style
-from attnviz.models.wording import percent
+from attnviz.models.head_ids import HeadId
+from attnviz.models.wording import percent, quoted, rounded, signed
 from attnviz.present.figure_context import KINDS
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -51,6 +55,10 @@ _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 
 _SCALES = {"per-head": "scale of this head", "shared": "scale of all heads", "log": "log scale"}
 """Where the colours end, by scale."""
+
+_Columns = tuple[tuple[str, Numbers], ...]
+_whole = partial(rounded, digits=0)
+_BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
     yield HeadGridPlan(
         stem="outputs",
-        **about.told(
+        **about.caption_and_notes(
             f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
             f"{shown}: rows attend to columns",
             why_log,
@@ -163,7 +171,7 @@ def _head(
     of_norms = _norm_colours(style, head.largest if own else result.largest)
     return HeadPlan(
         stem=f"outputs/{head.id.file_stem}",
-        **about.told(
+        **about.caption_and_notes(
             f"{about.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖, "
             "with ‖f(x_k)‖ of every key above it",
             _amounts(result, head),
@@ -281,12 +289,110 @@ def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
 
-DRAWINGS = {
-    "overview": Drawing(_overview, head_grid_figure, draw_head_grid),
-    "shares": Drawing(plan_shares, head_map_figure, draw_head_map),
-    "effects": Drawing(
-        plan_effects, head_map_figure, draw_head_map,
-        missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
-    ),
-    "heads": Drawing(_heads, _head_figure, _draw_head),
-}  # fmt: skip
+def _plan_shares(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
+    """Plan two maps: each head's share of its layer's output, by projection and by norm."""
+    about = result.figure_context
+    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
+    yield HeadMapPlan(
+        stem="outputs-shares",
+        **about.caption_and_notes(
+            f"{about.subject}: share of every head in its layer’s attention output in per cent, one row per layer, one "
+            "column per head, above of ‖o‖, below of Σ‖o_h‖",
+            f"{over}. Every row sums to 100\N{NO-BREAK SPACE}% in either map",
+            alone=(SHARES_IN_WORDS,),
+        ),
+        title=f"{about.model}: share of each head in its layer’s attention output",
+        maps=tuple(draw(part, choices.style) for draw in (_along, _length) for part in result.parts),
+    )
+
+
+def _along(part: HeadOutputs, style: Style) -> HeadMap:
+    """Map of shares by projection, of one kind of attention or of all."""
+    biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
+    return _map(
+        100 * part.table("projection_share"), style, "% of ‖o‖; below 0: against the others",
+        name=f"{_letter(part)}Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
+        diverging=True, write=_whole,
+    )  # fmt: skip
+
+
+def _length(part: HeadOutputs, style: Style) -> HeadMap:
+    """Map of shares by norm, of one kind of attention or of all."""
+    values = part.table("norm_share")
+    return _map(
+        100 * values, style, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
+        reference=ReferenceValue(100 / values.shape[1], "equal shares"), write=_whole,
+    )  # fmt: skip
+
+
+def _letter(part: HeadOutputs) -> str:
+    """Kind of attention of a map, of an encoder-decoder."""
+    return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
+
+
+def _plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
+    """Plan the map of each head's effect on the logit of the predicted token, or on a classifier's decision."""
+    about, split = result.figure_context, result.decision or result.attribution
+    assert split is not None
+    at = f"at position #{split.position} (“{result.read.labels[split.position]}”)"
+    if isinstance(split, Decision):
+        effects, both, total = split.heads, versus(split), signed(split.difference)
+        others = [(part.name, part.layer, part.value) for part in split.parts]
+        on, bar, biases = f"the decision {both}", f"logits for {quoted(split.label.name)}", "b_O; LN: those of norms"
+        logit, whole = f"the logit of {both}", f"all parts sum to the difference of the logits, {total}"
+        facts = [f"{at}. {how_it_is_read(result, split)}", whole]
+    else:
+        effects = {head.id: head.predicted for head in split.heads}
+        others = [(part.name, part.layer, part.predicted) for part in split.parts]
+        target, total = f"“{split.predicted.text}”", rounded(split.predicted.logit)
+        on, bar, biases = f"the predicted token {target}", f"logits added to {target}", "b_O"
+        logit, facts = f"the logit of {on}", [f"{at}; {DIRECT}. All parts sum to its logit, {total}"]
+    rest = ", ".join(f"{name} {signed(value)}" for name, layer, value in others if layer is None)
+    yield HeadMapPlan(
+        stem="outputs-effects",
+        **about.caption_and_notes(
+            f"{about.subject}: what every head adds directly to {logit}, and what biases ({biases}) and feed-forward "
+            "networks (FFN) of each layer add",
+            *facts[:-1],
+            f"{facts[-1]}; the rest: {rest}",
+        ),
+        title=f"{about.model}: direct effect of each head on {on}",
+        maps=tuple(
+            _effects(part, effects, others, choices.style, bar)
+            for part in result.parts
+            if part.stack is None or part.stack.letter != "E"
+        ),
+    )
+
+
+def _effects(
+    part: HeadOutputs, effects: dict[HeadId, float], others: list[tuple[str, int | None, float]], style: Style, bar: str
+) -> HeadMap:
+    """Map of effects of one kind of attention or of all, beside those of its layers' other parts."""
+    layers = [layer.layer for layer in part.layers]
+    values = np.array([effects[head] for head in sorted(effects) if head.layer in layers])
+    of_layers = [other for other in others if other[1] in layers]
+    columns = ((short, [value for name, _, value in of_layers if name == kind]) for kind, short in _BESIDE.items())
+    beside = tuple((short, np.array(column)) for short, column in columns if column)
+    name = _letter(part).removesuffix(". ")
+    return _map(values.reshape(len(layers), -1), style, bar, name=name, beside=beside, diverging=True)
+
+
+def _map(
+    values: Numbers, style: Style, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
+) -> HeadMap:
+    """A map with diverging colours up to the largest absolute number of heads and extra columns."""
+    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
+    top = float(math.ceil(top)) if more.get("write") is _whole else top
+    norm = Normalize(-top if diverging else 0.0, top, clip=True)
+    colours = style.diverging_map() if diverging else None
+    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
+
+
+OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
+SHARES = Drawing(_plan_shares, head_map_figure, draw_head_map)
+EFFECTS = Drawing(
+    _plan_effects, head_map_figure, draw_head_map,
+    missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
+)  # fmt: skip
+HEADS = Drawing(_heads, _head_figure, _draw_head)

@@ -10,8 +10,7 @@ from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
-from attnviz.texts.parsing import ready
-from attnviz.texts.reading import Text
+from attnviz.texts.reading import Text, ready
 from attnviz.texts.runs import Additive, LongRun, RunSettings
 
 _APART = 1 << 40
@@ -54,7 +53,9 @@ class CorpusRun:
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
         if repeats:
-            self._measure_repeats()
+            settings, tell = self.settings, self.settings.progress
+            own = [number for number in range(SEQUENCES) if settings.process.owns(number)]
+            self.repeats.measure(self.attention, own, settings.batch_size, lambda done: tell("repeats", done, len(own)))
         self.measured = run.measured
         return run.gather()
 
@@ -85,9 +86,3 @@ class CorpusRun:
                 tally.add(layer, pattern, batch)
 
         self.attention.run(batch, visit)
-
-    def _measure_repeats(self) -> None:
-        settings = self.settings
-        own = [number for number in range(SEQUENCES) if settings.process.owns(number)]
-        tell = settings.progress
-        self.repeats.measure(self.attention, own, settings.batch_size, lambda done: tell("repeats", done, len(own)))

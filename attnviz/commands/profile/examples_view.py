@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import GROUPS, NamedExample, named_examples
 from attnviz.errors import UsageError
-from attnviz.figures.fonts import fitted, put_text, text_width, wrapped
+from attnviz.figures.fonts import fitted_token, put_text, text_width, wrapped
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId, select_heads
@@ -190,7 +190,7 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
 def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     weight = "bold" if part.ends else "normal"
     text = part.text if part.text.isprintable() else visible(part.text)
-    shown = fitted(text, _WORD, DPI, room * DPI, weight)
+    shown = fitted_token(text, _WORD, DPI, room * DPI, weight)
     return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import find_examples
@@ -22,17 +22,15 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import named_source, open_checkpoint
 from attnviz.models.sources import Source
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, named, report_once
-from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.parsing import find_parser
-from attnviz.texts.reading import Corpus, open_corpus
-from attnviz.texts.runs import RunSettings, own_device
+from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.reading import Corpus, find_parser, open_corpus
+from attnviz.texts.runs import RunSettings, open_for
 from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 
@@ -211,7 +209,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = _checkpoint(model, revision, device, device_map, dtype, process).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype).encoder
     if control and checkpoint.weight_devices:
         raise UsageError(
             "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
@@ -304,23 +302,3 @@ def _profile(
 def _renumbered(of_heads: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
     """Renumber heads from a measured encoder to the whole model."""
     return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in of_heads)
-
-
-def _checkpoint(
-    model: str | Path | Source | Checkpoint,
-    revision: str | None,
-    device: str,
-    device_map: DeviceMap | Path | None,
-    dtype: str,
-    process: Process,
-) -> Checkpoint:
-    """Open the model; under torchrun each process takes its own GPU."""
-    if isinstance(model, Checkpoint):
-        return model
-    if isinstance(model, nn.Module):
-        raise UsageError(
-            "a model in memory needs its tokenizer: give attnviz.models.checkpoint.from_loaded(model, tokenizer)."
-        )
-    source = model if isinstance(model, Source) else named_source(model, revision)
-    own = own_device(process, device, device_map)
-    return open_checkpoint(source, device=own, dtype=dtype, device_map=device_map)[0]

@@ -25,7 +25,7 @@ from attnviz.present.published import ARROWS, beside, published_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
-from attnviz.present.view import View, ViewOptions, page_view
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
 from attnviz.texts.reading import LONGEST, SHORTEST
@@ -306,20 +306,6 @@ SPEC = CommandSpec[Profile](
     tables=_tables,
     fields=_FIELDS,
     entries="roles",
-    views=(
-        View("roles", "the clearest role of every head"),
-        View("scores", "the scores of one role over all heads, for each role that a head passes", r"roles/[\w.-]+"),
-        View("relations", "the best head of each relation beside its largest baseline"),
-        View("layers", "entropy and distance by layer"),
-        View("likeness", "heads with similar patterns, close together"),
-        View(
-            "examples",
-            "sentences in which a head shows its roles, and in which it fails, with arcs",
-            stems=r"examples/L\d{2,}H\d{2,}",
-            default=False,
-        ),
-        page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file"),
-    ),
     same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
 )

@@ -49,7 +49,7 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
             raise UsageError(f"there are no examples of {' '.join([selected, *named])}: there are {why}.")
     ids = {head for some in heads for head in some}
     chosen = [each for each in of_role if not heads or each.id in ids]
-    return tuple(sorted(chosen, key=lambda each: (each.id, *_clearness(_role(profile, each)))))
+    return tuple(sorted(chosen, key=lambda each: (each.id, *_rank_key(_role(profile, each)))))
 
 
 def _role(profile: StoredProfile, examples: RoleExamples) -> StoredRole | None:
@@ -57,7 +57,7 @@ def _role(profile: StoredProfile, examples: RoleExamples) -> StoredRole | None:
     return next((role for role in profile.roles.get(examples.id, ()) if role.role == examples.role), None)
 
 
-def _clearness(role: StoredRole | None) -> tuple[bool, float]:
+def _rank_key(role: StoredRole | None) -> tuple[bool, float]:
     """Sort key: roles that pass first, then by error reduction."""
     return (True, 0.0) if role is None else (not role.passed, -(role.error_reduction or 0.0))
 

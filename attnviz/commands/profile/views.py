@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, Normalize
@@ -15,7 +14,7 @@ from attnviz.commands.profile.examples_view import examples_figure, no_examples,
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
-from attnviz.figures.families import FAMILIES, UNNAMED, counted_families
+from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, counted_families
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, ReferenceValue
@@ -45,11 +44,6 @@ _READING = {
 }
 """Meaning of score, baseline and n, by role or its kind."""
 
-_SHORT = {
-    "previous-token": "prev", "current-token": "curr", "next-token": "next", "long-range": "long",
-    "duplicate-token": "duplicate", "coreference": "coref",
-}  # fmt: skip
-
 
 def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """Plan the map of every head's clearest role, that of the largest error reduction."""
@@ -67,7 +61,7 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     source = profile.source()
     title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
-    clearest = "Clearest: the largest error reduction among the roles passed; +2: two further roles."
+    clearest = "Clearest: the largest error reduction, specific roles first, sink last; +2: two further roles."
     each = HeadMap(
         values, norm=Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
@@ -77,15 +71,17 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
 
 
 def _names(roles: Sequence[Role]) -> str:
-    """The short name of the first role, and on a second line the number of others."""
-    name = fitted(short_name(roles[0].role), 6.5, DPI, _NAME_WIDTH) if roles else ""
+    """The name of the first role, short if it must, and on a second line the number of others."""
+    name = short_name(roles[0].role) if roles else ""
+    if fitted(name, 6.5, DPI, _NAME_WIDTH) != name:
+        name = fitted(ABBREVIATIONS.get(name, name), 6.5, DPI, _NAME_WIDTH)
     return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
 
 
 def short_name(role: str) -> str:
-    """Short name of a role: ``prev``, ``nsubj``, ``offset −3``."""
+    """Name of a role without its kind: ``nsubj``, ``offset −3``."""
     kind, _, rest = role.partition(":")
-    return _SHORT.get(role) or visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
+    return visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
 
 
 def _plan_scores(profile: Profile, _: ViewOptions) -> Iterator[HeadMapPlan]:
@@ -134,22 +130,20 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-DRAWINGS: dict[str, Drawing[Profile, Any]] = {
-    "roles": Drawing(_plan_roles, head_map_figure, draw_head_map),
-    "scores": Drawing(
-        _plan_scores, head_map_figure, draw_head_map,
-        missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
-    ),
-    "relations": Drawing(
-        plan_relations, relations_figure, draw_relations,
-        missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
-        else "no relation is frequent enough in these corpora",
-    ),
-    "layers": Drawing(
-        plan_layers, layers_figure,
-        missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
-    ),
-    "likeness": Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing),
-    "examples": Drawing(plan_examples, examples_figure, missing=no_examples),
-    "page": page_drawing("profile", page_data),
-}  # fmt: skip
+ROLES = Drawing(_plan_roles, head_map_figure, draw_head_map)
+SCORES = Drawing(
+    _plan_scores, head_map_figure, draw_head_map,
+    missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
+)  # fmt: skip
+RELATIONS = Drawing(
+    plan_relations, relations_figure, draw_relations,
+    missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
+    else "no relation is frequent enough in these corpora",
+)  # fmt: skip
+LAYERS = Drawing(
+    plan_layers, layers_figure,
+    missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
+)  # fmt: skip
+LIKENESS = Drawing(plan_likeness, likeness_figure, draw_likeness, missing=likeness_missing)
+EXAMPLES = Drawing(plan_examples, examples_figure, missing=no_examples)
+PAGE = page_drawing("profile", page_data)

@@ -44,17 +44,6 @@ METHODS = ("attention", "rollout", "norm_rollout", "flow")
 """The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
 
 
-class RolloutOptions(NamedTuple):
-    """Options that change numbers; see :func:`rollout`."""
-
-    words: bool
-    layer: int | None
-    residual: float
-    token: str | int | None
-    flow: bool
-    all_flows: bool
-
-
 class InputShares(NamedTuple):
     """Shares of the input tokens in one output token, [n] by method; None if not measured."""
 
@@ -93,7 +82,7 @@ class Rollout(TextResult):
     Attributes:
         units: tokens, or words.
         attention: the verified heads.
-        options: the options.
+        residual: share of the identity in every layer, 0-1.
         means: [n_layers, n, n], the mean pattern of the heads of each layer.
         norm_means: [n_layers, n, n], norms of weighted values, rows divided by their sum.
         weights: [n_layers, n, n], rollout up to each layer from the mean patterns.
@@ -112,7 +101,7 @@ class Rollout(TextResult):
 
     units: Positions
     attention: VerifiedAttention
-    options: RolloutOptions
+    residual: float
     means: Tensor
     norm_means: Tensor
     weights: Tensor
@@ -197,8 +186,7 @@ def rollout(
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
-    options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
-    if options.flow:
+    if flow or all_flows:
         check_flow_library()
     of_block = block_memory(memory)
     kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
@@ -214,38 +202,31 @@ def rollout(
     units, causal = merge_subwords(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
-    queries = _queries(units, positions, options)
+    n = len(tokens)
+    if all_flows and n > MOST_FLOWS:
+        raise UsageError(
+            f"the flow between all pairs of {n} tokens is {n**2:,} problems; expected at most {MOST_FLOWS} tokens: "
+            "shorten the text, or ask for the flow from one token alone (--flow)."
+        )
+    queries = list(range(n)) if all_flows else [each for position in positions for each in units.members[position]]
     attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_block)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
     weights, norms = (_rollout(patterns, units, residual) for patterns in (means, norm_means))
-    plain, shares = _flows(means, residual, queries, progress)
+    plain, shares = _flows(means, residual, queries, progress) if flow or all_flows else (None, None)
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
     windows = checkpoint.windows[:n_layers]
-    even = {window: uniform_pattern(allowed_units(len(tokens), causal, window)) for window in set(windows)}
+    even = {window: uniform_pattern(allowed_units(n, causal, window)) for window in set(windows)}
     uniform = [even[window] for window in windows]
     layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
     here = list(positions)
     return Rollout(
-        text, pair, checkpoint, tokens, units, attention, options, means, norm_means, weights, norms,
+        text, pair, checkpoint, tokens, units, attention, residual, means, norm_means, weights, norms,
         merge_pattern(uniform[-1], units.members), uniform_rollout, layers, positions,
         flow=None if flows is None else flows[here].mean(0),
         max_flow=None if plain is None or words else plain[here].mean(0),
         flows=flows if all_flows else None,
     )  # fmt: skip
-
-
-def _queries(units: Positions, positions: Sequence[int], options: RolloutOptions) -> list[int]:
-    """Output tokens of the requested flows; UsageError if they are too many."""
-    n_tokens = sum(map(len, units.members))
-    if options.all_flows and n_tokens > MOST_FLOWS:
-        raise UsageError(
-            f"the flow between all pairs of {n_tokens} tokens is {n_tokens**2:,} problems; expected at most "
-            f"{MOST_FLOWS} tokens: shorten the text, or ask for the flow from one token alone (--flow)."
-        )
-    if options.all_flows:
-        return list(range(n_tokens))
-    return [token for position in positions for token in units.members[position]] if options.flow else []
 
 
 def _patterns(
@@ -282,12 +263,8 @@ def _rollout(patterns: Tensor, units: Positions, residual: float) -> Tensor:
     return rolled
 
 
-def _flows(
-    means: Tensor, residual: float, queries: Sequence[int], progress: Progress | None
-) -> tuple[Tensor | None, Tensor | None]:
+def _flows(means: Tensor, residual: float, queries: Sequence[int], progress: Progress | None) -> tuple[Tensor, Tensor]:
     """Maximum flows from some tokens, and each token's divided by their sum; [n, n], 0 in the rows of all others."""
-    if not queries:
-        return None, None
     mixed, n_tokens = mixed_with_identity(means, residual).numpy(), means.shape[-1]
     plain, shares = torch.zeros(2, n_tokens, n_tokens, dtype=torch.float64)
     for done, query in enumerate(queries, start=1):
@@ -302,17 +279,14 @@ def _summaries(
 ) -> tuple[tuple[LayerShares, ...], Tensor]:
     """Summaries of all layers, and the rollout of uniform attention, [n, n], up to the last."""
     rolled = rolled_out(mixed_with_identity(pattern, residual) for pattern in uniform)
-    layers = []
+    layers, sink = [], torch.tensor(units.sink)
     for layer, (matrix, error) in enumerate(zip(rolled, errors, strict=True)):
         own, merged = merge_pattern(uniform[layer], units.members), merge_pattern(matrix, units.members)
         named = dict(zip(_SUMMARISED, (*(stack[layer] for stack in stacks), own, merged), strict=True))
-        sink = {name: _on_sinks(of_method, units) for name, of_method in named.items()}
+        sinks = {
+            name: None if sink.all() else float(of_method[~sink][:, sink].double().sum(1).mean())
+            for name, of_method in named.items()
+        }
         apart = {name: rows_apart(of_method) for name, of_method in named.items()}
-        layers.append(LayerShares(layer, sink, apart, error))
+        layers.append(LayerShares(layer, sinks, apart, error))
     return tuple(layers), merged
-
-
-def _on_sinks(matrix: Tensor, units: Positions) -> float | None:
-    """Mean share of sinks over content positions; None without content."""
-    sink = torch.tensor(units.sink)
-    return None if sink.all() else float(matrix[~sink][:, sink].double().sum(1).mean())

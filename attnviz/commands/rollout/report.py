@@ -11,12 +11,12 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.opening import encoder_note
 from attnviz.models.tokens import text_at
-from attnviz.models.wording import error, percent, shortened
+from attnviz.models.wording import error, percent, shortened_token
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, first_rows, notes, titled, verification_line
-from attnviz.present.view import View, ViewOptions
+from attnviz.present.view import ViewOptions
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """Display names of methods."""
@@ -41,7 +41,7 @@ def last_layer(result: Rollout) -> str:
 
 def how(result: Rollout) -> str:
     """Sentence on the layers multiplied and the share of the residual."""
-    share, layers = result.options.residual, f"layers 0 to {result.layer}" if result.layer else "layer 0"
+    share, layers = result.residual, f"layers 0 to {result.layer}" if result.layer else "layer 0"
     return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
 
 
@@ -90,22 +90,22 @@ def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
 
 
 def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
-    options, units, positions = result.options, result.units, list(result.positions)
+    units, positions = result.units, list(result.positions)
     parts = {of.layer: of.parts_error for of in result.layers}
     return {
         "model": model_entry(result.checkpoint),
         "text": result.text,
         "pair": result.pair,
         "options": {
-            "words": options.words,
+            "words": units.name == "word",
             "layer": result.layer,
-            "residual": options.residual,
+            "residual": result.residual,
             "from": positions,
-            "flow": "all" if options.all_flows else "token" if options.flow else None,
+            "flow": "all" if result.flows is not None else "token" if result.flow is not None else None,
             "tokens_cut_off": result.tokens.truncated,
         },
         "tokens": tokens_entry(result.tokens),
-        "words": list(units.labels) if options.words else None,
+        "words": list(units.labels) if units.name == "word" else None,
         "verification": verification_entry(
             result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
         ),
@@ -127,13 +127,9 @@ def _tensors(result: Rollout, _: ViewOptions) -> bytes:
     tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
     if result.flows is not None:
         tensors["flow"] = result.flows.contiguous()
-    information = {
-        "unit": result.units.name,
-        "labels": json.dumps(list(result.units.labels)),
-        "model": result.checkpoint.name,
-        "residual": f"{result.options.residual:g}",
-    }
-    content: bytes = save(tensors, information)
+    labels, share = json.dumps(list(result.units.labels)), f"{result.residual:g}"
+    about = {"unit": result.units.name, "labels": labels, "model": result.checkpoint.name, "residual": share}
+    content: bytes = save(tensors, about)
     return content
 
 
@@ -169,7 +165,7 @@ def _ranked_inputs(result: Rollout) -> list[Field[int]]:
 
         def written(rank: int, room: int) -> str:
             number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
-            return f"{number} {shortened(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
+            return f"{number} {shortened_token(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
 
         return Field(METHOD_NAMES[name].capitalize(), fit=written, left=True, least=_NUMBER + digits)
 
@@ -195,10 +191,5 @@ SPEC = CommandSpec[Rollout](
         "uniform_rollout",
     ),
     entries="inputs",
-    views=(
-        View("rollout", "the last matrix by each method"),
-        View("layers", "the rollouts up to every layer", stems="rollout-layers"),
-        View("from", "the inputs of one token, as bars", stems="rollout-from"),
-    ),
     tensors=("rollout.safetensors", _tensors),
 )  # fmt: skip

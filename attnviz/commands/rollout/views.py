@@ -20,7 +20,7 @@ from attnviz.commands.rollout.report import (
     sink_sentence,
     spread_sentence,
 )
-from attnviz.figures.fonts import fitted, font_families
+from attnviz.figures.fonts import fitted_token, font_families
 from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
@@ -91,7 +91,7 @@ def _tiles(
     cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
     return TilesPlan(
         stem=stem,
-        **of.told(
+        **of.caption_and_notes(
             f"{subject}, of {of.model} on {of.text_line}",
             "rows: positions at the layer's output; columns: input",
             spread_sentence(result, brief=True),
@@ -134,7 +134,7 @@ def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
     names = [METHOD_NAMES[name] for name in measured]
     yield BarsPlan(
         stem="rollout-from",
-        **of.told(
+        **of.caption_and_notes(
             f"Shares of the input tokens in {chosen(result)} at the output of {last_layer(result)} of {of.model} on "
             f"{of.text_line}, by {', '.join(names[:-1])} and {names[-1]}",
             f"each column on its own scale; rust: uniform attention{without}",
@@ -146,7 +146,7 @@ def _plan_bars(result: Rollout, choices: ViewOptions) -> Iterator[BarsPlan]:
             ),
         ),
         title=f"{of.model}: what comes to {chosen(result)} up to layer {result.layer}",
-        labels=tuple(f"{fitted(units.labels[row], 7, DPI, LONGEST)}  #{row}" for row in rows),
+        labels=tuple(f"{fitted_token(units.labels[row], 7, DPI, LONGEST)}  #{row}" for row in rows),
         muted=tuple(units.sink[row] for row in rows),
         panels=tuple((METHOD_NAMES[name], row, uniform.get(name)) for name, row in values.items()),
     )
@@ -204,8 +204,6 @@ def _draw_bars(ax: Axes, plan: BarsPlan, number: int, style: Style, *, labelled:
     ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=style.greys.ink)
 
 
-DRAWINGS = {
-    "rollout": Drawing(_plan_last, tiles_figure),
-    "layers": Drawing(_plan_layers, tiles_figure),
-    "from": Drawing(_plan_bars, _bars_figure),
-}
+ROLLOUT = Drawing(_plan_last, tiles_figure)
+LAYERS = Drawing(_plan_layers, tiles_figure)
+FROM = Drawing(_plan_bars, _bars_figure)

@@ -89,62 +89,30 @@ class Embeddings:
 class Architecture(ABC):
     """One family of transformers models: where its parts are, and what is special about its attention."""
 
-    name: str
-    """The ``model_type`` of transformers' config: ``bert``, ``gpt2``."""
-
-    class_prefix: str
-    """Prefix of the names of its model classes: ``Bert``, ``GPT2``."""
-
-    language_task: str = "ForCausalLM"
-    """Suffix of the name of its class with a language-modelling head."""
-
-    layers_at: str = "layers"
-    """Path of the layers in the bare model, or in each of its stacks."""
-
-    final_norm_at: str = ""
-    """Path of the norm after the last layer in the bare model; empty without one."""
-
+    name: str  # the ``model_type`` of transformers' config: ``bert``, ``gpt2``
+    class_prefix: str  # prefix of the names of its model classes: ``Bert``, ``GPT2``
+    language_task: str = "ForCausalLM"  # suffix of the name of its class with a language-modelling head
+    layers_at: str = "layers"  # path of the layers in the bare model, or in each of its stacks
+    final_norm_at: str = ""  # path of the norm after the last layer in the bare model; empty without one
+    # first parts of the names of weights of task heads
     head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
-    """First parts of the names of weights of task heads."""
-
+    # first parts of the names of weights that no attention depends on, which a checkpoint may lack
     optional_weights: tuple[str, ...] = ()
-    """First parts of the names of weights that no attention depends on, which a checkpoint may lack."""
-
+    # suffixes of the names of constant buffers that earlier versions of transformers saved
     old_buffers: tuple[str, ...] = ()
-    """Suffixes of the names of constant buffers that earlier versions of transformers saved."""
-
-    segments: bool = False
-    """Whether the segments of a pair have token types."""
-
-    positions_after_padding: bool = False
-    """Whether positions count from ``pad_token_id`` + 1 (RoBERTa)."""
-
-    states_d_head: bool = False
-    """Whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)."""
-
-    causal: bool = False
-    """Whether a query sees only itself and what precedes it; position 0 is then a sink."""
-
-    pre_norm: bool = False
-    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
-
-    norm_kind: NormKind = "layer"
-    """Layer norms, RMS norms, or RMS norms whose stored weight is less 1."""
-
+    segments: bool = False  # whether the segments of a pair have token types
+    positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
+    states_d_head: bool = False  # whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)
+    causal: bool = False  # whether a query sees only itself and what precedes it; position 0 is then a sink
+    pre_norm: bool = False  # whether norms stand before attention and feed-forward network (else after their residuals)
+    norm_kind: NormKind = "layer"  # layer norms, RMS norms, or RMS norms whose stored weight is less 1
+    # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
-    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
-
+    # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
-    """The config's setting of the norms' epsilon; or epsilon itself, if fixed."""
-
-    activation_setting: str = "hidden_act"
-    """The config's setting of the feed-forward network's activation."""
-
-    explained: bool = True
-    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
-
-    encoder_commands: tuple[str, ...] = ()
-    """The commands that measure the encoder of an encoder-decoder alone."""
+    activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
+    explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
+    encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     @property
     def language_class(self) -> str:

@@ -51,8 +51,8 @@ class EncoderDecoder(Architecture):
     explained = False
     encoder_commands = ("rollout", "profile")
     language_task = "ForConditionalGeneration"
+    # the config's settings of layers and heads, of the encoder and of the decoder
     size_settings: tuple[tuple[str, str], tuple[str, str]]
-    """The config's settings of layers and heads, of the encoder and of the decoder."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model."""

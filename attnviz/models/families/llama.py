@@ -41,14 +41,10 @@ class Llama(Architecture):
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
-    network_names = ("up_proj", "gate_proj", "act_fn")
-    """Names of the modules of the first linear map, the gate and the gate's activation."""
-    partial_rotary = False
-    """Whether a part of a head may be without rotary positions."""
-    normed_heads = False
-    """Whether queries and keys are normed, a head at a time, before they are rotated."""
-    heads_first = False
-    """Whether the input of these norms is [batch, n_heads, n, d_head]."""
+    network_names = ("up_proj", "gate_proj", "act_fn")  # of the first linear map, the gate and the gate's activation
+    partial_rotary = False  # whether a part of a head may be without rotary positions
+    normed_heads = False  # whether queries and keys are normed, a head at a time, before they are rotated
+    heads_first = False  # whether the input of these norms is [batch, n_heads, n, d_head]
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""

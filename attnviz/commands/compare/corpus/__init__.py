@@ -1,1 +1,12 @@
 """The form ``attnviz compare --corpus``: differences of all heads of two models over many texts."""
+
+from attnviz.present.report import View
+
+VIEWS = (
+    View("map", "layers × heads by mean distance, those that changed outlined", "compare-corpus-map"),
+    View(
+        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
+        "compare-corpus-distances",
+    ),
+)  # fmt: skip
+"""Its figures, in the order of the documentation."""

@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from attnviz.commands.compare.corpus.dropout import dropping_out
 from attnviz.commands.compare.differences import Difference, DifferenceTally
+from attnviz.commands.compare.dropout import pass_twice
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.errors import TextError
 from attnviz.judge.roles import Role, judged_roles, passed_by_head, statistic_candidates, syntax_candidates
@@ -24,19 +23,16 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.sources import Source
+from attnviz.models.opening import Model
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, named, report_once
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
-from attnviz.texts.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.parsing import find_parser, ready
-from attnviz.texts.reading import Corpus, open_corpus
-from attnviz.texts.runs import Additive, LongRun, RunSettings, own_device
+from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.reading import Corpus, find_parser, open_corpus, ready
+from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for
 from attnviz.trace.checks import Verification
-from attnviz.trace.recorder import PatternsAlone, record_attention
 from attnviz.version import __version__
 
 _MOST_WEIGHTS = 1 << 26
@@ -187,7 +183,7 @@ def compare_corpus(
     file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
     process = this_process()
-    a, b = (_opened(model, device, device_map, dtype, process) for model in (first, second))
+    a, b = (open_for(process, model, None, device or "auto", device_map, dtype) for model in (first, second))
     check_shapes(a, b)
     identity = {
         "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
@@ -202,23 +198,17 @@ def compare_corpus(
         return _Run(settings, b.encoder).result()
 
 
-def _opened(
-    model: Model, device: str | None, device_map: DeviceMap | Path | None, dtype: str | None, process: Process
-) -> Checkpoint:
-    """Open a model; device and dtype are for models by name."""
-    if not isinstance(model, str | Path | Source):
-        return open_checkpoint(model)[0]
-    own = own_device(process, device or "auto", device_map)
-    return open_checkpoint(model, device=own, dtype=dtype, device_map=device_map)[0]
-
-
 class _Run:
     """One pass over a corpus with both models; memory does not grow with it."""
 
     def __init__(self, settings: RunSettings, b: Checkpoint) -> None:
         self.settings, self.models = settings, (settings.checkpoint, b)
+        shape, causal = (b.n_layers, b.n_heads), b.architecture.causal  # as of A
         self.attention = [SampledAttention(model, settings.seed) for model in self.models]
-        self.roles = [_role_tallies(model) for model in self.models]
+        self.roles = [
+            (StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal))
+            for model in self.models
+        ]
         self.tally, self._drops = DifferenceTally(settings.checkpoint), True  # until a pass of A has dropped nothing
         parts: dict[str, Additive] = {"differences": self.tally}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
@@ -226,25 +216,21 @@ class _Run:
         self.run = LongRun(settings, parts, self.count, lambda text: ready(text, settings.parse))
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
-        """Run one batch of the corpus through both models."""
+        """Compare A with B on a batch of the corpus, and A with itself, twice with dropout."""
         _check_same_tokens(self.models[1], batch)
         for piece in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            self._count_piece(piece)
+            weights = text_weights(self.settings.seed, [item.source.number for item in piece.items])
+            self.tally.begin(weights, map(len, piece.items))
+            self._compare(piece, *(partial(self._read, piece, weights, side) for side in (0, 1)))
+            if self._drops:
+                self._drop(piece)
 
-    def _count_piece(self, batch: Batch) -> None:
-        """Compare A with B on a batch, and A with itself, twice with dropout."""
-        weights = text_weights(self.settings.seed, [item.source.number for item in batch.items])
-        self.tally.begin(weights, map(len, batch.items))
-        self._compare(batch, *(partial(self._read, batch, weights, side) for side in (0, 1)))
-        if self._drops:
-            self._compare(batch, *(partial(self._drop, batch, draw) for draw in (0, 1)), noise=True)
-
-    def _compare(self, batch: Batch, one: _Stream, other: _Stream, *, noise: bool = False) -> None:
+    def _compare(self, batch: Batch, one: _Stream, other: _Stream) -> None:
         """Compare two streams of a batch's patterns; the first is kept until the other comes."""
         kept: dict[int, Tensor] = {}
 
         def compare(layer: int, pattern: Tensor) -> None:
-            self.tally.add(layer, [(0, kept.pop(layer), pattern)], batch.valid, noise=noise)
+            self.tally.add(layer, [(0, kept.pop(layer), pattern)], batch.valid)
 
         one(kept.__setitem__)
         other(compare)
@@ -261,13 +247,16 @@ class _Run:
 
         self.attention[side].run(batch, read)
 
-    def _drop(self, batch: Batch, draw: int, visit: Visit) -> None:
-        """Run a batch through A with dropout."""
-        with dropping_out(self.models[0], batch, self.settings.seed, draw) as dropped:
-            record_attention(self.models[0], batch.inputs, PatternsAlone(visit), torch.inf)
+    def _drop(self, batch: Batch) -> None:
+        """Run a batch twice through A with dropout, and compare the passes."""
+
+        def compare(layer: int, _: int, one: Tensor, other: Tensor) -> None:
+            self.tally.add(layer, [(0, one, other)], batch.valid, noise=True)
+
+        names = [f"dropout:{self.settings.seed}:{{}}:{item.source.number}" for item in batch.items]
+        dropped = pass_twice(self.models[0], batch.inputs, batch.valid, names, compare)
         self._drops = bool(dropped)
-        if draw == 0:
-            self.tally.add_dropout(max(dropped, default=0.0))
+        self.tally.add_dropout(dropped)
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
@@ -284,12 +273,6 @@ class _Run:
             tuple(HeadChange(**vars(head), before=before[head.id], after=after[head.id]) for head in ranked),
             self.tally.largest, self.tally.dropout,
         )  # fmt: skip
-
-
-def _role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
-    """Tallies of roles, as of ``profile``."""
-    shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
-    return StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal)
 
 
 def _clearest_roles(

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
-from attnviz.commands.compare.wording import side_lines
+from attnviz.commands.compare.report import DIFFERENCE, NOISE, THOUSANDTHS
+from attnviz.commands.compare.wording import dropout_note, side_lines
 from attnviz.judge.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.judge.roles import ERROR_RATE, Role
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -20,7 +20,7 @@ from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
-from attnviz.present.view import View, ViewOptions
+from attnviz.present.view import ViewOptions
 
 
 def changed_line(result: CorpusComparison) -> str:
@@ -69,7 +69,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
         csv={"low": (0,), "high": (1,)}, write=partial(span, digits=3), optional=2,
     ),
     *named(DIFFERENCE, "divergence", "total_variation"),
-    Field("Dropout", name="noise", write=THOUSANDTHS),
+    NOISE,
     Field(value=lambda head: head.above_noise and list(head.above_noise), name="above_noise", csv={}),
     *plain("p", "q"),
     Field(
@@ -107,8 +107,7 @@ def _notes(result: CorpusComparison) -> Text:
         f"{ERROR_RATE} (Benjamini-Yekutieli 2001)."
     )
     dropout = (
-        f"Dropout: the distance between two passes of A over the same texts with its own dropout (up to "
-        f"{result.dropout:g}), which a trained model withstands."
+        f"Dropout: {dropout_note(result.dropout, 'the same texts')}."
         if result.dropout
         else "A has no module that drops hidden states, so there is no noise to compare with: changed means different "
         "from 0."
@@ -132,13 +131,6 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
-    views=(
-        View("map", "layers × heads by mean distance, those that changed outlined", stems="compare-corpus-map"),
-        View(
-            "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
-            stems="compare-corpus-distances",
-        ),
-    ),
     same=("attnviz", "models", "corpora", "seed"),
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "changed", "role_before", "role_after"),

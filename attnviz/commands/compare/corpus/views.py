@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from matplotlib.patheffects import withStroke
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line
-from attnviz.commands.compare.views import distance_map, rounded_up
+from attnviz.commands.compare.views import distance_map, median_noise, rounded_up
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.page import PagePlan, ReferenceValue, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.page import PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.figures.style import Style, figure_style, outer_ink
 from attnviz.models.wording import counted
 from attnviz.present.figure_context import sentence
@@ -43,8 +42,6 @@ def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]
     corners = frozenset(head.id for head in heads if head.role_changed)
     notes = ["Outlined: heads that changed."] if changed else []
     notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
-    noise = [head.noise for head in heads if head.noise is not None]
-    reference = ReferenceValue(median(noise), "dropout, median head") if noise else None
     bar = f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})"
     yield HeadMapPlan(
         stem="compare-corpus-map",
@@ -58,7 +55,7 @@ def _plan_map(result: CorpusComparison, _: ViewOptions) -> Iterator[HeadMapPlan]
         ),
         title=changed_line(result),
         notes=(*side_lines(result), *notes),
-        maps=(distance_map(distances, end, bar, reference=reference, corners=corners, outlined=changed),),
+        maps=(distance_map(distances, end, bar, reference=median_noise(heads), corners=corners, outlined=changed),),
     )
 
 
@@ -83,6 +80,7 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
             intervals,
             f"the largest possible distance is {result.largest:.2f}",
             changed_line(result),
+            "heads that changed are named where their names have room" if result.changed else "",
         ),
         changed_line(result),
         (*side_lines(result), "The most different head first."),
@@ -102,17 +100,18 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     if ends:
         ranks, low, high = zip(*ends, strict=True)
         ax.vlines(ranks, low, high, colors=greys.muted, lw=0.8, zorder=2)
-    size = float(np.clip(1400 / len(x), 5, 26))
+    apart = _inches_between(ax, plan.heads)
+    size = float(np.clip(0.85 * apart * 72, 1.5, 5.1)) ** 2  # so that dots of neighbours do not overlap
     if noise:
         ranks, values = zip(*noise, strict=True)
         ax.scatter(ranks, values, s=size, marker="_", color=_NOISE, lw=1, zorder=3)
     colours = [strong if head.changed else pale for head in plan.heads]
     dots = ax.scatter(x, y, s=size, c=colours, edgecolors=greys.paper, lw=0.3, zorder=4)
-    ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
+    ax.set(xlim=(1 - max(1, _ID_INCHES / apart * 0.75), len(x) + 1), ylim=(0, top), facecolor=greys.paper)
     _name_largest(ax, plan.largest, top, style)
     _name_changed(ax, plan.heads, style)
-    apart = _RANK_INCHES / _inches_between(ax, plan.heads)
-    every = next((step for step in (1, 5, 10) if step >= apart), 10 * math.ceil(apart / 10))
+    least = _RANK_INCHES / apart
+    every = next((step for step in (1, 5, 10) if step >= least), 10 * math.ceil(least / 10))
     ticks = [1, *range(max(every, 2), len(x) + 1, every)]
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
     ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
@@ -130,13 +129,16 @@ def _inches_between(ax: Axes, heads: Sequence[HeadChange]) -> float:
 
 
 def _name_changed(ax: Axes, heads: Sequence[HeadChange], style: Style) -> None:
-    """Write the ids of changed heads that fit side by side, the most different first."""
+    """Write the ids of changed heads that fit side by side, the most different first, above all marks there."""
     apart, last = _ID_INCHES / _inches_between(ax, heads), -math.inf
     halo = withStroke(linewidth=2, foreground=style.greys.paper)  # where the line of the largest possible crosses
+    highest = [max(head.distance, head.noise or 0.0, *(head.interval or ())) for head in heads]
+    beside = math.ceil(apart / 2)
     for at, head in enumerate(heads, start=1):
         if head.changed and at - last >= apart:
             last = at
-            top = max(head.interval[1] if head.interval else 0.0, head.distance)
+            own, top = highest[at - 1], max(highest[max(0, at - 1 - beside) : at + beside])
+            ax.vlines(at, own, top, colors=style.greys.muted, lw=0.5, linestyles="dotted", zorder=1)
             ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
                         va="bottom", fontsize=6, color=style.greys.ink, zorder=5, path_effects=[halo])  # fmt: skip
 
@@ -179,7 +181,5 @@ def _blues(style: Style) -> tuple[str, str]:
     return to_hex(style.colour_map()(0.75)), to_hex(style.colour_map()(0.4))
 
 
-DRAWINGS = {
-    "map": Drawing(_plan_map, head_map_figure, draw_head_map),
-    "distances": Drawing(_plan_ranked, _ranked_figure, _draw_ranked),
-}
+MAP = Drawing(_plan_map, head_map_figure, draw_head_map)
+DISTANCES = Drawing(_plan_ranked, _ranked_figure, _draw_ranked)

@@ -15,7 +15,7 @@ from attnviz.present.fields import HEAD, Field, entry, named, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import first_rows, notes, verification_line
-from attnviz.present.view import View, ViewOptions
+from attnviz.present.view import ViewOptions
 
 _LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
@@ -114,7 +114,6 @@ SPEC = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     entries=_entries,
-    views=(View("texts", "up to 6 heads on the first 6 texts, a text a row"),),
     same=("attnviz", "model", "corpora", "texts", "options", "lines"),
     extra=("heads.jsonl",),
 )  # fmt: skip

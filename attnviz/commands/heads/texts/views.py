@@ -37,7 +37,7 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
     yield TilesPlan(
         stem="texts",
-        **about.told(
+        **about.caption_and_notes(
             f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on {of}, row by "
             "row",
             "rows attend to columns; in brackets the label that most texts give the head, above each square its own",
@@ -81,4 +81,4 @@ def _missing(result: TextsAnalysis | Analysis) -> str:
     return "it is drawn for models of one kind of attention only" if result.checkpoint.stacks else ""
 
 
-DRAWINGS = {"texts": Drawing(_plan, tiles_figure, missing=_missing)}
+TEXTS = Drawing(_plan, tiles_figure, missing=_missing)
