@@ -612,7 +612,8 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
 @pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
 def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name, dtype):
     checkpoint, _ = open_checkpoint(name, dtype=dtype)
-    assert run(checkpoint).verification.residual_error <= TOLERANCES[checkpoint.dtype].output / 100
+    layers = run(checkpoint).verification.layers
+    assert max(check.residual_error for check in layers) <= TOLERANCES[checkpoint.dtype].output / 100
 
 
 @pytest.mark.parametrize("kind", KINDS)
