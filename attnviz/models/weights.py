@@ -176,7 +176,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
         if len(layers) != (expected := architecture.n_layers(model.config)):
             raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
-            for module in (*layer.projections, layer.o_proj, layer.up_proj, layer.down_proj):
+            for module in layer.linear_maps:
                 if missing := [name for name in names if getattr(module, name, None) is None]:
                     path = next(path for path, each in model.named_modules() if each is module)
                     raise ValueError(f"{path} has no {missing[0]}")

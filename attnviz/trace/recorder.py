@@ -463,9 +463,10 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Tensor | None])
 
     ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
     cross-attention the encoder's final states), ``output`` (what it returns, or the first of that) or ``pattern`` (the
-    second). A tensor that ``visit`` returns replaces the one at the site.
+    second; of the router of experts ``weights`` the second, ``taken`` the third: their numbers). A tensor that
+    ``visit`` returns replaces the one at the site.
     """
-    at = int(side == "pattern")
+    at = {"pattern": 1, "weights": 1, "taken": 2}.get(side, 0)
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         crosses = side == "source" and kwargs.get("key_value_states") is not None
@@ -528,8 +529,9 @@ def _hook(
 
 @contextmanager
 def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]:
-    """Set the attention implementation and eval mode, and restore both at the end."""
-    before = model.config._attn_implementation
+    """Set the implementation of attention, plain experts, and eval mode, and restore all at the end."""
+    before, experts = model.config._attn_implementation, model.config._experts_implementation
+    model.config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
     training = [module for module in model.modules() if module.training]
     if before != implementation:
         model.set_attn_implementation(implementation)
@@ -539,5 +541,6 @@ def using_attention(model: Any, implementation: str = "eager") -> Iterator[None]
     finally:
         for module in training:
             module.training = True
+        model.config._experts_implementation = experts
         if before != implementation:
             model.set_attn_implementation(before)

@@ -17,7 +17,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.drawn import drawing_of
-from tests.support.explained import of_bert, of_gpt2
+from tests.support.explained import of_bert, of_gpt2, planned
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
 
@@ -324,3 +324,18 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
     assert torch.equal(torch.from_numpy(panels["turned key"].values), llama.tensor("rotated")[1, 3])
     assert torch.equal(torch.from_numpy(panels["gate"].values), llama.tensor("gate"))
     assert panels["turned query"].limit == panels["turned key"].limit
+
+
+def test_a_layer_with_experts_says_which_each_token_takes() -> None:
+    result = explain("the cat saw the dog", sharp_llama("mixtral"), tokenizer=sentencepiece_tokenizer(), token=2)
+    weights = result.tensor("experts")
+    assert [(weights[token] > 0).sum() for token in range(len(weights))] == [2] * len(weights)
+    first, second = result.experts_of(2)
+    assert weights[2, first] == weights[2].max() >= weights[2, second] == result.experts_of(2)[second] > 0
+    entry = result.document()["tokens"][2]["experts"]
+    assert entry == [{"expert": each, "weight": float(weights[2, each])} for each in (first, second)]
+    said = " ".join(result.report(width=100).split())
+    assert f"‘cat’ takes {first} ({weights[2, first]:.2f}), {second} ({weights[2, second]:.2f})" in said
+    assert "experts" in planned(result).panels
+    dense = of_gpt2("the cat")
+    assert (dense.experts_of(0), "experts" in dense.document()["tokens"][0]) == ({}, False)

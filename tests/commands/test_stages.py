@@ -121,10 +121,11 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
         ("gemma2", {"rotated", "capped", "attention_output_norm", "feed_forward_output_norm"}),
         ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("phi3", {"rotated", "gate", "gated"}),
+        ("mixtral", {"rotated", "router", "experts"}),
     ],
 )
 def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) -> None:
-    special = {"head_norm", "capped", "attention_output_norm", "feed_forward_output_norm"}
+    special = {"head_norm", "capped", "attention_output_norm", "feed_forward_output_norm", "router", "experts"}
     found = set(steps_of(of(family), [0])[0])
     assert has <= found
     assert found & special == has & special
@@ -140,7 +141,7 @@ def test_a_layer_without_rotary_positions_has_no_such_step() -> None:
 def test_a_window_is_in_the_mask(family: str) -> None:
     masks = [verified["mask"].tensor for verified in steps_of(of(family), [0, 1])]
     narrow = [mask for mask in masks if int(mask.sum(-1).max()) == WINDOW]
-    assert len(narrow) == (2 if family in ("mistral", "phi3") else 1)
+    assert len(narrow) == (2 if family in ("mistral", "mixtral", "phi3") else 1)
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
@@ -169,6 +170,16 @@ def in_heads(**changes: Callable[[Any], Any]) -> Change:
     return lambda p: replace(
         p, heads=replace(p.heads, **{name: change(getattr(p.heads, name)) for name, change in changes.items()})
     )
+
+
+def in_experts(**changes: Callable[[Any], Any]) -> Change:
+    return lambda p: replace(
+        p, experts=replace(p.experts, **{name: change(getattr(p.experts, name)) for name, change in changes.items()})
+    )
+
+
+def softmax_of_all(logits: Tensor, taken: Tensor) -> Tensor:
+    return logits.float().softmax(-1).gather(-1, taken)
 
 
 def without_one(norm: RMSNorm) -> RMSNorm:
@@ -246,6 +257,16 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "no norm after the attention": ("gemma2", lambda p: replace(p, attention_output_norm=None)),
     "no norm after the network": ("gemma3_text", lambda p: replace(p, feed_forward_output_norm=None)),
     "post-norm": ("llama", lambda p: replace(p, pre_norm=False)),
+    "expert weights that do not sum to 1": ("mixtral", in_experts(weights=lambda _: softmax_of_all)),
+    "expert weights alike": ("mixtral", in_experts(weights=lambda _: lambda logits, taken: taken * 0 + 0.5)),
+    "experts in another order": ("mixtral", in_experts(down_proj=lambda weight: weight.roll(1, 0))),
+    "gate for what it gates, in experts": (
+        "mixtral",
+        in_experts(gate_up_proj=lambda weight: torch.cat(weight.chunk(2, 1)[::-1], 1)),
+    ),
+    "one expert more": ("mixtral", in_experts(n_taken=lambda n: n + 1)),
+    "another router": ("mixtral", in_experts(router=lambda router: replace(router, weight=router.weight.flip(1)))),
+    "another activation of experts": ("mixtral", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
 }
 """By family."""
 
@@ -283,8 +304,8 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
 def test_a_wrong_step_fails_by_its_name(build: Any, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, (named, change) = reference.recompute_layer, STEPS[mistake]
 
-    def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
-        steps = right(x, parameters, allowed)
+    def wrong(x: Tensor, *given: Any) -> dict[str, Tensor]:
+        steps = right(x, *given)
         return {**steps, named.split(" ")[0]: change(steps, x)}
 
     monkeypatch.setattr(stages, "recompute_layer", wrong)
@@ -344,6 +365,8 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
         ("gemma2", "layers.1.post_feedforward_layernorm", "feed forward output norm"),
         ("phi3", "layers.1.self_attn.qkv_proj", "query"),
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
+        ("mixtral", "layers.1.mlp.gate", "router"),
+        ("mixtral", "layers.1.mlp.experts", "feed forward output"),
     ],
 )
 def test_a_model_that_computes_something_else_fails_at_the_step(family: str, module: str, step: str) -> None:
@@ -354,6 +377,21 @@ def test_a_model_that_computes_something_else_fails_at_the_step(family: str, mod
 
     checkpoint.model.get_submodule(module).register_forward_hook(change)
     with pytest.raises(VerificationError, match=f"first at {step} of layer 1"):
+        steps_of(checkpoint, [1])
+
+
+@pytest.mark.parametrize(
+    ("n_taken", "message"), [(2, "takes 2 experts; expected the 2 with the highest"), (1, "takes 1 expert; expected")]
+)
+def test_a_model_that_takes_other_experts_fails(n_taken: int, message: str) -> None:
+    checkpoint = of("mixtral")
+
+    def lowest(_: Any, __: Any, result: Any) -> Any:
+        logits, weights, _ = result
+        return logits, weights[:, :n_taken], logits.topk(n_taken, largest=n_taken == 1).indices
+
+    checkpoint.model.layers[1].mlp.gate.register_forward_hook(lowest)  # type: ignore[union-attr,index]
+    with pytest.raises(VerificationError, match=message):
         steps_of(checkpoint, [1])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     Gemma2Config,
@@ -16,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedTokenizerFast,
@@ -36,6 +39,11 @@ _ALTERNATING = ["sliding_attention", "full_attention"]
 FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 16, "attention_bias": True}),
     "mistral": (MistralConfig, MistralForCausalLM, {"head_dim": 16, "sliding_window": WINDOW}),
+    "mixtral": (
+        MixtralConfig,
+        MixtralForCausalLM,
+        {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 5, "num_experts_per_tok": 2},
+    ),
     "qwen2": (
         Qwen2Config,
         Qwen2ForCausalLM,
@@ -91,8 +99,30 @@ ROPE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Settings of scaled rotary positions, by kind."""
 
+_EXPERTS = {"num_experts_per_tok": st.integers(1, 3), "num_local_experts": st.integers(3, 6)}
+DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
+}
+"""By family, what its config allows beside :func:`drawn_settings`."""
+
+
+@st.composite
+def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
+    """Settings of a family, drawn from what its config allows."""
+    heads, group = draw(st.sampled_from([(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)]))
+    common = {
+        "rms_norm_eps": st.sampled_from([1e-6, 1e-2]),
+        "intermediate_size": st.integers(5, 40),
+        "hidden_act": st.sampled_from(["silu", "gelu", "relu"]),
+        "tie_word_embeddings": st.booleans(),
+        "rope_parameters": st.sampled_from([{"rope_type": "default", "rope_theta": theta} for theta in (100.0, 1e6)]),
+    }
+    drawn = {name: draw(values) for name, values in (common | DRAWN[family]).items()}
+    return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
+
+
 NORMED = ("qwen3", "gemma3_text")
-WINDOWED = ("mistral", "qwen2", "phi3", "gemma2", "gemma3_text")
+WINDOWED = ("mistral", "mixtral", "qwen2", "phi3", "gemma2", "gemma3_text")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
@@ -123,6 +153,8 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
                 parameter.add_(1.0)
             elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight")):
                 parameter.mul_(10)
+            elif name.endswith((".mlp.gate.weight", "router.weight")):
+                parameter.mul_(20)
             elif ".mlp." in name or name.endswith(("v_proj.weight", "o_proj.weight")):
                 parameter.mul_(4)
             elif name.endswith("bias"):

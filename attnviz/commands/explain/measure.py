@@ -42,7 +42,9 @@ class Explanation(TextResult):
     """
 
     command: ClassVar[str] = "explain"
-    offered: ClassVar[tuple[str, ...]] = ("head", "layer", "layers", "positions", "stages", "tensor", "token")
+    offered: ClassVar[tuple[str, ...]] = (
+        "experts_of", "head", "layer", "layers", "positions", "stages", "tensor", "token",
+    )  # fmt: skip
 
     head: HeadId  # followed head, of the explained layer
     token: int  # position of the followed token
@@ -63,8 +65,17 @@ class Explanation(TextResult):
 
     @property
     def d_ff(self) -> int:
-        """Width of the feed-forward network."""
-        return self.stages["expanded"].shape[-1]
+        """Width of the feed-forward network; of experts, of each of them."""
+        routed: Any = self.checkpoint.modules[self.layer].routed
+        return self.stages["expanded"].shape[-1] if routed is None else int(routed.experts.down_proj.shape[-1])
+
+    def experts_of(self, token: int) -> dict[int, float]:
+        """Weights of the experts that a token takes, the largest first; empty in a layer without experts."""
+        if "experts" not in self.stages:
+            return {}
+        weights = self.stages["experts"].wide[token]
+        taken = [expert for expert in weights.argsort(descending=True, stable=True).tolist() if weights[expert] > 0]
+        return {expert: float(weights[expert]) for expert in taken}
 
     @property
     def activation(self) -> str:

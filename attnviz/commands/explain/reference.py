@@ -8,6 +8,7 @@
     RMS norm       y = x / sqrt(mean(x²) + eps) * weight                         (Zhang & Sennrich 2019)
     feed forward   f(x W_1 + b_1) W_2 + b_2                                      (Vaswani et al. 2017, section 3.3)
     gated          (f(x W_g) * x W_1) W_2                                        (Shazeer 2020, section 2)
+    experts        sum of weight_e * gated_e(x) over those that a token takes    (Shazeer et al. 2017)
 
 "Post-norm" and "pre-norm" after Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture". The
 variance is that of the d_model numbers themselves (divided by d_model, not d_model - 1). Norms and activations are
@@ -17,6 +18,7 @@ computed in float32 at least and rounded once, as torch's own kernels do.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules, position_rows
+from attnviz.models.families.base import LayerModules, RoutedModules, position_rows
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
@@ -92,20 +94,33 @@ def activation_named(name: object) -> Activation:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Gated networks of which each token takes some, by the logits of a router."""
+
+    router: LinearMap  # d_model to n_experts
+    gate_up_proj: Tensor  # [n_experts, 2 * d_ff, d_model]
+    down_proj: Tensor  # [n_experts, d_model, d_ff]
+    n_taken: int
+    weights: Callable[[Tensor, Tensor], Tensor]  # of logits and the numbers of the experts that tokens take
+    shared_gate: LinearMap | None  # d_model to the logit of the weight of the expert that every token takes
+
+
+@dataclass(frozen=True)
 class LayerParameters:
     """Parameters of one layer; norms stand before attention and network (pre-norm) or after residuals."""
 
     heads: HeadParameters
     attention_norm: Norm
-    up_proj: LinearMap  # d_model to d_ff
+    up_proj: LinearMap | None  # d_model to d_ff; with experts of the one that every token takes, or None
     activation: Activation
-    down_proj: LinearMap  # d_ff to d_model
+    down_proj: LinearMap | None  # d_ff to d_model; likewise
     feed_forward_norm: Norm
     pre_norm: bool
     final_norm: Norm | None  # of the model, after its last layer
     gate: LinearMap | None = None  # d_model to d_ff, in a gated network
     attention_output_norm: Norm | None = None  # before the residual is added (Gemma)
     feed_forward_output_norm: Norm | None = None
+    experts: Experts | None = None
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
@@ -122,23 +137,40 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         attention_norm=checkpoint.norm(modules.attention_norm),
         up_proj=up_proj,
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
-        down_proj=_linear_map(modules.down_proj),
+        down_proj=_optional_map(modules.down_proj),
         feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
         final_norm=norm(final),
         gate=gate,
         attention_output_norm=norm(modules.attention_output_norm),
         feed_forward_output_norm=norm(modules.feed_forward_output_norm),
+        experts=None if modules.routed is None else _experts(checkpoint, modules.routed),
     )
 
 
-def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap]:
+def _experts(checkpoint: Checkpoint, routed: RoutedModules) -> Experts:
+    architecture, config = checkpoint.architecture, checkpoint.config
+    return Experts(
+        router=LinearMap(parameter_of(routed.router, "weight").T, None),
+        gate_up_proj=parameter_of(routed.experts, "gate_up_proj"),
+        down_proj=parameter_of(routed.experts, "down_proj"),
+        n_taken=architecture.n_taken(config),
+        weights=partial(architecture.expert_weights, config),
+        shared_gate=_optional_map(routed.shared_gate),
+    )
+
+
+def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap | None]:
     """The maps to d_ff; that of the gate may be the first half of one module."""
-    up_proj = _linear_map(modules.up_proj)
-    if modules.gate is not modules.up_proj:
-        return None if modules.gate is None else _linear_map(modules.gate), up_proj
+    up_proj = _optional_map(modules.up_proj)
+    if up_proj is None or modules.gate is not modules.up_proj:
+        return _optional_map(modules.gate), up_proj
     gate, expanded = up_proj.weight.chunk(2, dim=1)
     return LinearMap(gate, None), LinearMap(expanded, None)
+
+
+def _optional_map(module: nn.Module | None) -> LinearMap | None:
+    return None if module is None else _linear_map(module)
 
 
 def _linear_map(module: Any) -> LinearMap:
@@ -150,7 +182,7 @@ def _linear_map(module: Any) -> LinearMap:
 def projection_of(checkpoint: Checkpoint) -> LinearMap | None:
     """The linear map from the normed embeddings to d_model; None if they are as wide."""
     project = checkpoint.architecture.embeddings(checkpoint.model).project
-    return None if project is None else _linear_map(project)
+    return _optional_map(project)
 
 
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
@@ -174,16 +206,20 @@ def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
     return x if project is None else project(x)
 
 
-def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
+def recompute_layer(
+    x: Tensor, parameters: LayerParameters, allowed: Tensor, taken: Tensor | None = None
+) -> dict[str, Tensor]:
     """Compute every step of a layer by name, in order, from the residual stream x, [n, d_model].
 
-    ``allowed``: boolean [n, n], True = may attend.
+    ``allowed``: boolean [n, n], True = may attend. ``taken``: of a layer with experts, the numbers of those that each
+    token takes [n, n_taken], from the model: rounding decides between two whose logits are alike.
 
     Returns:
         ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
         ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], ``scores``, ``capped`` and ``pattern`` [n_heads, n, n],
         ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated``
-        [n, d_ff]; all others are [n, d_model]. Steps that this layer lacks are left out:
+        [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken) [n, n_experts], ``shared_gate`` [n, 1];
+        all others are [n, d_model]. Steps that this layer lacks are left out:
         ``feed_forward_residual`` is there if a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
@@ -194,7 +230,7 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
     middle = steps["attention_residual"] = x + _normed("attention_output", parameters.attention_output_norm, steps)
     name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
     normed = steps[name] = getattr(parameters, name)(middle)
-    _feed_forward(normed, parameters, steps)
+    _feed_forward(normed, parameters, taken, steps)
     added = _normed("feed_forward_output", parameters.feed_forward_output_norm, steps)
     if parameters.pre_norm:
         steps["output"] = middle + added
@@ -239,12 +275,34 @@ def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:
     return steps[name] if norm is None else steps[f"{name}_norm"]
 
 
-def _feed_forward(x: Tensor, parameters: LayerParameters, steps: dict[str, Tensor]) -> None:
+def _feed_forward(x: Tensor, parameters: LayerParameters, taken: Tensor | None, steps: dict[str, Tensor]) -> None:
     """Add the steps of the network; with a gate, the activated gate multiplies the other map's output."""
+    experts, name = parameters.experts, "feed_forward_output" if parameters.experts is None else "shared_output"
     if parameters.gate is not None:
         steps["gate"] = parameters.gate(x)
-    steps["expanded"] = parameters.up_proj(x)
-    passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
-    if parameters.gate is not None:
-        passed = steps["gated"] = passed * steps["expanded"]
-    steps["feed_forward_output"] = parameters.down_proj(passed)
+    if parameters.up_proj is not None and parameters.down_proj is not None:
+        steps["expanded"] = parameters.up_proj(x)
+        passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
+        if parameters.gate is not None:
+            passed = steps["gated"] = passed * steps["expanded"]
+        steps[name] = parameters.down_proj(passed)
+    if experts is not None and taken is not None:
+        logits = steps["router"] = experts.router(x)
+        weights = experts.weights(logits, taken)
+        steps["experts"] = weights.new_zeros(logits.shape).scatter(-1, taken, weights)
+        output = _weighted_experts(x, steps["experts"], taken, parameters.activation, experts)
+        if experts.shared_gate is not None:
+            share, steps["experts_output"] = experts.shared_gate(x), output
+            steps["shared_gate"], output = share, output + share.sigmoid() * steps["shared_output"]
+        steps["feed_forward_output"] = output
+
+
+def _weighted_experts(x: Tensor, weights: Tensor, taken: Tensor, activation: Activation, experts: Experts) -> Tensor:
+    """The weighted sum [n, d_model] of what the experts make of the tokens that take them."""
+    total = torch.zeros_like(upcast(x))
+    for expert in sorted(set(taken.flatten().tolist())):
+        rows = (taken == expert).any(-1)
+        gate, expanded = (x[rows] @ experts.gate_up_proj[expert].T).chunk(2, dim=-1)
+        output = (activation(gate) * expanded) @ experts.down_proj[expert].T
+        total[rows] += output * weights[rows, expert, None]
+    return total.to(x.dtype)

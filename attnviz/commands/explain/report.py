@@ -13,7 +13,7 @@ from safetensors.torch import save
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
+from attnviz.commands.explain.steps import experts_line, norm_order, numbers_of, step_of
 from attnviz.models.wording import counted, error, percent, rounded, unisolated, visible
 from attnviz.present.documents import model_entry, tokens_entry
 from attnviz.present.fields import Field, entry, plain
@@ -21,6 +21,9 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, cut_note, notes
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
+
+_TOKENS = 24
+"""Tokens whose experts the terminal shows."""
 
 _FIELDS = plain(
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
@@ -44,7 +47,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "pair": result.pair,
         "options": {"layer": result.layer, "head": str(result.head)}
         | {"token": result.token, "tokens_cut_off": tokens.truncated},
-        "tokens": [{key: entry[key] for key in ("id", "text", "special")} for entry in tokens_entry(tokens)],
+        "tokens": [_token(result, *each) for each in enumerate(tokens_entry(tokens))],
         "norm_order": "pre-norm" if result.pre_norm else "post-norm",
         "verification": {
             "passed": True,
@@ -57,6 +60,13 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": result.positions and _positions(result.positions),
     }
+
+
+def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[str, Any]:
+    """Entry of a token, in a layer with experts with those that it takes."""
+    content = {key: whole[key] for key in ("id", "text", "special")}
+    taken = [{"expert": expert, "weight": weight} for expert, weight in result.experts_of(position).items()]
+    return content | ({"experts": taken} if taken else {})
 
 
 def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
@@ -92,6 +102,8 @@ def _tensors(result: Explanation, _: ViewOptions) -> bytes:
 def _tables(result: Explanation, _: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result, width)
+    if "experts" in result.stages:
+        yield notes(f"Experts that each token takes, with their weights: {_experts(result)}.")
     if result.layers is not None:
         title = "Every layer, each from what the model's layer before it gave"
         yield column_table(title, _LAYER_FIELDS, result.layers, width=width)
@@ -141,6 +153,14 @@ def _walk_through(result: Explanation, width: int) -> Text:
             text.append("".join(f"    {line}\n" for line in lines), style=style)
     text.rstrip()
     return text
+
+
+def _experts(result: Explanation) -> str:
+    """The experts of the first tokens, in words."""
+    labels = [visible(label) for label in result.tokens.labels]
+    first = [f"‘{label}’ {experts_line(result, token)}" for token, label in enumerate(labels[:_TOKENS])]
+    more = f"; those of all {counted(len(labels), 'token')} are in explain.json" * (len(labels) > _TOKENS)
+    return f"{'; '.join(first)}{more}"
 
 
 def _check(stage: Stage, unseen: str) -> tuple[str, str]:

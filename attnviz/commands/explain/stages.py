@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
+from attnviz.commands.explain.reference import Activation, Experts, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
@@ -64,7 +64,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
-        ("feed_forward_output", of.down_proj, "output"),
+        ("feed_forward_output", of.network_output, "output"),
         ("feed_forward_output_norm", of.feed_forward_output_norm, "output"),
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
@@ -86,7 +86,16 @@ def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.
 
 
 def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
-    """Hook points from the network's input to the input of its last linear map."""
+    """Hook points of experts, and from the network's input to the input of its last linear map."""
+    if of.routed is not None:
+        experts: Any = of.routed.experts
+        for name, side in (("router", "output"), ("weights", "weights"), ("taken", "taken")):
+            yield name, of.routed.router, side
+        yield from (("expert_gate", experts.act_fn, "input"), ("expert_activated", experts.act_fn, "output"))
+        if of.down_proj is None:
+            return
+        yield from (("experts_output", experts, "output"), ("shared_gate", of.routed.shared_gate, "output"))
+        yield "shared_output", of.down_proj, "output"
     maps = [of.up_proj] if of.gate in (None, of.up_proj) else [of.gate, of.up_proj]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
     yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
@@ -101,7 +110,7 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
     def keep(probe: Probe, value: Any) -> None:
         if not isinstance(value, Tensor):
             raise VerificationError(f"layer {layer}: expected a tensor as {probe.place}, found {type(value).__name__}.")
-        seen.setdefault(probe.stage, []).append(value)
+        seen.setdefault(probe.stage, []).append(value if value.ndim > 2 else value[None])  # experts see no batch
         if probe is probes[-1]:
             if missing := [probe.place for probe in probes if probe.stage not in seen]:
                 raise VerificationError(
@@ -241,7 +250,12 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
     x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
-    steps = {"input": x, **recompute_layer(x, parameters, allowed)}
+    taken = None if parameters.experts is None else shown["taken"].tensor
+    steps = {"input": x, **recompute_layer(x, parameters, allowed, taken)}
+    if parameters.experts is not None:
+        _check_taken(parameters.experts, steps["router"], shown, layer, tolerance)
+        before, after = shown.pop("expert_gate"), shown.pop("expert_activated")
+        _check_activation(parameters.activation, before, after, layer, checkpoint)
     shown = _one_by_one(shown, steps, checkpoint.modules[layer])
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
@@ -249,8 +263,26 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
         Stage(name, tensor, _check(name, tensor, shown[name], layer, tolerance, tokens) if name in shown else None)
         for name, tensor in steps.items()
     ]
-    _check_activation(parameters.activation, shown, layer, checkpoint)
+    if "activated" in shown:
+        before = shown["gate" if "gate" in shown else "expanded"]
+        _check_activation(parameters.activation, before, shown["activated"], layer, checkpoint)
     return VerifiedStages(layer, stages)
+
+
+def _check_taken(experts: Experts, logits: Tensor, shown: dict[str, Shown], layer: int, tolerance: Tolerance) -> None:
+    """Raise unless each token takes as many experts as the config says, of the highest logits up to rounding.
+
+    Their numbers and weights are replaced by ``experts``, as :func:`recompute_layer` gives them.
+    """
+    (place, taken), weights = shown.pop("taken"), shown.pop("weights").tensor
+    least = logits.gather(-1, taken).amin(-1)
+    missed = (logits.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
+    if taken.shape[-1] != experts.n_taken or not missed <= tolerance.output * logits.abs().max():
+        raise VerificationError(
+            f"layer {layer} ({place}): a token takes {counted(taken.shape[-1], 'expert')}; expected the "
+            f"{experts.n_taken} with the highest logits. Nothing was written."
+        )
+    shown["experts"] = Shown(place, torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, taken, weights))
 
 
 def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Tolerance, tokens: Tokens) -> StageCheck:
@@ -279,11 +311,10 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
     )
 
 
-def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, checkpoint: Checkpoint) -> None:
+def _check_activation(named: Activation, before: Shown, after: Shown, layer: int, checkpoint: Checkpoint) -> None:
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
-    place, own = shown["activated"]
-    before = shown["gate" if "gate" in shown else "expanded"].tensor
-    difference = float((upcast(named(before)) - upcast(own)).abs().max())
+    place, own = after
+    difference = float((upcast(named(before.tensor)) - upcast(own)).abs().max())
     tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
     scale = float(own.abs().max())
     if not difference <= tolerance * scale:

@@ -136,6 +136,15 @@ def _activation_numbers(result: Explanation, name: str) -> str:
     return f": {int((before > 0).sum())} of {len(before)} inputs are positive; {_vector(after)}"
 
 
+def _experts_numbers(result: Explanation, _: str) -> str:
+    return f" takes {experts_line(result, result.token)}"
+
+
+def experts_line(result: Explanation, token: int) -> str:
+    """The experts that a token takes and their weights: ``3 (0.61), 0 (0.39)``."""
+    return ", ".join(f"{expert} ({weight:.2f})" for expert, weight in result.experts_of(token).items())
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of a layer. Names in braces are filled in for the model by :func:`step_of`."""
@@ -223,10 +232,34 @@ _GATED = {
 }  # fmt: skip
 
 
+_ROUTED = {
+    "router": Step("Router", "r = norm(h) W_r", "A logit for each of the {n_experts} experts, which are feed-forward "
+                   "networks of {d_expert} dimensions.", "router r", "· W_r"),
+    "experts": Step("Experts", "{shares}", "Each token takes the {n_taken} experts of the highest logits: all others "
+                    "compute nothing for it.", "experts", "top {n_taken}", _experts_numbers),
+    "experts_output": Step("Experts: output", "Σ weight_e · expert_e(norm(h))", "What the experts that a token takes "
+                           "make of it, weighted.", "experts' sum"),
+    "shared_gate": Step("Shared expert: gate of the whole", "s = norm(h) w_s", "The logit of the share that passes of "
+                        "the expert that every token takes.", "s"),
+    "feed_forward_output": Step("Feed-forward: output", "Σ weight_e · expert_e(norm(h)){and_shared}",
+                                "expert(x) = ({activation}(x W_gate) · x W_up) W_down, each with its own matrices.",
+                                "feed-forward", "weighted sum"),
+}  # fmt: skip
+
+
+def _steps_of(result: Explanation) -> dict[str, Step]:
+    """The steps of the model's kind of layer by name, with braces."""
+    every = _STEPS | (_PRE_NORM if result.pre_norm else _POST_NORM) | (_GATED if "gated" in result.stages else {})
+    if "router" not in result.stages:
+        return every
+    shared = {name: replace(step, title=step.title.replace("Feed-forward", "Shared expert"))
+              for name, step in _GATED.items()}  # fmt: skip
+    return every | shared | {"shared_output": shared["feed_forward_output"]} | _ROUTED
+
+
 def step_of(result: Explanation, name: str) -> Step:
     """A step, filled in for this layer of this model."""
-    every = _STEPS | (_PRE_NORM if result.pre_norm else _POST_NORM) | (_GATED if "gated" in result.stages else {})
-    template, words = every[name], _words_of(result)
+    template, words = _steps_of(result)[name], _words_of(result)
     texts = ("title", "formula", "sentence", "label", "brief")
     return replace(template, **{text: getattr(template, text).format_map(words) for text in texts})
 
@@ -303,14 +336,29 @@ def _words_of(result: Explanation) -> dict[str, object]:
     elif scale == 1:
         scores, brief, scaled = "Q Kᵀ", "Q Kᵀ", "which this model does not scale"
     return {
-        **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head, "d_ff": result.d_ff},
+        **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head},
         **{"activation": activation.name, "brief_activation": activation.name.partition("_")[0],
            "activation_formula": activation.formula, "activating": activating},
         **{"x": "norm(x)" if pre else "x", "input": source, "taken": f"This is what {taken}."},
         **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
         **{"brief_mask": brief_mask, "cap": f"{heads.cap or 0:g}"},
-        **_split_words(result), **_bias_words(result), **_norm_words(result),
+        **_split_words(result), **_bias_words(result), **_norm_words(result), **_network_words(result),
     }  # fmt: skip
+
+
+def _network_words(result: Explanation) -> dict[str, object]:
+    """Words on the width of the feed-forward network, and on experts."""
+    experts = layer_parameters(result.checkpoint, result.layer).experts
+    d_ff = result.stages["expanded"].shape[-1] if "expanded" in result.stages else result.d_ff
+    if experts is None:
+        return {"d_ff": d_ff}
+    sum_to_one = bool((result.stages["experts"].wide.sum(-1) - 1).abs().max() < 1e-3)  # in bfloat16 not to the bit
+    return {
+        **{"d_ff": d_ff, "d_expert": result.d_ff, "n_taken": experts.n_taken},
+        **{"n_experts": result.stages["router"].shape[-1]},
+        "shares": "softmax(r), of those taken" + ", divided by their sum" * sum_to_one,
+        "and_shared": " + σ(s) · shared(norm(h))" * (experts.shared_gate is not None),
+    }
 
 
 def _split_words(result: Explanation) -> dict[str, object]:
@@ -331,9 +379,10 @@ def _split_words(result: Explanation) -> dict[str, object]:
 def _bias_words(result: Explanation) -> dict[str, object]:
     """Formula of each bias by name; '' without a bias."""
     layer = layer_parameters(result.checkpoint, result.layer)
-    heads, gate = layer.heads, layer.gate
+    heads = layer.heads
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}
-    biases |= {"1": layer.up_proj.bias, "2": layer.down_proj.bias, "gate": None if gate is None else gate.bias}
+    maps = {"1": layer.up_proj, "2": layer.down_proj, "gate": layer.gate}
+    biases |= {name: None if linear is None else linear.bias for name, linear in maps.items()}
     return {f"b_{name}": "" if bias is None else f" + b_{name}" for name, bias in biases.items()}
 
 

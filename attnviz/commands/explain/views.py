@@ -76,6 +76,8 @@ def _bands(result: Explanation) -> dict[str, list[list[str]]]:
     heads, scores = f"split, {norms}{turns}".removesuffix(", "), f"scores, {cap}mask, pattern, weighted"
     attention = [*([heads, scores] if norms or turns else [f"{heads}, {scores}"]), "concatenated"]
     feed = ["gates, activated gate, gated"] if "gated" in stages else ["expanded", "activated"]
+    if "router" in stages:
+        feed = ["router", "experts"]
     if result.pre_norm:
         attention = [f"input, {norm}, attention_norm", *attention, _added(result, "attention_output")]
         feed = [f"attention_residual, {norm}, feed_forward_norm", *feed, _added(result, "feed_forward_output")]

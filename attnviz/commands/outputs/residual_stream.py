@@ -169,7 +169,7 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     norm: Any = checkpoint.architecture.final_norm(checkpoint.model) or layers[-1].feed_forward_norm
 
     # cross-attention has the feed-forward network of its block
-    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.down_proj for layer in layers))
+    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.network_output for layer in layers))
 
     def before_layers(residual: Tensor) -> None:
         stream.first, stream.feed_forward = residual[0], []

@@ -16,6 +16,26 @@ NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
+class RoutedModules:
+    """The modules of a feed-forward network of experts, of which each token takes some (Shazeer et al. 2017).
+
+    Attributes:
+        network: it returns the network's output [batch, n, d_model].
+        router: it returns logits [batch * n, n_experts], and weights and numbers [batch * n, n_taken] of the experts
+            that each token takes.
+        experts: gated networks with the weights ``gate_up_proj`` [n_experts, 2 * d_ff, d_model] and ``down_proj``
+            [n_experts, d_model, d_ff], and the activation ``act_fn``; it returns their weighted sum.
+        shared_gate: of an expert that every token takes (the layer's ``up_proj``, ``down_proj`` and ``gate``), the map
+            to the logit of its weight.
+    """
+
+    network: nn.Module
+    router: nn.Module
+    experts: nn.Module
+    shared_gate: nn.Module | None = None
+
+
+@dataclass(frozen=True)
 class LayerModules:
     """The modules of a layer whose inputs and outputs are recorded or changed.
 
@@ -30,8 +50,9 @@ class LayerModules:
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
         attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
-        up_proj: the feed-forward network's first linear map, d_model to d_ff.
-        down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff].
+        up_proj: the feed-forward network's first linear map, d_model to d_ff; with experts that of the shared one, or
+            None.
+        down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff]; likewise.
         feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
             own attention (pre-norm) the one before its cross-attention, which comes next.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
@@ -42,6 +63,7 @@ class LayerModules:
             multiplies the output of ``up_proj``; ``up_proj`` itself where one map gives both side by side; None
             without a gate.
         activation: of a gated network, the activation of the gate.
+        routed: the feed-forward network's experts; None of a network that is the same for each token.
     """
 
     block: nn.Module
@@ -50,8 +72,8 @@ class LayerModules:
     o_proj: nn.Module
     output: nn.Module
     attention_norm: nn.Module
-    up_proj: nn.Module
-    down_proj: nn.Module
+    up_proj: nn.Module | None
+    down_proj: nn.Module | None
     feed_forward_norm: nn.Module
     attention_output_norm: nn.Module | None = None
     feed_forward_output_norm: nn.Module | None = None
@@ -59,6 +81,20 @@ class LayerModules:
     heads_first: bool = False
     gate: nn.Module | None = None
     activation: nn.Module | None = None
+    routed: RoutedModules | None = None
+
+    @property
+    def network_output(self) -> nn.Module:
+        """It returns the output of the feed-forward network [batch, n, d_model]."""
+        network: Any = self.down_proj if self.routed is None else self.routed.network
+        return network  # type: ignore[no-any-return]
+
+    @property
+    def linear_maps(self) -> tuple[nn.Module, ...]:
+        """All linear maps; of experts the router and the shared one's."""
+        router = None if self.routed is None else self.routed.router
+        every = (*self.projections, self.o_proj, self.up_proj, self.down_proj, router)
+        return tuple(module for module in every if module is not None)
 
     def after_attention(self, pre_norm: bool) -> nn.Module:
         """The norm of the sum of the residual stream and the attention's output."""
@@ -174,6 +210,19 @@ class Architecture(ABC):
     def weight(self, linear: Any) -> Any:
         """The weight [out, in] of one of its linear maps."""
         return parameter_of(linear, "weight")
+
+    def n_taken(self, config: Any) -> int:
+        """The experts that each token takes."""
+        return int(config.num_experts_per_tok)
+
+    def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
+        """Weights [n, n_taken] of the experts that tokens take, from the router's logits [n, n_experts], in float32.
+
+        They are those of a softmax over all experts, divided by their sum unless the config has ``norm_topk_prob``
+        False.
+        """
+        weights = logits.softmax(-1, torch.float32).gather(-1, taken)
+        return weights / weights.sum(-1, keepdim=True) if getattr(config, "norm_topk_prob", True) else weights
 
     def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
         """Attention window of a layer, in tokens including the query; None for no window."""

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
+from attnviz.models.families.base import (
+    Architecture,
+    Embeddings,
+    LayerModules,
+    NormKind,
+    RoutedModules,
+    not_reproduced,
+)
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, softcap
 from attnviz.reference.positions import (
@@ -70,8 +77,11 @@ class Llama(Architecture):
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        attention = layer.self_attn
-        up_proj, gate, activation = (getattr(layer.mlp, name) for name in self.network_names)
+        attention, network = layer.self_attn, layer.mlp
+        routed = self.routed_modules(network) if hasattr(network, "experts") else None
+        dense = network if routed is None else getattr(network, "shared_expert", None)
+        names = (*self.network_names, "down_proj")
+        up_proj, gate, activation, down_proj = (None if dense is None else getattr(dense, name) for name in names)
         return LayerModules(
             block=layer,
             projections=tuple(getattr(attention, name) for name in self.projection_names),
@@ -80,13 +90,18 @@ class Llama(Architecture):
             output=attention,
             attention_norm=layer.input_layernorm,
             up_proj=up_proj,
-            down_proj=layer.mlp.down_proj,
+            down_proj=down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
             head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
             heads_first=self.heads_first,
             gate=gate,
             activation=activation,
+            routed=routed,
         )
+
+    def routed_modules(self, network: Any) -> RoutedModules:
+        """The modules of a network of experts."""
+        return RoutedModules(network, network.gate, network.experts, getattr(network, "shared_expert_gate", None))
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions enter as rotations, the first norm is the first layer's."""
@@ -115,6 +130,13 @@ class Mistral(Llama):
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``sliding_attention`` in all layers if the config has a window."""
         return "full_attention" if config.sliding_window is None else "sliding_attention"
+
+
+class Mixtral(Mistral):
+    """Jiang et al. 2024: experts."""
+
+    name = "mixtral"
+    class_prefix = "Mixtral"
 
 
 class Qwen2(Llama):
