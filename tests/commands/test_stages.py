@@ -20,7 +20,7 @@ from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.reference.positions import Rotary
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, sharper, steps_of
-from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, sentencepiece_tokenizer, sharp_llama
+from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TOKENIZER = sentencepiece_tokenizer()
@@ -122,6 +122,8 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
         ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("phi3", {"rotated", "gate", "gated"}),
         ("mixtral", {"rotated", "router", "experts"}),
+        ("qwen2_moe", {"rotated", "gate", "router", "experts", "experts_output", "shared_gate", "shared_output"}),
+        ("qwen3_moe", {"head_norm", "rotated", "gate", "gated"}),  # of which the first layer is dense
     ],
 )
 def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) -> None:
@@ -141,7 +143,7 @@ def test_a_layer_without_rotary_positions_has_no_such_step() -> None:
 def test_a_window_is_in_the_mask(family: str) -> None:
     masks = [verified["mask"].tensor for verified in steps_of(of(family), [0, 1])]
     narrow = [mask for mask in masks if int(mask.sum(-1).max()) == WINDOW]
-    assert len(narrow) == (2 if family in ("mistral", "mixtral", "phi3") else 1)
+    assert len(narrow) == (2 if family in WINDOWED_THROUGHOUT else 1)
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
@@ -264,6 +266,15 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
         "mixtral",
         in_experts(gate_up_proj=lambda weight: torch.cat(weight.chunk(2, 1)[::-1], 1)),
     ),
+    "expert weights that sum to 1": (
+        "qwen2_moe",
+        in_experts(weights=lambda right: lambda *given: right(*given) / right(*given).sum(-1, keepdim=True)),
+    ),
+    "the shared expert whole": (
+        "qwen2_moe",
+        in_experts(shared_gate=lambda gate: replace(gate, weight=100 * gate.weight.abs())),
+    ),
+    "no shared expert": ("qwen2_moe", in_experts(shared_gate=lambda _: None)),
     "one expert more": ("mixtral", in_experts(n_taken=lambda n: n + 1)),
     "another router": ("mixtral", in_experts(router=lambda router: replace(router, weight=router.weight.flip(1)))),
     "another activation of experts": ("mixtral", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
@@ -367,6 +378,9 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
         ("mixtral", "layers.1.mlp.gate", "router"),
         ("mixtral", "layers.1.mlp.experts", "feed forward output"),
+        ("qwen2_moe", "layers.1.mlp.shared_expert_gate", "shared gate"),
+        ("qwen2_moe", "layers.1.mlp.shared_expert.down_proj", "shared output"),
+        ("qwen2_moe", "layers.1.mlp.experts", "experts output"),
     ],
 )
 def test_a_model_that_computes_something_else_fails_at_the_step(family: str, module: str, step: str) -> None:

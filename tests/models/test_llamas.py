@@ -34,6 +34,7 @@ from tests.support.llamas import (
     ROPE,
     WINDOW,
     WINDOWED,
+    WINDOWED_THROUGHOUT,
     drawn_settings,
     llama_config,
     sentencepiece_tokenizer,
@@ -106,7 +107,7 @@ def test_windows_are_shorter_than_the_text(family):
     _, patterns = checks_of(sharp_llama(family), batch(400, (N,)))
     beyond = torch.ones(N, N, dtype=torch.bool).tril(-WINDOW)
     windowed = [bool((pattern[..., beyond] == 0).all()) for pattern in patterns]
-    every = family in ("mistral", "mixtral", "phi3")
+    every = family in WINDOWED_THROUGHOUT
     assert windowed == ([False, True] if family == "qwen2" else [True, every])
 
 
@@ -193,13 +194,13 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "window one longer": (WINDOWED, lambda p: replace(p, window=p.window and p.window + 1)),
     "window one shorter": (WINDOWED, lambda p: replace(p, window=p.window and p.window - 1)),
     "no window": (WINDOWED, lambda p: replace(p, window=None)),
-    "a window in every layer": (("qwen2", "gemma2", "gemma3_text"), lambda p: replace(p, window=WINDOW)),
+    "a window in every layer": (("qwen2", "qwen2_moe", "gemma2", "gemma3_text"), lambda p: replace(p, window=WINDOW)),
     "not causal": (ALL, lambda p: replace(p, causal=False)),
     "no query norm": (NORMED, lambda p: replace(p, query_norm=None)),
     "no key norm": (NORMED, lambda p: replace(p, key_norm=None)),
     "query norm with w for 1 + w": (("gemma3_text",), _no_one),
-    "no biases of queries and keys": (("llama", "qwen2"), lambda p: _without_bias(p, "query", "key")),
-    "no bias of values": (("llama", "qwen2"), lambda p: _without_bias(p, "value")),
+    "no biases of queries and keys": (("llama", "qwen2", "qwen2_moe"), lambda p: _without_bias(p, "query", "key")),
+    "no bias of values": (("llama", "qwen2", "qwen2_moe"), lambda p: _without_bias(p, "value")),
     "no bias of the output": (("llama",), lambda p: replace(p, output_bias=None)),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),

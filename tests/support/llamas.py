@@ -24,8 +24,12 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -48,6 +52,31 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         Qwen2Config,
         Qwen2ForCausalLM,
         {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "qwen2_moe": (
+        Qwen2MoeConfig,
+        Qwen2MoeForCausalLM,
+        {
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "moe_intermediate_size": 20,
+            "shared_expert_intermediate_size": 24,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "moe_intermediate_size": 20,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "mlp_only_layers": [0],
+        },
     ),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2}),
@@ -100,8 +129,25 @@ ROPE: dict[str, dict[str, Any]] = {
 """Settings of scaled rotary positions, by kind."""
 
 _EXPERTS = {"num_experts_per_tok": st.integers(1, 3), "num_local_experts": st.integers(3, 6)}
+_QWEN_EXPERTS = {
+    "num_experts_per_tok": st.integers(1, 3),
+    "num_experts": st.integers(3, 6),
+    "norm_topk_prob": st.booleans(),
+    "moe_intermediate_size": st.integers(3, 20),
+    "mlp_only_layers": st.sampled_from([[], [0], [1]]),
+    "decoder_sparse_step": st.integers(1, 2),
+    "use_sliding_window": st.booleans(),
+    "sliding_window": st.integers(1, 5),
+}
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
+    "qwen2_moe": {
+        "qkv_bias": st.booleans(),
+        "max_window_layers": st.integers(0, 2),
+        "shared_expert_intermediate_size": st.integers(3, 20),
+    }
+    | _QWEN_EXPERTS,
+    "qwen3_moe": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()} | _QWEN_EXPERTS,
 }
 """By family, what its config allows beside :func:`drawn_settings`."""
 
@@ -121,8 +167,9 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
 
 
-NORMED = ("qwen3", "gemma3_text")
-WINDOWED = ("mistral", "mixtral", "qwen2", "phi3", "gemma2", "gemma3_text")
+WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3")
+NORMED = ("qwen3", "qwen3_moe", "gemma3_text")
+WINDOWED = ("mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3_moe", "phi3", "gemma2", "gemma3_text")
 
 
 def llama_config(family: str, **changes: Any) -> Any:

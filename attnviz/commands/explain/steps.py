@@ -239,8 +239,8 @@ _ROUTED = {
                     "compute nothing for it.", "experts", "top {n_taken}", _experts_numbers),
     "experts_output": Step("Experts: output", "Σ weight_e · expert_e(norm(h))", "What the experts that a token takes "
                            "make of it, weighted.", "experts' sum"),
-    "shared_gate": Step("Shared expert: gate of the whole", "s = norm(h) w_s", "The logit of the share that passes of "
-                        "the expert that every token takes.", "s"),
+    "shared_gate": Step("Shared expert: weight", "s = norm(h) w_s", "The logit of the weight of the expert that every "
+                        "token takes.", "s"),
     "feed_forward_output": Step("Feed-forward: output", "Σ weight_e · expert_e(norm(h)){and_shared}",
                                 "expert(x) = ({activation}(x W_gate) · x W_up) W_down, each with its own matrices.",
                                 "feed-forward", "weighted sum"),

@@ -9,12 +9,24 @@ from attnviz.models.configs import SIZES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
 from attnviz.models.families.encoder_decoder import MT5, T5, Bart, Marian
-from attnviz.models.families.llama import Gemma2, Gemma3, Llama, Mistral, Mixtral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.models.families.llama import (
+    Gemma2,
+    Gemma3,
+    Llama,
+    Mistral,
+    Mixtral,
+    Phi3,
+    Qwen2,
+    Qwen2MoE,
+    Qwen3,
+    Qwen3MoE,
+    SmolLM3,
+)
 from attnviz.models.families.undeclared import undeclared
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
-    Mixtral(), MT5(), Phi3(), Qwen2(), Qwen3(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+    Mixtral(), MT5(), Phi3(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}

@@ -170,6 +170,21 @@ class SmolLM3(Qwen2):
         return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
 
 
+class Qwen2MoE(Qwen2):
+    """Yang et al. 2024: experts, one of which every token takes; dense networks in the layers that the config names."""
+
+    name = "qwen2_moe"
+    class_prefix = "Qwen2Moe"
+
+
+class Qwen3MoE(Mixtral):
+    """Yang et al. 2025: experts, none of which all tokens take; queries and keys as in Qwen3."""
+
+    name = "qwen3_moe"
+    class_prefix = "Qwen3Moe"
+    normed_heads = True
+
+
 class Phi3(Mistral):
     """Abdin et al. 2024: W_Q, W_K and W_V in one matrix, as are the two of the network; a part of a head is rotated."""
 
