@@ -233,6 +233,10 @@ WRONG: dict[str, Change] = {
 WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "layer norms": ("llama", lambda p: replace(p, attention_norm=MeanTaken(p.attention_norm))),
     "1 + w": ("llama", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
+    "w for 1 + w in the network's norm": (
+        "gemma",
+        lambda p: replace(p, feed_forward_norm=without_one(p.feed_forward_norm)),
+    ),
     "w for 1 + w": ("gemma2", lambda p: replace(p, attention_norm=without_one(p.attention_norm))),
     "a large epsilon": ("llama", lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=0.1))),
     "norms exchanged": (
@@ -345,7 +349,8 @@ def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "forgotten"), [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma2", "scale")]
+    ("family", "forgotten"),
+    [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma", "scale"), ("gemma2", "scale")],
 )
 def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = of(family)

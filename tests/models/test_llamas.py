@@ -273,7 +273,12 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
 
 @pytest.mark.parametrize(
     ("family", "attribute", "value"),
-    [("gemma2", "norm_kind", "rms"), ("gemma3_text", "norm_kind", "rms"), ("llama", "norm_kind", "rms, 1 + w")],
+    [
+        ("gemma", "norm_kind", "rms"),
+        ("gemma2", "norm_kind", "rms"),
+        ("gemma3_text", "norm_kind", "rms"),
+        ("llama", "norm_kind", "rms, 1 + w"),
+    ],
 )
 def test_a_wrong_norm_fails_verification(monkeypatch, family, attribute, value):
     monkeypatch.setattr(ARCHITECTURES[family], attribute, value)

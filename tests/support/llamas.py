@@ -13,6 +13,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -88,6 +90,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
         },
     ),
+    "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 16}),
     "gemma2": (
         Gemma2Config,
         Gemma2ForCausalLM,
@@ -140,6 +143,7 @@ _QWEN_EXPERTS = {
     "sliding_window": st.integers(1, 5),
 }
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
     "qwen2_moe": {
         "qkv_bias": st.booleans(),

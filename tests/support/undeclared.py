@@ -29,7 +29,6 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {"num_key_value_heads": 2, "attention_multiplier": 0.3}),
     "phi": ("Phi", {}),
     "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
-    "gemma": ("Gemma", {"num_key_value_heads": 1, "head_dim": 8}),
     "modernbert": ("ModernBert", {"local_attention": 32, "cls_token_id": 1, "sep_token_id": 2}),
     "albert": ("Albert", {"embedding_size": 16}),
 }

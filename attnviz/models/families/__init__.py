@@ -10,6 +10,7 @@ from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
 from attnviz.models.families.encoder_decoder import MT5, T5, Bart, Marian
 from attnviz.models.families.llama import (
+    Gemma,
     Gemma2,
     Gemma3,
     Llama,
@@ -25,8 +26,9 @@ from attnviz.models.families.llama import (
 from attnviz.models.families.undeclared import undeclared
 
 _FAMILIES: tuple[Architecture, ...] = (
-    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
-    Mixtral(), MT5(), Phi3(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(),
+    Mistral(), Mixtral(), MT5(), Phi3(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(),
+    XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}

@@ -195,13 +195,25 @@ class Phi3(Mistral):
     network_names = ("gate_up_proj", "gate_up_proj", "activation_fn")
 
 
-class Gemma2(Qwen2):
-    """Capped scores; windows in every other layer; four norms a layer, whose stored weights are less 1."""
+class Gemma(Llama):
+    """Gemma Team 2024: norms whose stored weights are less 1, and larger embeddings."""
+
+    name = "gemma"
+    class_prefix = "Gemma"
+    norm_kind: NormKind = "rms, 1 + w"
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, multiplied by the root of d_model as the number format rounds it."""
+        scale = torch.tensor(base_model.config.hidden_size**0.5).to(base_model.embed_tokens.weight.dtype)
+        return replace(super().embeddings(base_model), scale=float(scale))
+
+
+class Gemma2(Gemma, Qwen2):
+    """Capped scores; windows in every other layer; four norms a layer."""
 
     name = "gemma2"
     class_prefix = "Gemma2"
     activation_setting = "hidden_activation"
-    norm_kind: NormKind = "rms, 1 + w"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
@@ -217,11 +229,6 @@ class Gemma2(Qwen2):
             attention_output_norm=layer.post_attention_layernorm,
             feed_forward_output_norm=layer.post_feedforward_layernorm,
         )
-
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, multiplied by the root of d_model as the number format rounds it."""
-        scale = torch.tensor(base_model.config.hidden_size**0.5).to(base_model.embed_tokens.weight.dtype)
-        return replace(super().embeddings(base_model), scale=float(scale))
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
