@@ -170,7 +170,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
         if len(kinds) > 1:
             several = ", ".join(sorted(map(str, kinds)))
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
-    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    names = ("weight", "bias") if architecture.linear_biases else ("weight",)
     try:
         layers = architecture.modules(model)
         if len(layers) != (expected := architecture.n_layers(model.config)):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -279,6 +281,13 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
         in_experts(shared_gate=lambda gate: replace(gate, weight=100 * gate.weight.abs())),
     ),
     "no shared expert": ("qwen2_moe", in_experts(shared_gate=lambda _: None)),
+    "weights of one softmax": ("phimoe", in_experts(weights=lambda _: softmax_of_all)),
+    "far experts in the softmax": (
+        "phimoe",
+        in_experts(
+            weights=lambda right: partial(right.func.__self__.expert_weights, SimpleNamespace(router_jitter_noise=1))
+        ),
+    ),
     "one expert more": ("mixtral", in_experts(n_taken=lambda n: n + 1)),
     "another router": ("mixtral", in_experts(router=lambda router: replace(router, weight=router.weight.flip(1)))),
     "another activation of experts": ("mixtral", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),

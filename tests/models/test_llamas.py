@@ -176,6 +176,7 @@ def _no_one(parameters: HeadParameters) -> HeadParameters:
 
 
 ALL = tuple(FAMILIES)
+BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe")
 CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
     "no scale": (ALL, lambda p: replace(p, scale=1.0)),
@@ -199,9 +200,9 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "no query norm": (NORMED, lambda p: replace(p, query_norm=None)),
     "no key norm": (NORMED, lambda p: replace(p, key_norm=None)),
     "query norm with w for 1 + w": (("gemma3_text",), _no_one),
-    "no biases of queries and keys": (("llama", "qwen2", "qwen2_moe"), lambda p: _without_bias(p, "query", "key")),
-    "no bias of values": (("llama", "qwen2", "qwen2_moe"), lambda p: _without_bias(p, "value")),
-    "no bias of the output": (("llama",), lambda p: replace(p, output_bias=None)),
+    "no biases of queries and keys": (BIASED, lambda p: _without_bias(p, "query", "key")),
+    "no bias of values": (BIASED, lambda p: _without_bias(p, "value")),
+    "no bias of the output": (("llama", "phimoe"), lambda p: replace(p, output_bias=None)),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
 }  # fmt: skip
@@ -311,6 +312,8 @@ def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, fa
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3"),
+        ("phimoe", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscale": 1.0,
+                                        "long_mscale": 1.5}}, "long_mscale=1.5"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_reproduced_are_refused_by_name_and_value(family, changes, setting, tmp_path):
@@ -346,7 +349,8 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
         assert result.attribution is not None
         assert result.attribution.error <= 1e-5
         names = {part.name for part in result.attribution.parts}
-        assert names == {"word embedding", "feed-forward"} | ({"attention bias"} if family == "llama" else set())
+        biases = {"llama": {"attention bias"}, "phimoe": {"attention bias", "final norm bias"}}
+        assert names == {"word embedding", "feed-forward"} | biases.get(family, set())
 
 
 def _checkpoint(family: str) -> Checkpoint:

@@ -23,6 +23,8 @@ from transformers import (
     MixtralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -91,6 +93,25 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 16}),
+    "phimoe": (
+        PhimoeConfig,
+        PhimoeForCausalLM,
+        {
+            "sliding_window": WINDOW,
+            "attention_bias": True,
+            "num_local_experts": 5,
+            "router_jitter_noise": 0.3,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": 8,
+                "short_mscale": 1.2,
+                "long_mscale": 1.2,
+                "short_factor": [1.5, 2.0, 2.5, 3.0],
+                "long_factor": [3.0, 4.0, 5.0, 6.0],
+            },
+        },
+    ),
     "gemma2": (
         Gemma2Config,
         Gemma2ForCausalLM,
@@ -145,6 +166,13 @@ _QWEN_EXPERTS = {
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
+    "phimoe": {
+        "attention_bias": st.booleans(),
+        "lm_head_bias": st.booleans(),
+        "router_jitter_noise": st.sampled_from([0.01, 0.2, 0.5]),
+        "num_local_experts": st.integers(3, 6),
+        "sliding_window": st.sampled_from([None, 1, 3]),
+    },
     "qwen2_moe": {
         "qkv_bias": st.booleans(),
         "max_window_layers": st.integers(0, 2),
@@ -171,9 +199,9 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
 
 
-WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3")
+WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("qwen3", "qwen3_moe", "gemma3_text")
-WINDOWED = ("mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3_moe", "phi3", "gemma2", "gemma3_text")
+WINDOWED = ("mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3_moe", "phi3", "phimoe", "gemma2", "gemma3_text")
 
 
 def llama_config(family: str, **changes: Any) -> Any:

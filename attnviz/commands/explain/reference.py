@@ -207,12 +207,12 @@ def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
 
 
 def recompute_layer(
-    x: Tensor, parameters: LayerParameters, allowed: Tensor, taken: Tensor | None = None
+    x: Tensor, parameters: LayerParameters, allowed: Tensor, routing: tuple[Tensor, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Compute every step of a layer by name, in order, from the residual stream x, [n, d_model].
 
-    ``allowed``: boolean [n, n], True = may attend. ``taken``: of a layer with experts, the numbers of those that each
-    token takes [n, n_taken], from the model: rounding decides between two whose logits are alike.
+    ``allowed``: boolean [n, n], True = may attend. ``routing``: of a layer with experts the model's own logits
+    [n, n_experts], and the experts that each token takes [n, n_taken]: rounding decides between two that are alike.
 
     Returns:
         ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
@@ -230,7 +230,7 @@ def recompute_layer(
     middle = steps["attention_residual"] = x + _normed("attention_output", parameters.attention_output_norm, steps)
     name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
     normed = steps[name] = getattr(parameters, name)(middle)
-    _feed_forward(normed, parameters, taken, steps)
+    _feed_forward(normed, parameters, routing, steps)
     added = _normed("feed_forward_output", parameters.feed_forward_output_norm, steps)
     if parameters.pre_norm:
         steps["output"] = middle + added
@@ -275,7 +275,9 @@ def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:
     return steps[name] if norm is None else steps[f"{name}_norm"]
 
 
-def _feed_forward(x: Tensor, parameters: LayerParameters, taken: Tensor | None, steps: dict[str, Tensor]) -> None:
+def _feed_forward(
+    x: Tensor, parameters: LayerParameters, routing: tuple[Tensor, Tensor] | None, steps: dict[str, Tensor]
+) -> None:
     """Add the steps of the network; with a gate, the activated gate multiplies the other map's output."""
     experts, name = parameters.experts, "feed_forward_output" if parameters.experts is None else "shared_output"
     if parameters.gate is not None:
@@ -286,9 +288,9 @@ def _feed_forward(x: Tensor, parameters: LayerParameters, taken: Tensor | None, 
         if parameters.gate is not None:
             passed = steps["gated"] = passed * steps["expanded"]
         steps[name] = parameters.down_proj(passed)
-    if experts is not None and taken is not None:
-        logits = steps["router"] = experts.router(x)
-        weights = experts.weights(logits, taken)
+    if experts is not None and routing is not None:
+        steps["router"] = experts.router(x)
+        (logits, taken), weights = routing, experts.weights(*routing)
         steps["experts"] = weights.new_zeros(logits.shape).scatter(-1, taken, weights)
         output = _weighted_experts(x, steps["experts"], taken, parameters.activation, experts)
         if experts.shared_gate is not None:

@@ -250,10 +250,10 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
     x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
-    taken = None if parameters.experts is None else shown["taken"].tensor
-    steps = {"input": x, **recompute_layer(x, parameters, allowed, taken)}
+    routing = None if parameters.experts is None else (shown["router"].tensor, shown["taken"].tensor)
+    steps = {"input": x, **recompute_layer(x, parameters, allowed, routing)}
     if parameters.experts is not None:
-        _check_taken(parameters.experts, steps["router"], shown, layer, tolerance)
+        _check_taken(parameters.experts, shown, layer, tolerance)
         before, after = shown.pop("expert_gate"), shown.pop("expert_activated")
         _check_activation(parameters.activation, before, after, layer, checkpoint)
     shown = _one_by_one(shown, steps, checkpoint.modules[layer])
@@ -269,12 +269,12 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     return VerifiedStages(layer, stages)
 
 
-def _check_taken(experts: Experts, logits: Tensor, shown: dict[str, Shown], layer: int, tolerance: Tolerance) -> None:
+def _check_taken(experts: Experts, shown: dict[str, Shown], layer: int, tolerance: Tolerance) -> None:
     """Raise unless each token takes as many experts as the config says, of the highest logits up to rounding.
 
     Their numbers and weights are replaced by ``experts``, as :func:`recompute_layer` gives them.
     """
-    (place, taken), weights = shown.pop("taken"), shown.pop("weights").tensor
+    (place, taken), weights, logits = shown.pop("taken"), shown.pop("weights").tensor, shown["router"].tensor
     least = logits.gather(-1, taken).amin(-1)
     missed = (logits.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
     if taken.shape[-1] != experts.n_taken or not missed <= tolerance.output * logits.abs().max():

@@ -352,11 +352,10 @@ def _network_words(result: Explanation) -> dict[str, object]:
     d_ff = result.stages["expanded"].shape[-1] if "expanded" in result.stages else result.d_ff
     if experts is None:
         return {"d_ff": d_ff}
-    sum_to_one = bool((result.stages["experts"].wide.sum(-1) - 1).abs().max() < 1e-3)  # in bfloat16 not to the bit
     return {
         **{"d_ff": d_ff, "d_expert": result.d_ff, "n_taken": experts.n_taken},
         **{"n_experts": result.stages["router"].shape[-1]},
-        "shares": "softmax(r), of those taken" + ", divided by their sum" * sum_to_one,
+        "shares": result.checkpoint.architecture.expert_formula(result.checkpoint.config),
         "and_shared": " + σ(s) · shared(norm(h))" * (experts.shared_gate is not None),
     }
 

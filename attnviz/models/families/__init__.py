@@ -17,6 +17,7 @@ from attnviz.models.families.llama import (
     Mistral,
     Mixtral,
     Phi3,
+    PhiMoE,
     Qwen2,
     Qwen2MoE,
     Qwen3,
@@ -27,7 +28,7 @@ from attnviz.models.families.undeclared import undeclared
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(),
-    Mistral(), Mixtral(), MT5(), Phi3(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(),
+    Mistral(), Mixtral(), MT5(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(),
     XLMRoberta(),
 )  # fmt: skip
 

@@ -141,6 +141,7 @@ class Architecture(ABC):
     states_d_head: bool = False  # whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)
     causal: bool = False  # whether a query sees only itself and what precedes it; position 0 is then a sink
     pre_norm: bool = False  # whether norms stand before attention and feed-forward network (else after their residuals)
+    linear_biases: bool = True  # whether every linear map has a bias
     norm_kind: NormKind = "layer"  # layer norms, RMS norms, or RMS norms whose stored weight is less 1
     # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
@@ -216,13 +217,13 @@ class Architecture(ABC):
         return int(config.num_experts_per_tok)
 
     def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
-        """Weights [n, n_taken] of the experts that tokens take, from the router's logits [n, n_experts], in float32.
-
-        They are those of a softmax over all experts, divided by their sum unless the config has ``norm_topk_prob``
-        False.
-        """
+        """Weights [n, n_taken] of the experts that tokens take, from the router's logits [n, n_experts], in float32."""
         weights = logits.softmax(-1, torch.float32).gather(-1, taken)
         return weights / weights.sum(-1, keepdim=True) if getattr(config, "norm_topk_prob", True) else weights
+
+    def expert_formula(self, config: Any) -> str:
+        """:meth:`expert_weights` in a few words, of logits r."""
+        return "softmax(r) of those taken" + ", divided by their sum" * getattr(config, "norm_topk_prob", True)
 
     def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
         """Attention window of a layer, in tokens including the query; None for no window."""

@@ -174,6 +174,7 @@ class T5(EncoderDecoder):
     final_norm_at = "decoder.final_layer_norm"
     old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
     pre_norm = True
+    linear_biases = False
     norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "layer_norm_epsilon"

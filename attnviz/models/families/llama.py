@@ -44,6 +44,7 @@ class Llama(Architecture):
     states_d_head = True
     causal = True
     pre_norm = True
+    linear_biases = False
     norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
@@ -101,7 +102,8 @@ class Llama(Architecture):
 
     def routed_modules(self, network: Any) -> RoutedModules:
         """The modules of a network of experts."""
-        return RoutedModules(network, network.gate, network.experts, getattr(network, "shared_expert_gate", None))
+        router = network.router if hasattr(network, "router") else network.gate
+        return RoutedModules(network, router, network.experts, getattr(network, "shared_expert_gate", None))
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions enter as rotations, the first norm is the first layer's."""
@@ -183,6 +185,49 @@ class Qwen3MoE(Mixtral):
     name = "qwen3_moe"
     class_prefix = "Qwen3Moe"
     normed_heads = True
+
+
+class PhiMoE(Mixtral):
+    """Abdin et al. 2024: layer norms, biases; two experts one after the other (Liu et al. 2024, "GRIN")."""
+
+    name = "phimoe"
+    class_prefix = "Phimoe"
+    norm_kind: NormKind = "layer"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """As in Mixtral; and another factor of cos and sin in longer texts."""
+        super().refuse(config, dtype)
+        short, long = (config.rope_parameters.get(name) for name in ("short_mscale", "long_mscale"))
+        if short != long:
+            raise not_reproduced(self.name, "long_mscale", long, f"{short}, as short_mscale")
+
+    def n_taken(self, config: Any) -> int:  # noqa: ARG002 - transformers reads no setting either
+        """Two."""
+        return 2
+
+    def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
+        """Of each a softmax over those that are left and near it: by at most twice ``router_jitter_noise``."""
+        weights, left = [], logits
+        for expert in torch.split(taken, 1, dim=-1):
+            highest = left.amax(-1, keepdim=True)
+            far = (highest - logits) / logits.abs().clamp(min=highest) > 2 * config.router_jitter_noise
+            weights.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, expert))
+            left = left.scatter(-1, expert, -torch.inf)
+        return torch.cat(weights, -1)
+
+    def expert_formula(self, config: Any) -> str:
+        """As above."""
+        return f"softmax(r) over those within {2 * config.router_jitter_noise:g} of the highest, then again without it"
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Scaled rotary positions with the frequencies of short texts, and a factor of its own."""
+        parameters, factor = (
+            super().parameters(base_model, layer),
+            base_model.config.rope_parameters.get("short_mscale"),
+        )
+        if factor is None or parameters.rotary is None:
+            return parameters
+        return replace(parameters, rotary=Rotary(parameters.rotary.frequencies, float(factor)))
 
 
 class Phi3(Mistral):
