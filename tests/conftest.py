@@ -85,6 +85,15 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+def fresh_plugins() -> Iterator[None]:
+    """Plug-ins are looked for anew; what the test finds or registers is forgotten."""
+    from tests.support.plugged import fresh_registries
+
+    with fresh_registries():
+        yield
+
+
+@pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where names, captions and folders are looked at: figures are planned, but files of them are empty.
 

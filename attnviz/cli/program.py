@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnviz.options import COMMANDS, GROUPS, OUTPUT
+from attnviz.plugins import KINDS, declared
+from attnviz.present.report import views_in_words
 from attnviz.version import __version__
 
 app = typer.Typer(
@@ -56,7 +58,12 @@ class _Command(TyperCommand):
             rows = [(_TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")) for name, text in records]
             if rows:
                 with formatter.section(group):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(name, views_in_words(text, ctx.command.name)) for name, text in rows])
+        plugins = [each for kind in KINDS for each in declared(kind)]
+        shown = [each for each in plugins if each.name.partition(".")[0] in (each.name, ctx.command.name)]
+        if shown:
+            with formatter.section("From plug-ins"):
+                formatter.write_dl([(each.name, f"{each.kind} of {each.origin}") for each in shown])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

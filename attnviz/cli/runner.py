@@ -24,7 +24,7 @@ from attnviz.errors import (
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
 from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
-from attnviz.present.report import checked_views, layout_of, spec_of, views_in_words, views_of
+from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 from attnviz.texts.long_runs import this_process
@@ -283,15 +283,14 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
             raise typer.Exit(_tell(error, job)) from error
 
     run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
-    parameters = [_parameter(option, function.__name__) for option in known.options]
+    parameters = [_parameter(option) for option in known.options]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     return run_command
 
 
-def _parameter(option: Option, command: str) -> inspect.Parameter:
+def _parameter(option: Option) -> inspect.Parameter:
     """The option as a parameter of a typer command."""
-    text = views_in_words(option.help, command) if option.name == "figures" else option.help
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": text, "hidden": option.hidden}
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "hidden": option.hidden}
     shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
     declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
     default = None if option.default == () else option.default

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.judge.verdicts import BOTH
-from attnviz.measures.patterns import PATTERNS, RETRIEVAL, PatternSpec
+from attnviz.measures.patterns import PATTERNS, REGISTRY, RETRIEVAL
+from attnviz.plugins import live
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,12 @@ OTHER, UNNAMED = FAMILIES[-2:]
 _NAMED = {family.name: family for family in FAMILIES}
 
 
-def family_of_pattern(spec: PatternSpec) -> Family:
-    """The family of a pattern's declaration; ValueError if it is unknown."""
-    if spec.family not in _NAMED:
-        raise ValueError(
-            f"the pattern {spec.name!r} of measures/patterns.py has the family {spec.family!r}: expected one of "
-            f"{', '.join(_NAMED)}; add another one to FAMILIES in figures/families.py."
-        )
-    return _NAMED[spec.family]
-
-
-_FAMILY_OF = (
+_FAMILY_OF = live(REGISTRY, lambda: (
     _NAMED
-    | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
+    | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"], "too short": _NAMED["unnamed"]}
-)
+))  # fmt: skip
 
 
 def family_of_label(label: str) -> Family:

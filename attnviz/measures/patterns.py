@@ -3,7 +3,8 @@
 A pattern is a mask: the keys that a head of this kind attends to. Its score is the share of attention under the mask
 ("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside that of uniform
 attention. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and
-CSV, maps, marks, roles of a profile and the documentation's table follow from it. A family of its own also needs a
+CSV, maps, marks, roles of a profile and the documentation's table follow from it. Plug-ins add entries of their own
+(:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
 and a letter in the summary (``KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
 """
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import threshold
+
+from attnviz.errors import UsageError
+from attnviz.plugins import Registry, live
 
 
 def distances(n: int) -> Tensor:
@@ -154,7 +158,7 @@ class PatternSpec:
     on_repeats: bool = False
 
 
-PATTERNS = (
+_NATIVE = (
     PatternSpec(
         "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "positional",
         column="Prev", source="Clark et al. 2019", specific=True,
@@ -185,27 +189,56 @@ PATTERNS = (
         "repeats", source="Wang et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
 )  # fmt: skip
+
+OWN_WORDS = (
+    "alignment apart baseline broad confidence coreference current diagonal diagonality distance duplicate entropy "
+    "head id induction label layer local long next none offset patterns previous profile published relation retrieval "
+    "role rows semantic sink stack syntactic too total unnamed"
+).split()
+"""First words of what attnviz names itself: statistics, labels, roles, and columns beside them."""
+
+FAMILIES = ("positional", "local", "long-range", "semantic", "repeats", "other")
+"""Families of roles that a pattern from outside may belong to."""
+
+
+def _check(spec: PatternSpec) -> None:
+    words = spec.name.split("-")
+    if words[0] in OWN_WORDS or not all(word.isalpha() and word.islower() for word in words):
+        raise ValueError(
+            "expected a name such as in-brackets, in small letters, whose first word attnviz has no use for"
+        )
+    if spec.statistic != "_".join(words) or spec.family not in FAMILIES or spec.chosen or spec.on_repeats:
+        raise ValueError(f"expected the statistic {'_'.join(words)}, a family of {', '.join(FAMILIES)}, and neither "
+                         "chosen nor on_repeats, which attnviz judges by rules of their own")  # fmt: skip
+
+
+REGISTRY = Registry(
+    "pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check
+)  # fmt: skip
+"""Native patterns and those of plug-ins, by name."""
+
+PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.usable().values()))
 """All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
 
-NAMES = {spec.statistic: spec.name for spec in PATTERNS}
+NAMES = live(REGISTRY, lambda: {spec.statistic: spec.name for spec in PATTERNS})
 """Name of the pattern, by its statistic."""
 
-GENERAL = (*(spec.name for spec in PATTERNS if not spec.specific), "broad")
+GENERAL = live(REGISTRY, lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
 """Labels of heads that show no specific pattern."""
 
-SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
+SHARES = live(REGISTRY, lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
 """Statistics of patterns that need no repeated tokens, in the order of the documents."""
 
-CHOSEN = tuple(spec.statistic for spec in PATTERNS if spec.chosen)
+CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
 """Statistics of patterns of which only chosen keys count."""
 
-REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
+REPEATS = tuple(spec.statistic for spec in _NATIVE if spec.on_repeats)
 """Statistics of patterns that need repeated tokens."""
 
 RETRIEVAL = "retrieval"
 """The role of heads that attend to the token to be copied next (Wu et al. 2024), and its key in profile.json."""
 
-ROLES_ON_REPEATS = (*(NAMES[statistic] for statistic in REPEATS), RETRIEVAL)
+ROLES_ON_REPEATS = (*(spec.name for spec in _NATIVE if spec.on_repeats), RETRIEVAL)
 """Roles that are best measured on repeated random tokens."""
 
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
@@ -227,5 +260,14 @@ def rank_of_role(role: str) -> int:
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
-    """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model."""
-    return {spec.statistic: spec.mask(text) for spec in patterns}
+    """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model.
+
+    UsageError for a mask from outside that is no boolean tensor of this shape.
+    """
+    masks = {spec.statistic: spec.mask(text) for spec in patterns}
+    shape = [len(range(text.n)[text.first : text.last]), text.n]
+    for name, mask in masks.items():
+        if mask is not None and (mask.dtype, [*mask.shape]) != (torch.bool, shape):
+            found = f"{[*mask.shape]} of {mask.dtype}"
+            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {shape} of torch.bool.")
+    return masks

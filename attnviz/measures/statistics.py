@@ -20,6 +20,7 @@ from attnviz.measures.patterns import (
     CHOSEN,
     NAMES,
     ON_REPEATS,
+    REGISTRY,
     REPEATS,
     SHARES,
     TYPES,
@@ -28,17 +29,16 @@ from attnviz.measures.patterns import (
     on_chosen,
 )
 from attnviz.models.tokens import Positions, UnitRows
+from attnviz.plugins import live
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
 
-SCALARS = (
+SCALARS = live(REGISTRY, lambda: (
     "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
     *SHARES, *REPEATS, *ON_REPEATS.values(),
-)  # fmt: skip
+))  # fmt: skip
 """All statistics of every head but :data:`TYPES`, which only labels need."""
-
-_MEASURED = *SCALARS, *TYPES.values()
 
 _HALF = 0.5
 """A head shows a pattern from a token if its mean over the token's positions is above this."""
@@ -388,7 +388,7 @@ class HeadStatistics:
     def result(self) -> dict[str, list[float | None]]:
         """One number a head by name (:data:`SCALARS`, :data:`TYPES`); None where not measurable."""
         context, sums, n = self._context, self._sums, len(self._context.query_positions)
-        result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in _MEASURED}
+        result: dict[str, list[float | None]] = {name: [None] * self._n_heads for name in (*SCALARS, *TYPES.values())}
 
         def give(name: str, values: Tensor) -> None:
             result[name] = [number if math.isfinite(number) else None for number in values.double().tolist()]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
+from attnviz.options import COMMANDS
+from attnviz.plugins import Registry
 from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, check_columns, csv_text
 from attnviz.present.fields import Field, csv_rows
 
@@ -37,6 +39,7 @@ class View:
         suffix: the only format of its files: ``html`` of a page, which is no figure.
         module: of the command's folder, with its :class:`attnviz.present.view.Drawing`, of its name in capitals.
         command: that draws it; :func:`views_of` fills it in.
+        plugin: whether it is one of :data:`FIGURES`.
     """
 
     name: str
@@ -46,6 +49,7 @@ class View:
     suffix: str = ""
     module: str = "views"
     command: str = ""
+    plugin: bool = False
 
     @property
     def one_picture(self) -> bool:
@@ -59,6 +63,8 @@ class View:
     @property
     def drawing(self) -> "Drawing[Any, Any]":
         """How it is drawn; imports matplotlib."""
+        if self.plugin:
+            return FIGURES[f"{self.command}.{self.name}"]
         module = import_module(f"attnviz.commands.{self.command}.{self.module}")
         drawing: Drawing[Any, Any] = getattr(module, self.name.upper())
         return drawing
@@ -79,6 +85,10 @@ class View:
                 yield from drawing.files(result, choices, file_format)
             return
         for plan in drawing.plans(result, choices) if plans is None else plans:
+            if not self.has_stem(plan.stem):
+                raise UsageError(
+                    f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
+                )
             for file_format in formats:
                 figure = drawing.figure(plan, choices.style, file_format != "png")
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
@@ -169,10 +179,39 @@ class FileLayout:
         return name == self.table or bool(self.others.fullmatch(name))
 
 
+def _native_views(command: str) -> tuple[View, ...]:
+    views: tuple[View, ...] = getattr(import_module(f"attnviz.commands.{command}"), "VIEWS", ())
+    return tuple(replace(view, command=command) for view in views)
+
+
+def _check_name(name: str) -> None:
+    command, _, own = name.rpartition(".")
+    views = _native_views(command) if command.partition(".")[0] in COMMANDS else ()
+    if not views or not re.fullmatch(r"[\w-]+", own) or own in [view.name for view in views]:
+        raise ValueError("expected COMMAND.NAME, such as heads.my-view, with a name that attnviz has no figure of")
+
+
+FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.view.Drawing", {}, _check_name)
+"""Those of plug-ins, by command and name."""
+
+
+def register(extension: object, name: str = "") -> None:
+    """Add a head pattern, a model family or a figure, in this program alone; packages declare entry points.
+
+    ``name`` is that of a figure, ``heads.my-view``. UsageError if it cannot be used, or an installed package has one of
+    its name, or attnviz.
+    """
+    for registry in Registry.every:
+        if registry.takes(extension):
+            return registry.register(name or getattr(extension, "name", ""), extension)
+    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {extension!r}.")
+
+
 def views_of(command: str) -> tuple[View, ...]:
-    """The views of a command, in the order of its documentation."""
-    declared: tuple[View, ...] = getattr(import_module(f"attnviz.commands.{command}"), "VIEWS", ())
-    return tuple(replace(view, command=command) for view in declared)
+    """The views of a command, in the order of its documentation, then those of plug-ins, which are not loaded."""
+    names = [name.rpartition(".")[2] for name in FIGURES.plugins if name.rpartition(".")[0] == command]
+    plugged = (View(name, "", rf"{name}/[\w-]+|{name}(-[\w-]+)?", default=False, plugin=True) for name in names)
+    return (*_native_views(command), *(replace(view, command=command) for view in plugged))
 
 
 def views_in_words(text: str, command: str) -> str:
@@ -221,7 +260,8 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     if figures is None:
         return [view for view in views if view.default]
     if "all" in figures:
-        return list(views)
+        loaded = FIGURES.usable(f"{command}.{view.name}" for view in views if view.plugin)
+        return [view for view in views if not view.plugin or f"{command}.{view.name}" in loaded]
     stems = [name for name in figures if name not in known]
     return [view for view in views if view.name in figures or any(map(view.has_stem, stems))]
 

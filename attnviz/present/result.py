@@ -18,6 +18,7 @@ from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
+from attnviz.plugins import plugins_used
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View, checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress, tell
@@ -337,7 +338,10 @@ class Result:
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
         content = spec_of(self.command).content(self, choices)
         note = {"pair_note": self.pair_note} if self.pair_note else {}
-        return {"attnviz": __version__, **content, **note, "figures": list(figures)}
+        stems = [name.rpartition(".")[0] for name in figures]
+        plugged = [view for view in views_of(self.command) if view.plugin and any(map(view.has_stem, stems))]
+        used = plugins_used(content, [f"{view.command}.{view.name}" for view in plugged])
+        return {"attnviz": __version__, **content, **note, **used, "figures": list(figures)}
 
 
 class _Entry(Protocol):

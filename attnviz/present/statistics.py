@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from attnviz.measures.patterns import ON_REPEATS, PATTERNS
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
 from attnviz.measures.statistics import DIAGONALITY
+from attnviz.plugins import live
 from attnviz.present.fields import Field
 
 _SHARE = "share of the attention on content that lands on"
@@ -31,7 +32,7 @@ class Statistic(NamedTuple):
     optional: int | None = None
 
 
-STATISTICS = {
+STATISTICS = live(REGISTRY, lambda: {
     "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy", 3),
     "entropy_non_sink": Statistic("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": Statistic(
@@ -57,7 +58,7 @@ STATISTICS = {
         for spec in PATTERNS
         if spec.on_repeats
     },
-}
+})  # fmt: skip
 
 
 def statistic_field(name: str, value: Callable[[Any], object], unit: str = "{unit}") -> Field[Any]:

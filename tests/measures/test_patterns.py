@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.figures.families import family_of_pattern
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import (
     ENOUGH,
@@ -21,7 +20,7 @@ from attnviz.judge.verdicts import (
 )
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.estimates import estimated
-from attnviz.measures.patterns import NAMES, PATTERNS
+from attnviz.measures.patterns import NAMES
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import SCALARS, TextContext, measure
 from attnviz.models.head_ids import HeadId
@@ -315,12 +314,6 @@ def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: b
     found = judged(relations=[both])["nsubj"]
     assert found.passed
     assert label_of([found], 20).name == label
-
-
-def test_a_pattern_of_an_unknown_family_is_refused_by_name():
-    assert family_of_pattern(PATTERNS[0]).name == "positional"
-    with pytest.raises(ValueError, match=r"'previous-token' .* 'positionall': expected one of positional, .* FAMILIES"):
-        family_of_pattern(replace(PATTERNS[0], family="positionall"))
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_no_command_escapes_the_tests() -> None:
 
 @needs_minilm
 @needs_parser
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "fresh_plugins")
 @pytest.mark.parametrize(("name", "code"), SNIPPETS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(SNIPPETS)])
 def test_snippets_run_as_written_and_give_what_they_say(name: str, code: str, place: Path) -> None:
     assert re.search(r"^import attnviz$", code, re.M)
@@ -273,7 +273,7 @@ def test_the_defaults_of_the_guide_are_the_defaults_of_the_program(kind: str) ->
             assert [row for row in named if str(option.default) not in row] == []
 
 
-@pytest.mark.parametrize("spec", PATTERNS, ids=lambda spec: spec.statistic)
+@pytest.mark.parametrize("spec", [*PATTERNS], ids=lambda spec: spec.statistic)
 def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
     (row,) = [line for line in section("numbers", "Patterns").splitlines() if line.startswith(f"| `{spec.name}`")]
     assert spec.source in row

@@ -11,7 +11,7 @@ from attnviz.figures.families import family_of_label
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
-from attnviz.measures.patterns import PATTERNS, RETRIEVAL
+from attnviz.measures.patterns import NAMES, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId, selection_texts
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
@@ -20,8 +20,8 @@ from attnviz.profiles.store import StoredRole
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """Selections by id, or by kind of attention; no label or role has a digit."""
 
-_LABELS = {*(spec.name for spec in PATTERNS), "coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT}
-"""Labels and roles but relations, which other texts or corpora may have."""
+_LABELS = ("coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT)
+"""Labels and roles but patterns and relations, which other texts or corpora may have."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _nobody(name: str, heads: Sequence[HeadFindings]) -> str:
     if all(head.roles is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"
     listed = f"labels {_counts(labels)}; {of_corpus}."
-    known = {"syntactic", *RELATIONS, *(each for label in _LABELS for each in _names_of(label))}
+    known = {"syntactic", *RELATIONS, *(each for label in (*NAMES.values(), *_LABELS) for each in _names_of(label))}
     if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
         return f"no head here is {visible(name)!r}: {listed}"
     meant = did_you_mean(name, known)

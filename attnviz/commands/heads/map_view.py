@@ -109,7 +109,7 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     If layers have windows, the mean over the layers.
     """
     layers = analysis.checkpoint.n_layers if analysis.windowed else 1
-    values = [analysis.context_of(layer).uniform[statistic] for layer in range(layers)]
+    values = [analysis.context_of(layer).uniform.get(statistic) for layer in range(layers)]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -70,7 +70,7 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         head,
         entropy_uniform=context.uniform["entropy"],
         diagonality_baseline=analysis.context.uniform[DIAGONALITY],
-        baseline={name: context.baselines[name] for name in SHARES},
+        baseline={name: context.baselines.get(name) for name in SHARES},
         patterns=[_verdict(verdict) for verdict in head.patterns],
         role=_role_entry(head, analysis),
     )

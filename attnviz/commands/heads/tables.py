@@ -15,9 +15,10 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
-from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
+from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.wording import counted, rounded, visible
+from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
@@ -31,19 +32,15 @@ _Entry = tuple[HeadFindings, Verdict]
 _Pattern = tuple[Verdict, list[_Entry]]
 
 
-_MEASURED = [name for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())]
-"""Statistics in the document beside entropy, whose uniform value follows it; those of repeats stand in the verdicts."""
-
-
 def _statistic(name: str) -> Field[HeadFindings]:
     return statistic_field(name, lambda head: head.statistics.get(name))
 
 
-FIELDS: tuple[Field[HeadFindings], ...] = (
+FIELDS = live(REGISTRY, lambda: (
     *HEAD,
     _statistic("entropy"),
-    Field(name="entropy_uniform"),
-    *map(_statistic, _MEASURED),
+    Field(name="entropy_uniform"),  # follows entropy; statistics of repeats stand in the verdicts
+    *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
     replace(_statistic(DIAGONALITY), of_stacks=True),
     Field(name="diagonality_baseline", of_stacks=True, csv={}),
     Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
@@ -57,12 +54,10 @@ FIELDS: tuple[Field[HeadFindings], ...] = (
     Field(
         value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
     ),
-)
+))  # fmt: skip
 """The fields of a head."""
 
 _OF_ALL_HEADS = ("sink", "entropy", "confidence", "confidence_non_sink")
-_OF_ONE_TEXT = (*_OF_ALL_HEADS, "distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column))
-
 
 _WIDE = 140
 """Columns of a terminal from which on all tables are printed."""
@@ -106,7 +101,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
-    uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
+    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
         Field("Label", fit=label_text, left=True, least=WHOLE_NAME),
@@ -116,7 +111,8 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=WHOLE_NAME))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
+    of_text = (*_OF_ALL_HEADS, "distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column))
+    for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
     return first_rows("Heads ({}, clearest pattern first)", columns, ranked, top, "heads.csv", width=width, last=last)

@@ -451,7 +451,7 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
     elif decoder:
         notes.append("encoder and decoder: layers and heads are those of the encoder + those of the decoder")
-    family = ARCHITECTURES.get(config.model_type)
+    family = ARCHITECTURES.usable([config.model_type]).get(config.model_type)
     one_width = family is not None and not family.states_d_head
     model = replace(model, notes=tuple(notes))
     model = _with_sizes(model, setting, decoder=decoder and inner is config, one_width=one_width)
@@ -498,7 +498,7 @@ def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None
     from attnviz.models.families import ARCHITECTURES, architecture_of
 
     unknown = [name for name in ("n_layers", "n_heads", "d_model") if getattr(model, name) is None]
-    if model.architecture in ARCHITECTURES and unknown:
+    if unknown and model.architecture in {*ARCHITECTURES}:
         return None, f"its config has no {' and no '.join(unknown)} above 0"
     try:
         return architecture_of(config, torch.float32), None

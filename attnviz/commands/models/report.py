@@ -138,7 +138,8 @@ def families_document(version: str) -> dict[str, Any]:
 
     families = [
         {"architecture": name, "level": Verification.level, "commands": commands_of(architecture)}
-        for name, architecture in sorted(ARCHITECTURES.items())
+        | ({"plugin": ARCHITECTURES.plugins[name].origin} if name in ARCHITECTURES.plugins else {})
+        for name, architecture in sorted(ARCHITECTURES.usable().items())
     ]
     return {"attnviz": version, "families": families}
 
@@ -155,7 +156,9 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
     else:
         columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
-    return spaced([column_table(title, columns, families, width=width), notes(*_FAMILY_NOTES)])
+    plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
+    also = [f"From plug-ins: {visible(plugged)}. Each run verifies them, as all others."] if plugged else []
+    return spaced([column_table(title, columns, families, width=width), notes(*also, *_FAMILY_NOTES)])
 
 
 _FAMILY_NOTES = (

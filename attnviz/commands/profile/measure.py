@@ -15,7 +15,7 @@ from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate, Role
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import StatisticsTally
@@ -223,6 +223,7 @@ def profile_heads(
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
+            "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
         }  # fmt: skip
         settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,

@@ -254,7 +254,7 @@ def _confirmed(role: Role) -> str:
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
     values, baselines = tally.results(), tally.baselines()
     names = ["entropy", "distance", "confidence", "sink"]
-    names += [spec.statistic for spec in PATTERNS if spec.column and not spec.on_repeats]
+    names += [spec.statistic for spec in PATTERNS if spec.column and spec.statistic in values]
 
     def mean(name: str, layer: int) -> float | None:
         value = float(values[name][layer].mean())

@@ -25,6 +25,7 @@ from attnviz.models.families.llama import (
     SmolLM3,
 )
 from attnviz.models.families.undeclared import undeclared
+from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(),
@@ -32,7 +33,11 @@ _FAMILIES: tuple[Architecture, ...] = (
     XLMRoberta(),
 )  # fmt: skip
 
-ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
+ARCHITECTURES: Registry[Architecture] = Registry(
+    "architecture", "attnviz.models.families.base.Architecture", {family.name: family for family in _FAMILIES},
+    error=ArchitectureError,
+)  # fmt: skip
+"""By model_type, with those of plug-ins."""
 
 
 def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:

@@ -1,0 +1,183 @@
+"""Plug-ins: model families, head patterns and figures from outside, by entry points or ``attnviz.register``."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, ClassVar, TypeVar, cast
+
+from attnviz.errors import AttnvizError, UsageError
+
+T = TypeVar("T")
+
+KINDS = ("architecture", "pattern", "figure")
+
+_REGISTERED = "attnviz.register"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A declaration: its kind, its name, the package with its version, how to load it."""
+
+    kind: str
+    name: str
+    origin: str
+    load: Callable[[], Any]
+
+    def refused(self, error: Exception) -> str:
+        """Why it cannot be used, in one line."""
+        why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
+        why = why if type(error) is ValueError else f"{type(error).__name__}: {why}"
+        return f"{self.origin}: the {self.kind} {self.name!r} cannot be used: {why}."
+
+
+def declared(kind: str) -> list[Plugin]:
+    """What installed packages declare of a kind, by package; nothing of theirs is imported."""
+    from importlib.metadata import entry_points  # half the time of --help
+
+    points = [(f"{point.dist.name} {point.dist.version}" if point.dist else "?", point)
+              for point in entry_points(group=f"attnviz.{kind}s")]  # fmt: skip
+    return [Plugin(kind, point.name, origin, point.load) for origin, point in sorted(points, key=lambda each: each[0])]
+
+
+@dataclass(eq=False)
+class Registry(Mapping[str, T]):
+    """Natives, then what plug-ins declare, by name; a plug-in is loaded when its name is looked up.
+
+    ``expected`` is the class of the values, with its module. ``check_name``, which is called before anything is loaded,
+    and ``check`` raise ValueError; ``error`` is raised where a name is looked up whose plug-in fails to load.
+    ``version`` counts what was registered.
+    """
+
+    kind: str
+    expected: str
+    natives: Mapping[str, T]
+    check_name: Callable[[str], object] = str
+    check: Callable[[T], object] = str
+    error: type[AttnvizError] = UsageError
+    version: int = 0
+    _loaded: dict[str, T | AttnvizError] = field(default_factory=dict)
+    every: ClassVar[list["Registry[Any]"]] = []
+
+    def __post_init__(self) -> None:
+        """Remember the registry."""
+        self.every.append(self)
+
+    @cached_property
+    def plugins(self) -> dict[str, Plugin]:
+        """Declarations by name; of several with one name the first."""
+        found: dict[str, Plugin] = {}
+        for plugin in declared(self.kind):
+            try:
+                self._add(plugin, found)
+            except (ImportError, ValueError) as error:
+                say(plugin.refused(error))
+        return found
+
+    def _add(self, plugin: Plugin, to: dict[str, Plugin]) -> None:
+        other = "attnviz" if plugin.name in self.natives else plugin.name in to and to[plugin.name].origin
+        if other and other != _REGISTERED:
+            raise ValueError(f"{other} has one of this name")
+        self.check_name(plugin.name)
+        to[plugin.name] = plugin
+
+    def takes(self, value: Any) -> bool:
+        """Whether it is of the class of the values, or a class below it."""
+        kinds = (value if isinstance(value, type) else type(value)).__mro__
+        return self.expected in [f"{kind.__module__}.{kind.__name__}" for kind in kinds]
+
+    def _checked(self, name: str, value: Any) -> T:
+        if not self.takes(value) or getattr(value, "name", name) != name:
+            raise ValueError(f"expected {self.expected} of this name, found {value!r}")
+        made: T = value() if isinstance(value, type) else value
+        self.check(made)
+        return made
+
+    def register(self, name: str, value: Any) -> None:
+        """Add what the running program declares; it may replace what it declared before."""
+        plugin = Plugin(self.kind, name, _REGISTERED, lambda: value)
+        try:
+            self._add(plugin, after := dict(self.plugins))
+            self._loaded[name] = self._checked(name, value)
+        except (ImportError, ValueError) as error:
+            raise UsageError(plugin.refused(error)) from error
+        self.plugins, self.version = after, self.version + 1
+
+    def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
+        """Those of these names, default all, that load; each that fails is named once, on standard error."""
+        found = {}
+        for name in self if names is None else {*self}.intersection(names):
+            try:
+                found[name] = self[name]
+            except self.error as error:
+                say(str(error))
+        return found
+
+    def __getitem__(self, name: str) -> T:
+        if name in self.natives:
+            return self.natives[name]
+        plugin = self.plugins[name]
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = self._checked(name, plugin.load())
+            except Exception as error:  # noqa: BLE001 # whatever somebody else's module raises
+                self._loaded[name] = self.error(plugin.refused(error))
+        if isinstance(value := self._loaded[name], AttnvizError):
+            raise value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.natives, *self.plugins))
+
+    def __len__(self) -> int:
+        return len(self.natives) + len(self.plugins)
+
+
+def plugins_used(content: dict[str, Any], figures: Sequence[str]) -> dict[str, Any]:
+    """The entry ``plugins`` of a document with these figures of plug-ins, ``heads.my-view``; empty without any."""
+    plugins = {plugin.kind: each.plugins for each in Registry.every for plugin in each.plugins.values()}
+    text = json.dumps(content) if plugins else ""
+    used = [
+        *(each for each in plugins.get("architecture", {}).values() if f'"architecture": "{each.name}"' in text),
+        *(each for each in plugins.get("pattern", {}).values() if f'"{each.name.replace("-", "_")}": ' in text),
+        *(each for each in plugins.get("figure", {}).values() if each.name in figures),
+    ]
+    entries = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in used]
+    return {"plugins": entries} if entries else {}
+
+
+class _Live:
+    """Reads a tuple or a dict that is made anew after something was registered."""
+
+    def __init__(self, registry: Registry[Any], make: Callable[[], Any]) -> None:
+        self._registry, self._make, self._version = registry, make, -1
+
+    def _now(self) -> Any:
+        if self._version != self._registry.version:
+            self._made, self._version = self._make(), self._registry.version
+        return self._made
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._now()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __getattr__(self, name: str) -> Any:  # get, items, index, …
+        return getattr(self._now(), name)
+
+
+def live(registry: Registry[Any], make: Callable[[], T]) -> T:
+    """What ``make`` returns, a tuple or a dict, made when it is first read: plug-ins are not loaded before."""
+    return cast(T, _Live(registry, make))
+
+
+@cache
+def say(message: str) -> None:
+    """Print a line on standard error, once."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"attnviz: {message}\n")

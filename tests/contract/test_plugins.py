@@ -1,0 +1,321 @@
+"""Plug-ins: packages of somebody else, built and installed, and ``attnviz.register``."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertModel, SeedOssConfig, SeedOssForCausalLM
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.heads.findings import _LABELS, heads_named
+from attnviz.commands.heads.tables import FIELDS
+from attnviz.figures.families import FAMILIES as COLOURED
+from attnviz.figures.families import family_of_label
+from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
+from attnviz.measures.statistics import SCALARS
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.llama import Llama
+from attnviz.present.report import FIGURES, views_of
+from attnviz.present.view import Drawing
+from tests.support import llamas
+from tests.support.corpora import sentences
+from tests.support.models import gpt2_tokenizer, save_checkpoint
+from tests.support.plugged import PAGE, files_of_the_guide, installed, package
+
+TEXT = "one , two , three ! the cat , the dog ran away ."
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
+
+BACK = PatternSpec("two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "positional",
+                   specific=True)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(files_of_the_guide(), tmp_path_factory.mktemp("guide"))
+
+
+@pytest.fixture
+def mine(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package of the guide, installed."""
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+@pytest.fixture(scope="module")
+def seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(llamas.FAMILIES, "seed_oss", (SeedOssConfig, SeedOssForCausalLM, {"head_dim": 16}))
+        return save_checkpoint(llamas.sharp_llama("seed_oss"), gpt2_tokenizer(), tmp_path_factory.mktemp("m") / "seed")
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def document_of(folder: Path) -> dict:
+    return json.loads((folder / "heads.json").read_bytes())
+
+
+def test_help_names_what_packages_declare_and_imports_none_of_it(mine):
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom attnviz.cli.program import app\n"
+        "print(CliRunner().invoke(app, ['--help']).exit_code, 'importlib.metadata' in sys.modules)\n"
+        "print(CliRunner().invoke(app, ['heads', '--help'], terminal_width=500).stdout)\n"
+        "print(CliRunner().invoke(app, ['rollout', '--help'], terminal_width=500).stdout)\n"
+        "print('attnviz_mine' in sys.modules, 'torch' in sys.modules)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{mine}:{Path(attnviz.__file__).parents[1]}"}
+    printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("0 False\n")
+    assert printed.endswith("False False\n")
+    of_heads, of_rollout = printed.split("From plug-ins:")[1:]
+    assert "page, spread (with commas" in printed
+    assert "punctuation   pattern of attnviz-mine 1.0" in of_heads
+    assert "heads.spread  figure of attnviz-mine 1.0" in of_heads
+    assert "seed_oss" in of_rollout
+    assert "spread" not in of_rollout
+
+
+def test_a_pattern_of_a_package_is_measured_judged_named_and_drawn(mine, bert_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "out"
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "-o", out, "--figures", "map,overview", "--map",
+               "punctuation", "--top", 0)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert (out / "map-punctuation.png").stat().st_size
+    assert "Punct" in done.stdout
+    document = document_of(out)
+    assert document["plugins"] == [{"kind": "pattern", "name": "punctuation", "origin": "attnviz-mine 1.0"}]
+    assert "punctuation" in (out / "heads.csv").read_text().partition("\n")[0].split(",")
+    labels = [token["text"] for token in document["tokens"]]
+    on = torch.tensor([label in (",", ".", "!") for label in labels])
+    content = torch.tensor([not token["special"] for token in document["tokens"]])
+    model = BertModel.from_pretrained(bert_folder, attn_implementation="eager").eval()
+    ids = torch.tensor([[token["id"] for token in document["tokens"]]])
+    with torch.no_grad():
+        patterns = torch.stack(model(ids, output_attentions=True).attentions)[:, 0][..., content, :]
+    shares = patterns[..., on].sum((-1, -2)) / patterns[..., content].sum((-1, -2))
+    assert [head["punctuation"] for head in document["heads"]] == pytest.approx(shares.flatten().tolist(), abs=1e-5)
+    baselines = [head["baseline"]["punctuation"] for head in document["heads"]]
+    assert baselines == pytest.approx([float(on.sum() / content.sum())] * 12)
+
+
+def test_a_head_of_a_new_pattern_gets_its_label_and_its_colour(mine):
+    tokens = "one , two , three ! the cat , the dog ran away .".split()
+    on = torch.tensor([token in ",.!" for token in tokens]).double()
+    weights = torch.stack([(on / on.sum()).expand(len(on), -1), torch.full((len(on), len(on)), 1 / len(on)).double()])
+    drawn = attnviz.draw(weights, tokens)._analysis
+    assert [head.label for head in drawn.heads] == ["punctuation", "broad"]
+    assert heads_named(["punctuation"], drawn.heads) == {drawn.heads[0].id}
+    assert family_of_label("punctuation").name == "other"
+    assert drawn.page().count("punctuation") > 2
+
+
+def test_a_pattern_of_a_package_is_a_role_over_a_corpus(mine, bert_folder, tmp_path):
+    corpus = sentences(tmp_path / "corpus.txt", 12)
+    done = run("profile", corpus, "-m", bert_folder, "--no-syntax", "--no-control", "--no-store", "--figures", "roles",
+               "-o", tmp_path / "out")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "out" / "profile.json").read_bytes())
+    assert sum(role["role"] == "punctuation" for role in document["roles"]) == 12
+    assert [plugin["name"] for plugin in document["plugins"]] == ["punctuation"]
+
+
+def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder, tmp_path, signals_heard):
+    corpus, kept = sentences(tmp_path / "corpus.txt", 12), tmp_path / "kept"
+
+    def profile(stop: bool) -> object:
+        def progress(what: str, done: int, total: int) -> None:
+            if stop and done >= 4:
+                signal.raise_signal(signal.SIGINT)
+
+        return attnviz.profile_heads(bert_folder, [corpus], syntax=False, control=False, batch_size=4, unfinished=kept,
+                                     progress=progress)  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        profile(stop=True)
+    assert kept.exists()
+    attnviz.register(BACK)
+    with pytest.raises(attnviz.OutputError, match="two-back"):
+        profile(stop=False)
+
+
+def test_a_family_of_a_package_is_verified_shown_and_said(mine, seed_folder, tmp_path):
+    assert "attnviz_mine" not in sys.modules
+    result = attnviz.analyze("one two three", seed_folder)
+    assert result.verification.level == 4
+    assert result.document()["plugins"][0] == {
+        "kind": "architecture", "name": "seed_oss", "origin": "attnviz-mine 1.0",
+    }  # fmt: skip
+    assert attnviz.explain("one two three", seed_folder).document()["plugins"][0]["name"] == "seed_oss"
+    (entry,) = [
+        each for each in json.loads(run("models", "--families", "--json").stdout)["families"] if "plugin" in each
+    ]
+    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", 4, "attnviz-mine 1.0")
+    assert "From plug-ins: seed_oss (attnviz-mine 1.0)" in " ".join(run("models", "--families").stdout.split())
+    assert run("models", seed_folder, "--json").exit_code == 0
+
+
+def test_a_wrong_declaration_is_caught_by_the_verification(seed_folder):
+    with pytest.raises(attnviz.ArchitectureError, match="expected one of: bart"):
+        attnviz.analyze("one two three", seed_folder)
+    attnviz.register(type("Wrong", (Llama,), {"name": "seed_oss", "class_prefix": "SeedOss", "causal": False}))
+    with pytest.raises(attnviz.VerificationError):
+        attnviz.analyze("one two three", seed_folder)
+    attnviz.register(type("Right", (Llama,), {"name": "seed_oss", "class_prefix": "SeedOss"}))
+    assert attnviz.analyze("one two three", seed_folder).verification.level == 4
+
+
+def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my-seed").symlink_to(seed_folder)
+    lines = re.findall(r"^\$ attnviz (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
+    assert len(lines) == 4
+    for line in lines:
+        model = [] if "models" in line or "--model" in line else ["--model", bert_folder]
+        done = run(*shlex.split(line), *model, *["--device", "cpu"] * ("models" not in line))
+        assert done.exit_code == 0, done.output
+    (written,) = Path("attnviz-out").glob("*/*/spread.png")
+    assert "spread.png" in document_of(written.parent)["figures"]
+    assert [each["name"] for each in document_of(written.parent)["plugins"]] == ["punctuation", "heads.spread"]
+
+
+BROKEN = package(
+    "attnviz-bad",
+    {
+        "architectures": {"bert": "attnviz_bad:x", "lost": "attnviz_bad.nowhere:x", "seed_oss": "attnviz_bad:x"},
+        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd"},
+        "figures": {"heads.overview": "attnviz_bad:x", "heads.gone": "attnviz_bad.nowhere:x", "nothing.x": "a:b"},
+    },
+    "from dataclasses import replace\nfrom attnviz.measures.patterns import PATTERNS\nodd = PATTERNS\nx = 1\n",
+)
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(installed(BROKEN, folder)))
+
+
+def test_each_plug_in_that_fails_is_named_in_a_line_and_the_rest_goes_on(broken, mine, undrawn, bert_folder, tmp_path):
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "-o", tmp_path / "out", "--figures", "all")
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if "attnviz-bad 1.0: the " in line]
+    said = "\n".join(lines)
+    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "figure 'heads.overview'",
+                 "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
+        assert said.count(name) == 1, name
+    assert "attnviz has one of this name" in said
+    assert "No module named 'attnviz_bad.nowhere'" in said
+    document = document_of(tmp_path / "out")
+    assert {"overview.png", "spread.png"} <= {*document["figures"]}
+    assert [plugin["origin"] for plugin in document["plugins"]] == ["attnviz-mine 1.0"] * 2
+    assert "expected COMMAND.NAME" in said
+
+
+def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, bert_folder, seed_folder, tmp_path):
+    out = ("--no-syntax", "-o", tmp_path / "out")
+    done = run("heads", TEXT, "-m", bert_folder, "--figures", "gone", *out)
+    assert done.exit_code == 2
+    assert "attnviz-bad 1.0: the figure 'heads.gone' cannot be used: ModuleNotFoundError" in done.stderr
+    config = json.loads((seed_folder / "config.json").read_text())
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    for path in seed_folder.iterdir():
+        (lost / path.name).write_bytes(path.read_bytes())
+    (lost / "config.json").write_text(json.dumps({**config, "model_type": "lost"}))
+    done = run("heads", TEXT, "-m", lost, "--figures", "none", *out)
+    assert done.exit_code == 1
+    assert "attnviz-bad 1.0: the architecture 'lost' cannot be used: ModuleNotFoundError" in done.stderr
+    listed = run("models", "--families", "--json")
+    assert "lost" not in [each["architecture"] for each in json.loads(listed.stdout)["families"]]
+    assert "attnviz-bad 1.0: the architecture 'lost'" in listed.stderr
+    assert run("models", lost, "minilm").stdout.count("minilm")
+
+
+def test_of_two_packages_with_one_name_the_first_counts(broken, mine, seed_folder, capsys):
+    with pytest.raises(attnviz.ArchitectureError, match=r"attnviz-bad 1.0: the architecture 'seed_oss' .* found 1"):
+        attnviz.analyze("one two three", seed_folder)
+    assert "attnviz-mine 1.0: the architecture 'seed_oss' cannot be used: attnviz-bad 1.0 has one of" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
+    for mask in (lambda text: torch.ones(text.n, text.n), lambda text: torch.ones(text.n, dtype=torch.bool)):
+        attnviz.register(replace(BACK, mask=mask))
+        with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is \[.*\] of torch"):
+            attnviz.analyze(TEXT, bert_folder, syntax=False)
+
+
+def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_folder, tmp_path):
+    before = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    attnviz.register(BACK)
+    assert "two_back" in SHARES
+    after = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    assert after.heads[0].statistics["two_back"] != after.heads[0].statistics["previous"]
+    attnviz.register(replace(BACK, mask=lambda text: text.distances == -1))
+    again = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    assert again.heads[0].statistics["two_back"] == again.heads[0].statistics["previous"]
+    assert again.document()["plugins"] == [{"kind": "pattern", "name": "two-back", "origin": "attnviz.register"}]
+    before.save(tmp_path, figures=["overview", "map"], maps=["two_back"])
+    assert json.loads((tmp_path / "heads.json").read_bytes())["heads"][0]["two_back"] is None
+    assert before.report(200)
+
+
+def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mine, tmp_path):
+    from attnviz_mine.figure import SPREAD, plans
+
+    attnviz.register(SPREAD, "rollout.spread")
+    assert [view.name for view in views_of("rollout")][-1] == "spread"
+    drawn = attnviz.rollout(f"spread {TEXT}", bert_folder).document(figures=["spread-x.png"])["plugins"]
+    assert drawn == [{"kind": "figure", "name": "rollout.spread", "origin": "attnviz.register"}]
+    assert "plugins" not in attnviz.rollout("the spread seed_oss punctuation", bert_folder).document(["overview.png"])
+    analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    assert analysis.figure("spread").axes[0].get_xlabel() == "entropy (nats)"
+    outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in plans(*given)), SPREAD.figure)
+    attnviz.register(outside, "heads.outside")
+    with pytest.raises(attnviz.UsageError, match="'outside' has a picture 'overview'"):
+        analysis.save(tmp_path, figures=["outside"])
+
+
+@pytest.mark.parametrize(
+    ("extension", "name", "message"),
+    [
+        (replace(BACK, name="previous-token"), "", "attnviz has one of this name"),
+        (replace(BACK, name="local-back"), "", "whose first word attnviz has no use for"),
+        (replace(BACK, name="back-2"), "", "small letters"),
+        (replace(BACK, statistic="back"), "", "expected the statistic two_back"),
+        (replace(BACK, family="positionall"), "", "a family of positional, local"),
+        (replace(BACK, chosen=True), "", "neither chosen nor on_repeats"),
+        (Llama, "", "'llama' cannot be used: attnviz has one"),
+        (Drawing(lambda *_: iter(()), lambda *_: None), "", "expected COMMAND.NAME"),
+        (Drawing(lambda *_: iter(()), lambda *_: None), "heads.map", "expected COMMAND.NAME"),
+        (Drawing(lambda *_: iter(()), lambda *_: None), "nothing.map", "expected COMMAND.NAME"),
+        (3, "", "expected a PatternSpec, an Architecture or a Drawing, found 3"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_with_the_reason(extension, name, message):
+    with pytest.raises(attnviz.UsageError, match=re.escape(message)):
+        attnviz.register(extension, name)
+    assert len(PATTERNS) == 7
+    assert not FIGURES
+    assert ARCHITECTURES["llama"].causal
+
+
+def test_the_words_that_no_pattern_may_begin_with_are_those_of_attnviz():
+    own = [*SCALARS, *(field.name for field in FIELDS), *_LABELS, *NAMES.values(), "sink", "broad", "offset", "total",
+           "rows", "apart", "syntactic"]  # fmt: skip
+    assert {re.split("[-_: ]", name)[0] for name in own} - {*OWN_WORDS, ""} == set()
+    assert {*FAMILIES} <= {family.name for family in COLOURED}
