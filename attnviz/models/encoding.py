@@ -144,6 +144,11 @@ def encodings(
             "a pair was given, but this tokenizer puts nothing between two texts; expected one text: join the two "
             "yourself."
         )
+    if target and getattr(tokenizer, "tgt_lang", "") is None:
+        raise TextError(
+            "a target begins or ends with its language, which this tokenizer does not know; expected a tokenizer with "
+            "tgt_lang: in its tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
+        )
     with calling_transformers(what), panics_unprinted():
         if two_models:
             results: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
@@ -154,6 +159,15 @@ def encodings(
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
     return results
+
+
+def language_prefix(tokenizer: Any) -> list[int]:
+    """The ids that every target of a tokenizer with languages begins with (NLLB: that of the language)."""
+    if not hasattr(tokenizer, "tgt_lang"):
+        return []
+    [encoding] = encodings(tokenizer, [""], vocabulary_size=len(tokenizer), target=True)
+    ends = [at for at, token in enumerate(encoding.ids) if token == tokenizer.eos_token_id]
+    return list(encoding.ids[: ends[0]] if ends else encoding.ids)
 
 
 def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:

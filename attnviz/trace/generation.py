@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import tokens_of_ids
+from attnviz.models.encoding import language_prefix, tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.models.wording import counted, visible
 from attnviz.trace.recorder import using_attention
@@ -58,7 +58,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
         )
     model: Any = checkpoint.model
     config, inputs = checkpoint.config, tokens.model_inputs(checkpoint.device)
-    written = [int(config.decoder_start_token_id)]
+    written = [int(config.decoder_start_token_id), *language_prefix(checkpoint.tokenizer)]
     with using_attention(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
         source = {"encoder_hidden_states": model.encoder(**inputs).last_hidden_state}
         run = partial(model.decoder, encoder_attention_mask=inputs["attention_mask"], use_cache=False, **source)

@@ -14,11 +14,11 @@ from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.cli.program import app
 from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import TargetTokens
 from tests.support.drawn import drawing_of
-from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
+from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 
 SHORT, READ = "the cats saw", "die Katzen sahen"
 
@@ -176,10 +176,10 @@ def test_compare_takes_a_target(ran):
 
 @pytest.fixture(scope="module")
 def written(models) -> dict[str, Any]:
-    return {family: head_outputs(SHORT, models[family], target=READ) for family in ("bart", "t5", "mt5")}
+    return {family: head_outputs(SHORT, models[family], target=READ) for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", ["bart", "t5"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "m2m_100", "t5"])
 def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
     found, checkpoint = written[family], models[family]
     given: dict[str, torch.Tensor] = {}
@@ -213,7 +213,7 @@ def test_cross_heads_weigh_what_they_write_of_the_source(written):
     assert [len(part.queries) for part in found.parts] == [n, m, m]
 
 
-@pytest.mark.parametrize("family", ["t5", "mt5"])
+@pytest.mark.parametrize("family", PRE_NORM)
 def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family):
     found, whole = written[family], sharp(family, len(tokenizer))
     with torch.no_grad():
@@ -235,6 +235,17 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
     assert entries["E0H1"]["promotion"] is None
     assert entries["X0H1"]["promotion"]["predicted"] == found.promoted("X0H1").predicted
     assert entries["X0H1"]["stack"] == "cross-attention"
+
+
+@pytest.mark.parametrize(
+    ("family", "setting", "wrong"),
+    [("mbart", "first_row", 0), ("m2m_100", "first_row", 1), ("m2m_100", "positions_after_padding", False),
+     ("pegasus", "first_row", 2)],
+)  # fmt: skip
+def test_positions_of_other_rows_make_no_sum(models, monkeypatch, family, setting, wrong):
+    monkeypatch.setattr(type(models[family].architecture), setting, wrong)
+    with pytest.raises(VerificationError, match=r"embeddings, heads, .* do not sum to the model's own logits"):
+        head_outputs(SHORT, models[family], target=READ)
 
 
 def test_post_norm_models_say_why_they_promote_no_tokens(written):

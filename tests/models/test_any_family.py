@@ -147,7 +147,7 @@ def test_a_wrong_recomputation_fails(mistake: str, monkeypatch: pytest.MonkeyPat
         ("GptOss", {"num_local_experts": 2, "head_dim": 8}, "'gpt_oss' has learned sinks"),
         ("Bloom", {}, "the attention of 'bloom' does not go through"),
         ("Mamba", {}, "the attention of 'mamba' does not go|'mamba' has num_attention_heads=None"),
-        ("Pegasus", {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}, "'pegasus' is an encoder-decoder"),
+        ("Blenderbot", {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}, "'blenderbot' is an encoder-decoder"),
         ("Llama4Text", {"num_key_value_heads": 2, "head_dim": 8}, "layer_types='chunked_attention'"),
         ("ViT", {}, "'vit' reads no text"),
         ("ModernBert", {"local_attention": 8}, "windows on both sides .* at most 4 tokens, found 9"),

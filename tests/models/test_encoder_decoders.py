@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import NllbTokenizer
 
 from attnviz import analyze
 from attnviz.errors import ArchitectureError, TextError, VerificationError
@@ -16,8 +19,8 @@ from attnviz.models.tokens import shifted_right
 from attnviz.reference import attention, positions
 from attnviz.reference.positions import bucketed_bias, position_buckets
 from attnviz.trace.verify import verify_attention
-from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, saved, sharp, unigram_tokenizer
-from tests.support.recorded import whole_pattern
+from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, drawn_settings, saved, sharp, unigram_tokenizer
+from tests.support.recorded import batch, verified_batch, whole_pattern
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,27 @@ def test_they_verify_in_every_number_format(tokenizer, family, dtype):
     assert attention.verification.heads_compared == {"bart": 2 * 3 + 6 * 4, "t5": 8 * 4}[family]
     if dtype == torch.float64:
         assert attention.verification.pattern_error < 1e-13
+
+
+@settings(max_examples=8)
+@given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), left=st.booleans())
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "t5" not in family])
+def test_settings_drawn_at_random_verify_in_padded_batches(tokenizer, family, data, dtype, left):
+    checkpoint = from_loaded(sharp(family, len(tokenizer), **data.draw(drawn_settings())).to(dtype), tokenizer)
+    inputs = batch(len(tokenizer), (9, 5))
+    if left:
+        inputs = {name: values.flip(1) for name, values in inputs.items()}
+    inputs |= {f"decoder_{name}": values for name, values in inputs.items()}
+    verification = verified_batch(checkpoint, inputs)
+    assert verification.heads_compared == sum(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
+    assert verification.pattern_error <= (1e-6 if dtype != torch.bfloat16 else 0.02)
+
+
+@pytest.mark.parametrize("family", ["mbart", "m2m_100", "pegasus"])
+def test_norms_of_another_order_fail(models, monkeypatch, family):
+    monkeypatch.setattr(type(models[family].architecture), "pre_norm", False)
+    with pytest.raises(VerificationError, match="layer E0 of the model ran the norm after its attention without"):
+        verified(models[family])
 
 
 def plain_bucket(ahead: int, n_buckets: int, farthest: int, causal: bool) -> int:
@@ -215,7 +239,7 @@ def test_a_saved_checkpoint_loads_with_every_weight_and_its_head(tmp_path, famil
     checkpoint, _ = open_checkpoint(str(saved(family, tmp_path)), device="cpu")
     assert checkpoint.language_head is not None
     assert [(stack.letter, stack.n_layers) for stack in checkpoint.stacks] == [("E", 2), ("D", 3), ("X", 3)]
-    assert verified(checkpoint)[0].verification.heads_compared == (30 if family in ("bart", "marian") else 32)
+    assert verified(checkpoint)[0].verification.heads_compared == (32 if family in ("t5", "mt5") else 30)
 
 
 @pytest.mark.parametrize("family", ["bart", "t5", "mt5"])
@@ -228,6 +252,27 @@ def test_generation_is_that_of_transformers(models, family):
     expected = model.generate(given, do_sample=False, num_beams=1, max_new_tokens=7, use_cache=False)[0].tolist()
     assert found.target.generated
     assert list(found.target.tokens.ids) == expected[:-1]  # the last token is predicted, not read
+
+
+def test_targets_begin_with_their_language(tokenizer):
+    """As NLLB's do: the source's code before the source, the target's before a target, given or generated."""
+    pieces = tokenizer.get_vocab()
+    own: Any = {piece: at for at, piece in enumerate(pieces)}
+    nllb = NllbTokenizer(vocab=own, merges=[], src_lang="eng_Latn", extra_special_tokens=["eng_Latn", "deu_Latn"])
+    model = sharp("m2m_100", len(nllb), max_position_embeddings=80)
+    model.lm_head.weight.data[nllb.all_special_ids] = 0  # most of its pieces are languages
+    checkpoint = from_loaded(model, nllb)
+    with pytest.raises(TextError, match=r"begins or ends with its language, .* tokenizer\.tgt_lang = "):
+        analyze(SOURCE, checkpoint, target=TARGET)
+    nllb.tgt_lang = "deu_Latn"
+    for target in (TARGET, None):
+        found = analyze(SOURCE, checkpoint, target=target, max_new_tokens=None if target else 4)
+        assert (found.tokens.labels[0], found.target.tokens.labels[1]) == ("eng_Latn", "deu_Latn")
+        assert found.verification.level == 4
+    german = nllb.convert_tokens_to_ids("deu_Latn")
+    how: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 5, "forced_bos_token_id": german, "suppress_tokens": [2]}
+    expected = model.generate(torch.tensor([found.tokens.ids]), do_sample=False, use_cache=False, **how)[0].tolist()
+    assert list(found.target.tokens.ids) == expected[:-1]
 
 
 def test_a_model_without_a_head_says_that_it_needs_a_target(tokenizer):
@@ -243,6 +288,7 @@ def test_a_model_without_a_head_says_that_it_needs_a_target(tokenizer):
         ("bart", {"is_encoder_decoder": False}, "bart has is_encoder_decoder=False"),
         ("t5", {"decoder_start_token_id": None}, "t5 has decoder_start_token_id=None"),
         ("t5", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets=7"),
+        ("m2m_100", {"pad_token_id": None}, "m2m_100 has pad_token_id=None"),
         ("bart", {"decoder_layers": 0}, "0 layers of 4 heads in its decoder"),
     ],
 )

@@ -59,7 +59,7 @@ def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32) -> Checkpoint:
         model = llamas.sharp_llama(kind, dtype=dtype, max_position_embeddings=300)
         return from_loaded(model, llamas.sentencepiece_tokenizer())
     tokenizer = encoder_decoders.unigram_tokenizer()
-    more = {"max_position_embeddings": 300} if kind in ("bart", "marian") else {}
+    more = {"max_position_embeddings": 300} if kind not in ("t5", "mt5") else {}
     return from_loaded(encoder_decoders.sharp(kind, len(tokenizer), **more).to(dtype), tokenizer)
 
 

@@ -4,14 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
     MT5Config,
     MT5ForConditionalGeneration,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -35,9 +42,27 @@ _T5 = _SIZES | {
 FAMILIES = {
     "bart": (BartConfig, BartForConditionalGeneration, _BART),
     "marian": (MarianConfig, MarianMTModel, _BART),
+    "mbart": (MBartConfig, MBartForConditionalGeneration, _BART | {"scale_embedding": True}),
+    "m2m_100": (M2M100Config, M2M100ForConditionalGeneration, _BART | {"pad_token_id": 2}),
+    "pegasus": (PegasusConfig, PegasusForConditionalGeneration, _BART),
     "t5": (T5Config, T5ForConditionalGeneration, _T5),
     "mt5": (MT5Config, MT5ForConditionalGeneration, _T5 | {"feed_forward_proj": "gated-gelu"}),
 }
+
+PRE_NORM = ("mbart", "m2m_100", "pegasus", "t5", "mt5")
+
+
+@st.composite
+def drawn_settings(draw: st.DrawFn) -> dict[str, Any]:
+    """Settings of BART and its kin, drawn from what their configs allow."""
+    heads = st.sampled_from([1, 2, 3, 6])
+    values = {
+        "d_model": st.sampled_from([12, 18, 24]), "encoder_attention_heads": heads, "decoder_attention_heads": heads,
+        "encoder_layers": st.integers(1, 3), "decoder_layers": st.integers(1, 3), "encoder_ffn_dim": st.integers(5, 30),
+        "activation_function": st.sampled_from(["gelu", "relu", "silu"]), "scale_embedding": st.booleans(),
+        "pad_token_id": st.integers(0, 3), "tie_word_embeddings": st.booleans(),
+    }  # fmt: skip
+    return {name: draw(each) for name, each in values.items()}
 
 
 def unigram_tokenizer(pairs: bool = True) -> PreTrainedTokenizerFast:
@@ -65,7 +90,7 @@ def sharp(family: str, vocab_size: int = 90, seed: int = 0, **changes: Any) -> A
             if kind == "shared":
                 parameter.normal_()
             elif kind in ("q_proj", "k_proj") and of == "weight":
-                parameter.mul_(20)
+                parameter.mul_(40 if family in PRE_NORM else 20)
             elif kind in ("q", "k"):
                 parameter.normal_(std=0.35)
             elif kind == "relative_attention_bias":

@@ -27,7 +27,7 @@ like are not linear: there g is the gradient at this x, a linearisation (exact f
 stands beside the parts as a part of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ from attnviz.commands.outputs.residual_stream import ResidualStream, last_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
+from attnviz.models.families.base import position_rows
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
@@ -170,7 +171,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             total.add_(logits)
             parts.append(PartEffect(name, layer, *effects(logits)))
 
-        for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
+        for name, vector in _embeddings(checkpoint, tokens.ids, position):
             add(name, None, unembedding(vector))
         for name, layer, vectors in parts_at(verified, stream, position):
             added = unembedding(vectors)
@@ -239,11 +240,19 @@ class _Unembedding:
             yield "unembedding bias", _centred(upcast(self._bias))
 
 
-def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:
+def _embeddings(checkpoint: Checkpoint, ids: Sequence[int], position: int) -> Iterator[tuple[str, Tensor]]:
+    """The parts of the first layer's input at a position; one, if their sum is normed."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    yield "word embedding", tables.words[token] * tables.scale
+    words, positions = tables.words[ids[position]] * tables.scale, None
     if tables.positions is not None:
-        yield "position embedding", tables.positions[position]
+        rows = position_rows(checkpoint.architecture, checkpoint.config, torch.tensor(ids))
+        positions = tables.positions[int(rows[position])]
+    if tables.norm is not None and positions is not None:
+        yield "embeddings", checkpoint.norm(tables.norm)(words + positions)
+        return
+    yield "word embedding", words
+    if positions is not None:
+        yield "position embedding", positions
 
 
 def _centred(logits: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
             "be told apart."
             if not checkpoint.stacks
             else "Promoted tokens are not given: in this model every residual passes through later layer norms, so "
-            "that no head's part of the logits can be told apart; they are in T5 and mT5."
+            "that no head's part of the logits can be told apart."
         )
     if checkpoint.language_head is None:
         return (

@@ -8,7 +8,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
-from attnviz.models.families.encoder_decoder import MT5, T5, Bart, Marian
+from attnviz.models.families.encoder_decoder import M2M100, MT5, T5, Bart, Marian, MBart, Pegasus
 from attnviz.models.families.llama import (
     Gemma,
     Gemma2,
@@ -28,9 +28,9 @@ from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
-    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(),
-    Mistral(), Mixtral(), MT5(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(),
-    XLMRoberta(),
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), M2M100(),
+    Marian(), MBart(), Mistral(), Mixtral(), MT5(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(),
+    Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

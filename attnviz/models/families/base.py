@@ -138,6 +138,7 @@ class Architecture(ABC):
     old_buffers: tuple[str, ...] = ()
     segments: bool = False  # whether the segments of a pair have token types
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
+    positions_computed: bool = False  # whether that table is as long as a text needs, so that no position is lost
     states_d_head: bool = False  # whether its configs may state d_head, which need not be d_model / n_heads (Llama, T5)
     causal: bool = False  # whether a query sees only itself and what precedes it; position 0 is then a sink
     pre_norm: bool = False  # whether norms stand before attention and feed-forward network (else after their residuals)
@@ -295,8 +296,9 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
 
 
 def first_position(architecture: Architecture, config: Any) -> int:
-    """The row of a text's first token in the position table."""
-    return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
+    """The row of a text's first token among the positions that the config counts."""
+    counted = architecture.positions_after_padding and not architecture.positions_computed
+    return int(config.pad_token_id) + 1 if counted else 0
 
 
 def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Encoder-decoders under transformers' names: BART, Marian, T5 and mT5.
+"""Encoder-decoders under transformers' names: BART and its kin (Marian, mBART, M2M100 with NLLB, Pegasus), T5 and mT5.
 
 Their attention layers are three stacks, in this order: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
@@ -27,7 +27,7 @@ class LogitsHead(nn.Module):
     def __init__(self, linear: nn.Module, bias: Tensor | None = None, scale: float = 1.0) -> None:
         super().__init__()
         self.linear, self.scale = linear, scale
-        self.bias = None if bias is None else nn.Buffer(bias)
+        self.bias = None if bias is None else nn.Buffer(bias.flatten())
 
     @property
     def weight(self) -> Tensor:
@@ -45,7 +45,7 @@ class EncoderDecoder(Architecture):
     """Two texts: the encoder reads the source, the decoder the target, which attends to itself and to the source."""
 
     head_weights = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
-    old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight")
+    old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight", "embed_positions.weights")
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
     explained = False
@@ -121,11 +121,13 @@ class EncoderDecoder(Architecture):
 
 
 class Bart(EncoderDecoder):
-    """Lewis et al. 2020: post-norm; biases everywhere; learned positions."""
+    """Lewis et al. 2020: post-norm; biases everywhere; learned positions, from the third row of their table on."""
 
     name = "bart"
     class_prefix = "Bart"
     size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
+    position_table = "weight"  # its name in the module of the positions
+    first_row = 2  # of the positions
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` with ``final_logits_bias``."""
@@ -149,10 +151,12 @@ class Bart(EncoderDecoder):
         )
 
     def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, scaled, and positions are added, then normalised (Marian: not)."""
-        encoder = base_model.encoder
-        words, positions = (parameter_of(each, "weight") for each in (encoder.embed_tokens, encoder.embed_positions))
-        return Embeddings(words, positions, None, getattr(encoder, "layernorm_embedding", None))
+        """The decoder's words, scaled, and positions are added, then normalised if there is a norm."""
+        decoder, config = base_model.decoder, base_model.config
+        words = parameter_of(decoder.embed_tokens, "weight")
+        positions = parameter_of(decoder.embed_positions, self.position_table)[self.first_row :]
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        return Embeddings(words, positions, norm=getattr(decoder, "layernorm_embedding", None), scale=scale)
 
 
 class Marian(Bart):
@@ -161,6 +165,48 @@ class Marian(Bart):
     name = "marian"
     class_prefix = "Marian"
     language_class = "MarianMTModel"
+    first_row = 0
+
+
+class MBart(Bart):
+    """Liu et al. 2020: BART with norms before attention and feed-forward network, and after the last layer."""
+
+    name = "mbart"
+    class_prefix = "MBart"
+    final_norm_at = "decoder.layer_norm"
+    pre_norm = True
+
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """As of BART; cross-attention's output is added to the input of the norm before it."""
+        modules, following = super().layer_modules(layer, across), getattr(layer, "encoder_attn_layer_norm", None)
+        if across:
+            return replace(modules, block=modules.attention_norm)
+        return modules if following is None else replace(modules, feed_forward_norm=following)
+
+
+class M2M100(MBart):
+    """Fan et al. 2021, also NLLB (2022): mBART with sinusoidal positions, counted over tokens, without their norm."""
+
+    name = "m2m_100"
+    class_prefix = "M2M100"
+    positions_after_padding = True
+    positions_computed = True
+    position_table = "weights"
+    first_row = 0
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also a config without padding, after which positions are counted."""
+        super().refuse(config, dtype)
+        if config.pad_token_id is None:
+            raise not_reproduced(self.name, "pad_token_id", None, "the token after which positions are counted")
+
+
+class Pegasus(MBart):
+    """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
+
+    name = "pegasus"
+    class_prefix = "Pegasus"
+    first_row = 0
 
 
 class T5(EncoderDecoder):
