@@ -13,6 +13,9 @@ T = TypeVar("T")
 
 KINDS = ("architecture", "pattern", "figure")
 
+quiet = False
+"""Whether :func:`say` is silent."""
+
 _REGISTERED = "attnviz.register"
 
 
@@ -179,5 +182,5 @@ def live(registry: Registry[Any], make: Callable[[], T]) -> T:
 @cache
 def say(message: str) -> None:
     """Print a line on standard error, once."""
-    if sys.stderr is not None:
+    if sys.stderr is not None and not quiet:
         sys.stderr.write(f"attnviz: {message}\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
+from attnviz import plugins
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written, split_names
 from attnviz.errors import (
     INTERRUPTED,
@@ -273,6 +274,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
         try:
             with handled(interruption()), out_of_memory_named():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
+                plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()

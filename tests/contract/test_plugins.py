@@ -224,6 +224,11 @@ def test_each_plug_in_that_fails_is_named_in_a_line_and_the_rest_goes_on(broken,
     assert "expected COMMAND.NAME" in said
 
 
+def test_quiet_is_quiet_about_plug_ins_too(broken, bert_folder, tmp_path):
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "-o", tmp_path / "out", "--figures", "none", "-q")
+    assert (done.exit_code, done.output) == (0, "")
+
+
 def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, bert_folder, seed_folder, tmp_path):
     out = ("--no-syntax", "-o", tmp_path / "out")
     done = run("heads", TEXT, "-m", bert_folder, "--figures", "gone", *out)
