@@ -58,13 +58,14 @@ class RMSNorm:
     """The parameters of a root-mean-square norm: ``weight``, [d_model] or [d_head], and ``epsilon``.
 
     y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
-    number format, as transformers' models do. With ``one_more`` (Gemma) the stored weight plus 1
-    is multiplied, in float32, too.
+    number format, as transformers' models do. With ``rounded_once`` the weight is multiplied in float32, too (OLMo 2);
+    with ``one_more`` (Gemma) it is the stored weight plus 1.
     """
 
     weight: Tensor
     epsilon: float
     one_more: bool = False
+    rounded_once: bool = False
     bias: None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -73,6 +74,8 @@ class RMSNorm:
         normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
         if self.one_more:
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        if self.rounded_once:
+            return (self.weight * normed).to(x.dtype)
         return self.weight * normed.to(x.dtype)
 
     def scale(self, x: Tensor) -> Tensor:
@@ -134,7 +137,7 @@ class HeadParameters(Scoring):
         output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         rotary: the rotary positions of queries and keys; None where they have none.
-        query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
+        query_norm, key_norm: norms of queries and keys, before they are rotated: see :func:`normed_heads`.
     """
 
     query: Projection
@@ -190,13 +193,18 @@ def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> t
         queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
     """
     query, key = project(x, parameters.query), project(source, parameters.key)
-    if parameters.query_norm is not None:
-        query = parameters.query_norm(query)
-    if parameters.key_norm is not None:
-        key = parameters.key_norm(key)
+    query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
     if parameters.rotary is not None:
         query, key = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
     return query, repeat_kv(key, parameters.n_heads)
+
+
+def normed_heads(x: Tensor, norm: RMSNorm | None) -> Tensor:
+    """Queries or keys [.., n_heads, n, d_head], normed a head at a time, or all together if the norm is as wide."""
+    if norm is None or len(norm.weight) == x.shape[-1]:
+        return x if norm is None else norm(x)
+    together = norm(x.transpose(-3, -2).flatten(-2))
+    return together.reshape(*together.shape[:-1], x.shape[-3], -1).transpose(-3, -2)
 
 
 def softcap(scores: Tensor, cap: float) -> Tensor:

@@ -33,12 +33,14 @@ class Rotary:
         factor: what cos and sin are multiplied by.
         longest: the most positions for which ``frequencies`` hold; None for any number.
         beyond: the frequencies of longer texts (LongRoPE).
+        in_float32: whether queries and keys are turned in float32 and rounded once (OLMo).
     """
 
     frequencies: Tensor
     factor: float = 1.0
     longest: int | None = None
     beyond: Tensor | None = None
+    in_float32: bool = False
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
@@ -51,10 +53,11 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     n = x.shape[-2]
     frequencies = rotary.of(n).to(x.device)
     angles = torch.arange(n, device=x.device).float()[:, None] * frequencies  # [n, d/2]
-    cos, sin = (part.mul(rotary.factor).to(x.dtype) for part in (angles.cos(), angles.sin()))
+    dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
+    cos, sin = (part.mul(rotary.factor).to(dtype) for part in (angles.cos(), angles.sin()))
     half = len(frequencies)
     first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1).to(x.dtype)
 
 
 def default_frequencies(d: int, base: float) -> Tensor:

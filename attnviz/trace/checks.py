@@ -309,14 +309,14 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
     Rounding of the sum to the number format does not count: it may exceed the output where the residual is far larger.
     Where all bits agree, each is a single 0.
     """
-    norm, added = checkpoint.norm(record.norm), record.output
+    norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
     expected = record.residual + added
     if isinstance(norm, LayerNorm):
         expected_norm = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
     else:
-        expected_norm = norm(record.summed)
+        expected_norm = record.summed if norm is None else norm(record.summed)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, expected_norm):
         return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
     rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()

@@ -76,7 +76,7 @@ class LayerRecord:
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
         residual: [batch, n, d_model]: what the output is added to.
         summed: [batch, n, d_model]: residual + output, the input of the norm after the attention.
-        normed: [batch, n, d_model]: the output of this norm.
+        normed: [batch, n, d_model]: the output of this norm; ``summed`` again where there is none.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
         source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
             states; None of self-attention.
@@ -89,7 +89,7 @@ class LayerRecord:
     residual: Tensor
     summed: Tensor
     normed: Tensor
-    norm: nn.Module
+    norm: nn.Module | None
     output_norm: nn.Module | None = None
     source: Tensor | None = None
 
@@ -493,7 +493,8 @@ def _hook(
 ) -> None:  # fmt: skip
     """Hook a layer until the stack ends, and call ``end`` with its record."""
     seen: dict[str, Tensor] = {}
-    norm = modules.after_attention(checkpoint.architecture.pre_norm)
+    pre_norm = checkpoint.architecture.pre_norm
+    norm, after = modules.after_attention(pre_norm), modules.sum_input(pre_norm)
 
     def before_attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
@@ -521,8 +522,8 @@ def _hook(
         modules.pattern.register_forward_pre_hook(before_attention, with_kwargs=True),
         modules.pattern.register_forward_hook(after_attention),
         at_site(modules.output, "output", partial(seen.__setitem__, "output")),
-        at_site(norm, "input", partial(seen.__setitem__, "summed")),
-        at_site(norm, "output", after_norm),
+        at_site(after, "input", partial(seen.__setitem__, "summed")),
+        at_site(after, "input" if norm is None else "output", after_norm),
     ):
         stack.enter_context(hook)
 

@@ -265,11 +265,12 @@ def llamas() -> dict[str, Explanation]:
         "llama": result("llama", head="L1H3", token="cat"),
         "gemma2": result("gemma2"),
         "gemma3_text": result("gemma3_text", layer=1),
+        "olmo2": result("olmo2"),
     }
 
 
 def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation]) -> None:
-    llama, gemma = llamas["llama"], llamas["gemma2"]
+    llama, gemma, olmo = (llamas[family] for family in ("llama", "gemma2", "olmo2"))
     phi = explain(LLAMAS_TEXT, sharp_llama("phi3"), tokenizer=sentencepiece_tokenizer())
     for result, step, formula in (
         (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
@@ -279,6 +280,8 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (gemma, "input", "x = word · √d_model"),
         (gemma, "attention_residual", "h = x + norm(attention)"),
         (gemma, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · (1 + γ)"),
+        (olmo, "query", "Q = x W_Q"),
+        (olmo, "gate", "g = h W_gate"),
         (gemma, "mask", "allowed: query − 4 < key ≤ query"),
         (phi, "rotated", "pair i of the first 4 dimensions of Q and K turned by position · f_i"),
     ):
@@ -295,7 +298,7 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         assert number in numbers_of(result, step)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text", "olmo2"])
 def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[str, Explanation]) -> None:
     result = llamas[family]
     text, content = result.report(80), result.document()
@@ -315,7 +318,8 @@ def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) 
         family: [name for band in plan.bands.values() for group in band for name in group]
         for family, plan in plans.items()
     }
-    assert [steps[family].count("RMS norm") for family in ("llama", "gemma3_text")] == [3, 5]
+    assert [steps[family].count("RMS norm") for family in ("llama", "gemma3_text", "olmo2")] == [3, 5, 2]
+    assert [llamas[family].document()["norm_order"] for family in ("llama", "olmo2")] == ["pre-norm", "reordered norm"]
     assert steps["gemma3_text"][3:6] == ["split", "normed heads", "turned heads"]
     assert steps["gemma3_text"].count("attention_output_norm") == 1
     assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]

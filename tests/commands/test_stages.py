@@ -123,6 +123,7 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
         ("gemma2", {"rotated", "capped", "attention_output_norm", "feed_forward_output_norm"}),
         ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("phi3", {"rotated", "gate", "gated"}),
+        ("olmo2", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("mixtral", {"rotated", "router", "experts"}),
         ("qwen2_moe", {"rotated", "gate", "router", "experts", "experts_output", "shared_gate", "shared_output"}),
         ("qwen3_moe", {"head_norm", "rotated", "gate", "gated"}),  # of which the first layer is dense
@@ -133,6 +134,8 @@ def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) ->
     found = set(steps_of(of(family), [0])[0])
     assert has <= found
     assert found & special == has & special
+    before = {"attention_norm", "feed_forward_norm"}
+    assert found & before == (set() if family == "olmo2" else before)
 
 
 def test_a_layer_without_rotary_positions_has_no_such_step() -> None:
@@ -257,6 +260,11 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "no scale": ("llama", in_heads(scale=lambda _: 1.0)),
     "groups in another order": ("llama", in_heads(key=lambda key: replace(key, weight=key.weight.flip(0)))),
     "no bias of keys": ("qwen2", in_heads(key=lambda key: replace(key, bias=None))),
+    "no norm of all heads' queries": ("olmo2", in_heads(query_norm=unweighted)),
+    "no norm behind the attention": ("olmo2", lambda p: replace(p, attention_output_norm=None)),
+    "no norm behind the network": ("olmo2", lambda p: replace(p, feed_forward_output_norm=None)),
+    "a norm before the attention": ("olmo2", lambda p: replace(p, attention_norm=p.attention_output_norm)),
+    "a norm before the network": ("olmo2", lambda p: replace(p, feed_forward_norm=p.feed_forward_output_norm)),
     "no gate": ("llama", lambda p: replace(p, gate=None)),
     "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
     "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
@@ -388,6 +396,8 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
         ("qwen3", "layers.1.self_attn.k_norm", "head norm"),
         ("gemma2", "layers.1.post_attention_layernorm", "attention output norm"),
         ("gemma2", "layers.1.post_feedforward_layernorm", "feed forward output norm"),
+        ("olmo2", "layers.1.self_attn.k_norm", "head norm"),
+        ("olmo2", "layers.1.post_attention_layernorm", "attention output norm"),
         ("phi3", "layers.1.self_attn.qkv_proj", "query"),
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
         ("mixtral", "layers.1.mlp.gate", "router"),

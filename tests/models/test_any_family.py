@@ -47,11 +47,11 @@ def test_patterns_are_those_of_the_models_own_eager_attention(family: str) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_number_format(dtype: torch.dtype) -> None:
-    assert analyzed(undeclared_model("olmo2", dtype=dtype)).verification.level == 1
+    assert analyzed(undeclared_model("seed_oss", dtype=dtype)).verification.level == 1
 
 
 def test_the_model_gets_its_own_settings_back() -> None:
-    model = undeclared_model("olmo2")
+    model = undeclared_model("seed_oss")
     model.set_attn_implementation("sdpa")
     model.train()
     analyzed(model)
@@ -95,9 +95,9 @@ def test_a_mask_that_is_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a mask of the same name transformers gives none, and the model attends to what follows."""
     monkeypatch.setattr(AttentionMaskInterface, "register", lambda *_: None)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, "attnviz", raising=False)
-    wrong = r"over the keys that 'olmo2' allows is not its attention\. The largest difference is in layer 0, head \d"
+    wrong = r"over the keys that 'seed_oss' allows is not its attention\. The largest difference is in layer 0, head \d"
     with pytest.raises(VerificationError, match=wrong):
-        analyzed(undeclared_model("olmo2"))
+        analyzed(undeclared_model("seed_oss"))
 
 
 def test_a_lost_mask_that_we_would_share_fails_by_the_final_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,11 +106,11 @@ def test_a_lost_mask_that_we_would_share_fails_by_the_final_states(monkeypatch: 
     right = attention.allowed_positions
     monkeypatch.setattr(attention, "allowed_positions", lambda mask, _, __, *at: right(mask, False, None, *at))
     with pytest.raises(VerificationError, match="final states are not those of the untouched model: they differ by up"):
-        analyzed(undeclared_model("olmo2"))
+        analyzed(undeclared_model("seed_oss"))
 
 
 WRONG: dict[str, tuple[str, str, Any]] = {
-    "not causal": ("olmo2", "allowed_positions", lambda mask, causal, *more: allowed(mask, False, *more)),
+    "not causal": ("seed_oss", "allowed_positions", lambda mask, causal, *more: allowed(mask, False, *more)),
     "causal": ("albert", "allowed_positions", lambda mask, causal, *more: allowed(mask, True, *more)),
     "no window": ("starcoder2", "allowed_positions", lambda mask, causal, _, *at: allowed(mask, causal, None, *at)),
     "a window off by one": (
@@ -162,11 +162,11 @@ def test_what_cannot_be_recomputed_is_refused_by_name(prefix: str, changes: dict
 
 @pytest.mark.parametrize("command", ["explain", "head_outputs", "rollout", "ablate", "profile_heads", "compare"])
 def test_every_other_command_refuses_them(command: str, tmp_path: Path) -> None:
-    result = analyzed(undeclared_model("olmo2"))
+    result = analyzed(undeclared_model("seed_oss"))
     (corpus := tmp_path / "corpus.txt").write_text("the cat ran")
     given: dict[str, Any] = {"compare": (result, result), "profile_heads": (result.checkpoint, [corpus])}
     run: Any = getattr(attnviz, command)
-    with pytest.raises(ArchitectureError, match=r"'olmo2'.*heads --any-family"):
+    with pytest.raises(ArchitectureError, match=r"'seed_oss'.*heads --any-family"):
         run(*given.get(command, (TEXT, result.checkpoint)), **{"syntax": False} if command == "profile_heads" else {})
 
 
@@ -179,10 +179,10 @@ def test_code_of_someone_else_is_refused() -> None:
 
 
 def test_without_the_option_it_is_refused_and_the_option_named() -> None:
-    with pytest.raises(ArchitectureError, match=r"'olmo2'; expected one of: .*; attnviz heads --any-family"):
-        analyzed(undeclared_model("olmo2"), any_family=False)
+    with pytest.raises(ArchitectureError, match=r"'seed_oss'; expected one of: .*; attnviz heads --any-family"):
+        analyzed(undeclared_model("seed_oss"), any_family=False)
     with pytest.raises(TextError, match="cannot write"):
-        analyzed(undeclared_model("olmo2"), generate=3)
+        analyzed(undeclared_model("seed_oss"), generate=3)
 
 
 # --- from files ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_checkpoints_load_with_and_without_a_head(family: str, task: str, tmp_pa
 
 
 def test_weights_that_are_missing_are_an_error(tmp_path: Path) -> None:
-    folder = save_checkpoint(undeclared_model("olmo2"), TOKENIZER, tmp_path / "model")
+    folder = save_checkpoint(undeclared_model("seed_oss"), TOKENIZER, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     with pytest.raises(CheckpointError, match=r"missing \(layers\.2\."):
@@ -213,7 +213,7 @@ def test_the_command_says_it_first(tmp_path: Path) -> None:
 
     from attnviz.cli.program import app
 
-    folder = save_checkpoint(undeclared_model("olmo2"), TOKENIZER, tmp_path / "model")
+    folder = save_checkpoint(undeclared_model("seed_oss"), TOKENIZER, tmp_path / "model")
     options = ["-m", str(folder), "--no-figures", "--no-syntax", "-o", str(tmp_path / "out")]
     refused = CliRunner().invoke(app, ["heads", TEXT, *options])
     assert refused.exit_code == 1

@@ -75,6 +75,15 @@ def test_every_number_format_verifies(family, dtype):
         assert pattern.float().max(-1).values[..., 2:].mean() > 0.3
 
 
+@pytest.mark.parametrize("wrong", [{}, {"norm_kind": "rms"}, {"rotary_in_float32": False}])
+def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, wrong):
+    for name, value in wrong.items():
+        monkeypatch.setattr(ARCHITECTURES["olmo2"], name, value)
+    checks, _ = checks_of(sharp_llama("olmo2", dtype=torch.bfloat16), batch(400, (N,)))
+    errors = [(check.pattern_error, check.input_error, check.output_error, check.residual_error) for check in checks]
+    assert any(map(any, errors)) == bool(wrong)
+
+
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("padded", ["left", "right"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -247,7 +256,16 @@ def normed_after_rotation(x: Tensor, source: Tensor, parameters: HeadParameters)
     query, key = right_keys(x, source, replace(parameters, query_norm=None, key_norm=None))
     if parameters.query_norm is None or parameters.key_norm is None:  # where the message looks for a reason
         return query, key
-    return parameters.query_norm(query), parameters.key_norm(key)
+    own = key[..., :: parameters.n_heads // len(parameters.key.weight), :, :]  # before they are repeated
+    key = attention.repeat_kv(attention.normed_heads(own, parameters.key_norm), parameters.n_heads)
+    return attention.normed_heads(query, parameters.query_norm), key
+
+
+def normed_a_head_at_a_time(x: Tensor, norm: Any) -> Tensor:
+    if norm is None:
+        return x
+    weight = norm.weight.view(x.shape[-3], 1, -1)
+    return replace(norm, weight=torch.ones_like(weight[0, 0]))(x) * weight
 
 
 def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int, n_queries: int) -> Tensor:
@@ -260,6 +278,7 @@ STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "RoPE interleaved": (ALL, "apply_rotary", interleaved),
     "groups in turn": (ALL, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
+    "norms a head at a time": (("olmo2",), "normed_heads", normed_a_head_at_a_time),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
 }  # fmt: skip
 
@@ -287,7 +306,7 @@ def test_a_wrong_norm_fails_verification(monkeypatch, family, attribute, value):
         run(sharp_llama(family))
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2"])
 def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, family):
     original = Llama.modules
     monkeypatch.setattr(
@@ -446,6 +465,7 @@ FORGOTTEN: dict[str, tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]]
     "bias of keys": ("llama", _without_bias_of("k_proj"), "keys differ {}; they agree without the bias"),
     "bias of values": ("llama", _without_bias_of("v_proj"), "values differ {}; they agree without the bias"),
     "norm of queries": ("qwen3", _without_norm("q_norm"), "queries differ {}; they agree without the norm"),
+    "norm of keys of all heads": ("olmo2", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
     "norm of keys": ("qwen3", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
     "rotary positions": ("llama", _without_rotary, "queries differ {}; they agree without rotary positions"),
     "order of heads": (

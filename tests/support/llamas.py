@@ -21,6 +21,8 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PhimoeConfig,
@@ -84,6 +86,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
     ),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2}),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM, {}),
     "phi3": (
         Phi3Config,
         Phi3ForCausalLM,
@@ -164,6 +167,7 @@ _QWEN_EXPERTS = {
     "sliding_window": st.integers(1, 5),
 }
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "olmo2": {"attention_bias": st.booleans()},
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
     "phimoe": {
@@ -200,7 +204,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 
 WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("qwen3", "qwen3_moe", "gemma3_text")
+NORMED = ("olmo2", "qwen3", "qwen3_moe", "gemma3_text")
 WINDOWED = ("mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3_moe", "phi3", "phimoe", "gemma2", "gemma3_text")
 
 

@@ -21,7 +21,7 @@ _SIZES: dict[str, Any] = {
 
 UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoX", {}),
-    "olmo2": ("Olmo2", {"num_key_value_heads": 2}),
+    "seed_oss": ("SeedOss", {"num_key_value_heads": 2, "head_dim": 8}),
     "stablelm": ("StableLm", {"num_key_value_heads": 2}),
     "cohere": ("Cohere", {"num_key_value_heads": 2}),
     "cohere2": ("Cohere2", {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8}),

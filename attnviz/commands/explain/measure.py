@@ -59,6 +59,12 @@ class Explanation(TextResult):
         return self.stages.layer
 
     @property
+    def norm_order(self) -> str:
+        """``pre-norm`` (GPT-2), ``post-norm`` (BERT) or ``reordered norm``: of outputs alone (OLMo 2)."""
+        pre = "pre-norm" if "attention_norm" in self.stages else "reordered norm"
+        return pre if self.pre_norm else "post-norm"
+
+    @property
     def pre_norm(self) -> bool:
         """Whether layer norms stand before attention and feed-forward network."""
         return self.checkpoint.architecture.pre_norm

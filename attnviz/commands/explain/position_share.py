@@ -26,6 +26,7 @@ values of that variance (Colini-Baldeschi, Scarsini & Vaccari 2018, "Variance Al
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -150,8 +151,8 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """Split the input into parts, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
     raw = {name: upcast(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
-    norm = checkpoint.architecture.embeddings(checkpoint.model).norm
-    parameters = checkpoint.norm(checkpoint.modules[0].attention_norm if norm is None else norm)
+    norm: Any = checkpoint.architecture.embeddings(checkpoint.model).norm or checkpoint.modules[0].attention_norm
+    parameters = checkpoint.norm(norm)
     scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}

@@ -3,6 +3,7 @@
     post-norm (BERT)          x -> attention -> + x -> norm -> feed forward -> + -> norm
     pre-norm (GPT-2, Llama)   x -> norm -> attention -> + x -> norm -> feed forward -> +
     both (Gemma)              x -> norm -> attention -> norm -> + x -> norm -> feed forward -> norm -> +
+    of outputs (OLMo 2)       x -> attention -> norm -> + x -> feed forward -> norm -> +
 
     layer norm     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        (Ba et al. 2016), over d_model
     RMS norm       y = x / sqrt(mean(x²) + eps) * weight                         (Zhang & Sennrich 2019)
@@ -110,11 +111,11 @@ class LayerParameters:
     """Parameters of one layer; norms stand before attention and network (pre-norm) or after residuals."""
 
     heads: HeadParameters
-    attention_norm: Norm
+    attention_norm: Norm | None
     up_proj: LinearMap | None  # d_model to d_ff; with experts of the one that every token takes, or None
     activation: Activation
     down_proj: LinearMap | None  # d_ff to d_model; likewise
-    feed_forward_norm: Norm
+    feed_forward_norm: Norm | None
     pre_norm: bool
     final_norm: Norm | None  # of the model, after its last layer
     gate: LinearMap | None = None  # d_model to d_ff, in a gated network
@@ -134,11 +135,11 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
 
     return LayerParameters(
         heads=architecture.parameters(model, layer),
-        attention_norm=checkpoint.norm(modules.attention_norm),
+        attention_norm=norm(modules.attention_norm),
         up_proj=up_proj,
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
         down_proj=_optional_map(modules.down_proj),
-        feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
+        feed_forward_norm=norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
         final_norm=norm(final),
         gate=gate,
@@ -223,22 +224,25 @@ def recompute_layer(
         ``feed_forward_residual`` is there if a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
-    attended = x
-    if parameters.pre_norm:
-        attended = steps["attention_norm"] = parameters.attention_norm(x)
-    _attend(attended, parameters.heads, allowed, steps)
-    middle = steps["attention_residual"] = x + _normed("attention_output", parameters.attention_output_norm, steps)
-    name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
-    normed = steps[name] = getattr(parameters, name)(middle)
-    _feed_forward(normed, parameters, routing, steps)
-    added = _normed("feed_forward_output", parameters.feed_forward_output_norm, steps)
+
+    def normed(norm: str, of: Tensor, name: str = "") -> Tensor:
+        """Apply a norm that the layer may have, which is a step of its own."""
+        parameter: Norm | None = getattr(parameters, norm)
+        if parameter is not None:
+            steps[name or norm] = parameter(of)
+        return of if parameter is None else steps[name or norm]
+
+    _attend(normed("attention_norm", x) if parameters.pre_norm else x, parameters.heads, allowed, steps)
+    middle = steps["attention_residual"] = x + normed("attention_output_norm", steps["attention_output"])
+    entered = normed("feed_forward_norm" if parameters.pre_norm else "attention_norm", middle)
+    _feed_forward(entered, parameters, routing, steps)
+    added = normed("feed_forward_output_norm", steps["feed_forward_output"])
     if parameters.pre_norm:
         steps["output"] = middle + added
     else:
-        steps["feed_forward_residual"] = normed + added
-        steps["output"] = parameters.feed_forward_norm(steps["feed_forward_residual"])
-    if parameters.final_norm is not None:
-        steps["final_norm"] = parameters.final_norm(steps["output"])
+        steps["feed_forward_residual"] = entered + added
+        normed("feed_forward_norm", steps["feed_forward_residual"], "output")
+    normed("final_norm", steps["output"])
     return steps
 
 
@@ -248,8 +252,13 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps.update((name, part.transpose(0, 1).flatten(1)) for name, part in parts.items())
     steps["split"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts.values()])
     query, key, value = steps["split"]
-    if heads.query_norm is not None and heads.key_norm is not None:
-        query, key = steps["head_norm"] = torch.stack([heads.query_norm(query), heads.key_norm(key)])
+    if heads.query_norm is not None:
+        both = (
+            ("query", heads.query_norm),
+            ("key", heads.key_norm),
+        )  # before keys are repeated: all may be normed together
+        normed = [attention.repeat_kv(attention.normed_heads(parts[name], norm), heads.n_heads) for name, norm in both]
+        query, key = steps["head_norm"] = torch.stack(normed)
     if heads.rotary is not None:
         query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])
     if heads.upcast:
@@ -266,13 +275,6 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     steps["attention_output"] = LinearMap(heads.output_weight.flatten(0, 1), heads.output_bias)(steps["concatenated"])
-
-
-def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:
-    """Add to the residual stream: this output, or its norm, which is a step of its own."""
-    if norm is not None:
-        steps[f"{name}_norm"] = norm(steps[name])
-    return steps[name] if norm is None else steps[f"{name}_norm"]
 
 
 def _feed_forward(

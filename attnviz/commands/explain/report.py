@@ -48,7 +48,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "options": {"layer": result.layer, "head": str(result.head)}
         | {"token": result.token, "tokens_cut_off": tokens.truncated},
         "tokens": [_token(result, *each) for each in enumerate(tokens_entry(tokens))],
-        "norm_order": "pre-norm" if result.pre_norm else "post-norm",
+        "norm_order": result.norm_order,
         "verification": {
             "passed": True,
             "level": Verification.level,

@@ -61,7 +61,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
         ("attention_output_norm", of.attention_output_norm, "output"),
-        ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
+        ("attention_residual", of.sum_input(pre), "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
         ("feed_forward_output", of.network_output, "output"),
@@ -136,7 +136,8 @@ def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModu
         apart |= {name: Shown(place, part) for name, part in zip(names.split("+"), parts, strict=True)}
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
-        by_head = [each.tensor if of.heads_first else each.tensor.transpose(0, 1) for each in both]
+        shape = (len(steps["input"]), -1, steps["split"].shape[-1])  # of all heads together they are flat
+        by_head = [each.tensor if of.heads_first else each.tensor.reshape(shape).transpose(0, 1) for each in both]
         together = torch.stack([repeat_kv(part, len(steps["scores"])) for part in by_head])
         apart["head_norm"] = Shown(both[0].place, together)
     return apart

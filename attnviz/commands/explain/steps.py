@@ -24,6 +24,7 @@ _ADDED = {
 _NORMS = {
     "layer": "norm(x) = (x − mean) / √(var + ε) · γ + β",
     "rms": "norm(x) = x / √(mean(x²) + ε) · γ",
+    "rms, rounded once": "norm(x) = x / √(mean(x²) + ε) · γ",
     "rms, 1 + w": "norm(x) = x / √(mean(x²) + ε) · (1 + γ)",
 }
 _TO_ONE = {
@@ -166,7 +167,7 @@ _STEPS = {
     "value": Step("Values", "V = {x} W_V{b_V}", "What each token passes on when it is attended to.", "V"),
     "split": Step("Split into heads", "{split}", "{cut}", numbers=_split_numbers,
                   unseen="the same numbers, regrouped"),
-    "head_norm": Step("Norms of queries and keys", "{norm_q}, and likewise of k", "Each head's query and key "
+    "head_norm": Step("Norms of queries and keys", "{norm_q}, and likewise of k", "{each_query} "
                       "is brought to mean square 1, then weighted (γ): scores depend less on lengths.",
                       brief="norm", numbers=_pair_numbers),
     "rotated": Step("Rotary positions", "pair i of {turned} turned by position · f_i", "Each query and key is "
@@ -191,7 +192,7 @@ _STEPS = {
                                   "writes is normed, before it is added.", "norm(a)", "", _norm_numbers),
     "attention_residual": Step("Residual", "h = x + {attention}", "The attention's output is added to the layer's "
                                "input, which passes around it unchanged.", "h", "x + {attention}", _residual_numbers),
-    "expanded": Step("Feed-forward: expand", "u = norm(h) W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
+    "expanded": Step("Feed-forward: expand", "u = {h} W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
                      "dimensions: no token sees another from here on.", "expanded u", "· W_1 + b_1"),
     "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "{activating}",
                       "{activation}", "f(u)", _activation_numbers),
@@ -219,9 +220,9 @@ _POST_NORM = {
     "output": Step("Output", "{norm_y}", "The second {norm_kind}. {taken}", "output", "", _norm_numbers),
 }  # fmt: skip
 _GATED = {
-    "gate": Step("Feed-forward: gate", "g = norm(h) W_gate{b_gate}", "Every token alone, from {d_model} to {d_ff} "
+    "gate": Step("Feed-forward: gate", "g = {h} W_gate{b_gate}", "Every token alone, from {d_model} to {d_ff} "
                  "dimensions: no token sees another from here on.", "gate g", "· W_gate, W_up"),
-    "expanded": Step("Feed-forward: expand", "u = norm(h) W_up{b_1}",
+    "expanded": Step("Feed-forward: expand", "u = {h} W_up{b_1}",
                      "A second map to {d_ff} dimensions: the numbers that the gate lets through or holds back.", "u"),
     "activated": Step("Feed-forward: {activation}", "f(g), f(x) = {activation_formula}", "The activation of the gate.",
                       "{brief_activation}(g)", "", _activation_numbers),
@@ -289,6 +290,11 @@ def norm_order(result: Explanation) -> str:
     if result.pre_norm:
         known, norm = ("GPT-2", "a layer norm") if norm_kind(result) == "layer norm" else ("Llama", "an RMS norm")
         after = " and one after each, of what is added" if "attention_output_norm" in result.stages else ""
+        if result.norm_order == "reordered norm":
+            return (
+                f"Reordered norm (OLMo 2): attention and feed-forward network take the residual stream as it is; "
+                f"{norm} stands after each of them, before what they give is added to it."
+            )
         return (
             f"Pre-norm ({known}): {norm} stands before the attention and one before the feed-forward "
             f"network{after}; what they give is added to the residual stream, which itself is never normed inside a "
@@ -339,7 +345,9 @@ def _words_of(result: Explanation) -> dict[str, object]:
         **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head},
         **{"activation": activation.name, "brief_activation": activation.name.partition("_")[0],
            "activation_formula": activation.formula, "activating": activating},
-        **{"x": "norm(x)" if pre else "x", "input": source, "taken": f"This is what {taken}."},
+        **{"x": "norm(x)" if pre and "attention_norm" in result.stages else "x",
+           "h": "norm(h)" if not pre or "feed_forward_norm" in result.stages else "h"},
+        **{"input": source, "taken": f"This is what {taken}."},
         **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
         **{"brief_mask": brief_mask, "cap": f"{heads.cap or 0:g}"},
         **_split_words(result), **_bias_words(result), **_norm_words(result), **_network_words(result),
@@ -372,7 +380,17 @@ def _split_words(result: Explanation) -> dict[str, object]:
         cut = f"Q is cut into {parts}, K and V into {counted(n_shared, 'head')}: {each}."
     turned = 0 if heads.rotary is None else 2 * len(heads.rotary.frequencies)
     part = "Q and K" if turned == d_head else f"the first {turned} dimensions of Q and K"
-    return {"split": split, "cut": cut.removesuffix(".") + ".", "turned": part, "d_heads": n_heads * d_head}
+    apart = heads.query_norm is None or len(heads.query_norm.weight) == d_head
+    each_query = (
+        "Each head's query and key" if apart else "Each token's query, of all heads together, and likewise key,"
+    )
+    return {
+        "each_query": each_query,
+        "split": split,
+        "cut": cut.removesuffix(".") + ".",
+        "turned": part,
+        "d_heads": n_heads * d_head,
+    }
 
 
 def _bias_words(result: Explanation) -> dict[str, object]:

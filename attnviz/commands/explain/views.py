@@ -40,7 +40,7 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
     bands, about = _bands(result), result.figure_context
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
     drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
-    order = "pre-norm" if result.pre_norm else "post-norm"
+    order = result.norm_order
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     yield PathPlan(
         stem="explain",
@@ -79,8 +79,11 @@ def _bands(result: Explanation) -> dict[str, list[list[str]]]:
     if "router" in stages:
         feed = ["router", "experts"]
     if result.pre_norm:
-        attention = [f"input, {norm}, attention_norm", *attention, _added(result, "attention_output")]
-        feed = [f"attention_residual, {norm}, feed_forward_norm", *feed, _added(result, "feed_forward_output")]
+        before = {name: f", {norm}, {name}" * (name in stages) for name in ("attention_norm", "feed_forward_norm")}
+        attention = [f"input{before['attention_norm']}", *attention, _added(result, "attention_output")]
+        feed = [
+            f"attention_residual{before['feed_forward_norm']}", *feed, _added(result, "feed_forward_output"),
+        ]  # fmt: skip
         feed += ["output"] + [f"{norm}, final_norm"] * ("final_norm" in stages)
     else:
         attention = ["input", *attention, "attention_output, +, layer norm"]

@@ -409,7 +409,7 @@ def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: 
     checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
     assert stream.first is not None
     state = _State(upcast(stream.first[position]))
-    layers = architecture.modules(checkpoint.model)
+    layers: Any = architecture.modules(checkpoint.model)
     for name, layer, vectors in parts_at(verified, stream, position):
         normed = name == "feed-forward" and not architecture.pre_norm
         if normed:

@@ -12,7 +12,7 @@ from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 
-NormKind = Literal["layer", "rms", "rms, 1 + w"]
+NormKind = Literal["layer", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,18 @@ class LayerModules:
         o_proj: the linear map W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
-        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
+        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm); None where outputs
+            alone are normed (OLMo 2).
         up_proj: the feed-forward network's first linear map, d_model to d_ff; with experts that of the shared one, or
             None.
         down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff]; likewise.
         feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
-            own attention (pre-norm) the one before its cross-attention, which comes next.
+            own attention (pre-norm) the one before its cross-attention, which comes next; likewise None.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
-        head_norms: the norms of queries and keys, a head at a time; empty where there are none.
-        heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head].
+        head_norms: the norms of queries and keys, a head at a time or all together; empty where there are none.
+        heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head], or
+            [batch, n, n_heads * d_head] all together.
         gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation
             multiplies the output of ``up_proj``; ``up_proj`` itself where one map gives both side by side; None
             without a gate.
@@ -71,10 +73,10 @@ class LayerModules:
     pattern: nn.Module
     o_proj: nn.Module
     output: nn.Module
-    attention_norm: nn.Module
+    attention_norm: nn.Module | None
     up_proj: nn.Module | None
     down_proj: nn.Module | None
-    feed_forward_norm: nn.Module
+    feed_forward_norm: nn.Module | None
     attention_output_norm: nn.Module | None = None
     feed_forward_output_norm: nn.Module | None = None
     head_norms: tuple[nn.Module, ...] = ()
@@ -96,9 +98,14 @@ class LayerModules:
         every = (*self.projections, self.o_proj, self.up_proj, self.down_proj, router)
         return tuple(module for module in every if module is not None)
 
-    def after_attention(self, pre_norm: bool) -> nn.Module:
+    def after_attention(self, pre_norm: bool) -> nn.Module | None:
         """The norm of the sum of the residual stream and the attention's output."""
         return self.feed_forward_norm if pre_norm else self.attention_norm
+
+    def sum_input(self, pre_norm: bool) -> nn.Module:
+        """The module that takes in this sum: its norm, or the feed-forward network."""
+        module: Any = self.gate or self.up_proj if self.routed is None else self.routed.network
+        return self.after_attention(pre_norm) or module
 
 
 @dataclass(frozen=True)
@@ -292,7 +299,12 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
     if architecture.norm_kind == "layer":
         return LayerNorm(parameter_of(module, "weight"), parameter_of(module, "bias"), epsilon)
-    return RMSNorm(parameter_of(module, "weight"), epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
+    return RMSNorm(
+        parameter_of(module, "weight"),
+        epsilon,
+        architecture.norm_kind == "rms, 1 + w",
+        architecture.norm_kind == "rms, rounded once",
+    )
 
 
 def first_position(architecture: Architecture, config: Any) -> int:

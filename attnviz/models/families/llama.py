@@ -51,7 +51,10 @@ class Llama(Architecture):
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     network_names = ("up_proj", "gate_proj", "act_fn")  # of the first linear map, the gate and the gate's activation
     partial_rotary = False  # whether a part of a head may be without rotary positions
-    normed_heads = False  # whether queries and keys are normed, a head at a time, before they are rotated
+    rotary_in_float32 = False  # whether queries and keys are turned in float32
+    # before the attention, after it, before the network, after it
+    norm_names: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
+    normed_heads = False  # whether queries and keys are normed before they are rotated
     heads_first = False  # whether the input of these norms is [batch, n_heads, n, d_head]
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
@@ -83,16 +86,19 @@ class Llama(Architecture):
         dense = network if routed is None else getattr(network, "shared_expert", None)
         names = (*self.network_names, "down_proj")
         up_proj, gate, activation, down_proj = (None if dense is None else getattr(dense, name) for name in names)
+        norms = [None if name is None else getattr(layer, name) for name in self.norm_names]
         return LayerModules(
             block=layer,
             projections=tuple(getattr(attention, name) for name in self.projection_names),
             pattern=attention,
             o_proj=attention.o_proj,
             output=attention,
-            attention_norm=layer.input_layernorm,
+            attention_norm=norms[0],
+            attention_output_norm=norms[1],
             up_proj=up_proj,
             down_proj=down_proj,
-            feed_forward_norm=layer.post_attention_layernorm,
+            feed_forward_norm=norms[2],
+            feed_forward_output_norm=norms[3],
             head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
             heads_first=self.heads_first,
             gate=gate,
@@ -116,11 +122,8 @@ class Llama(Architecture):
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """With rotary positions, and the softmax in float32."""
         config, parameters = base_model.config, super().parameters(base_model, layer)
-        return replace(
-            parameters,
-            softmax_in_float32=True,
-            rotary=rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer)),
-        )
+        rotary = rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer))
+        return replace(parameters, softmax_in_float32=True, rotary=replace(rotary, in_float32=self.rotary_in_float32))
 
 
 class Mistral(Llama):
@@ -259,21 +262,15 @@ class Gemma2(Gemma, Qwen2):
     name = "gemma2"
     class_prefix = "Gemma2"
     activation_setting = "hidden_activation"
+    norm_names = (
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+    )  # fmt: skip
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
         head, config = super().language_head(model), model.config
         cap = getattr(config, "final_logit_softcapping", None)
         return head if head is None or cap is None else CappedHead(head, cap)
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """As a Llama's, with two more norms."""
-        return replace(
-            super().layer_modules(layer),
-            feed_forward_norm=layer.pre_feedforward_layernorm,
-            attention_output_norm=layer.post_attention_layernorm,
-            feed_forward_output_norm=layer.post_feedforward_layernorm,
-        )
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
