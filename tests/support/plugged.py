@@ -57,10 +57,8 @@ def fresh_registries() -> Iterator[None]:
             registry._loaded.clear()
             registry.version += 1
 
-    modules = {*sys.modules}
     forget()
     yield
     forget()
-    for name in {*sys.modules} - modules:
-        if not name.startswith("attnviz."):
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith("attnviz_")]:
+        del sys.modules[name]
