@@ -27,19 +27,20 @@ from attnviz.reference.positions import Rotary, apply_rotary
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model], ``epsilon`` added to the variance.
+    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model] or None, ``epsilon`` added to the variance.
 
     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016), over the last axis. The variance is that of
     the d_model numbers themselves (divided by d_model, not d_model - 1).
     """
 
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
     epsilon: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
-        return (self.linear_part(x, self.scale(x)) + upcast(self.bias)).to(x.dtype)
+        linear = self.linear_part(x, self.scale(x))
+        return (linear if self.bias is None else linear + upcast(self.bias)).to(x.dtype)
 
     def scale(self, x: Tensor) -> Tensor:
         """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
@@ -50,7 +51,8 @@ class LayerNorm:
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
         wide = upcast(x)
-        return (wide - wide.mean(-1, keepdim=True)) / scale * upcast(self.weight)
+        normed = (wide - wide.mean(-1, keepdim=True)) / scale
+        return normed if self.weight is None else normed * upcast(self.weight)
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,14 @@ def upcast(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Projection:
-    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None."""
+    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None.
+
+    With ``clip`` (OLMo) what it gives is kept between -clip and clip.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
+    clip: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +167,8 @@ def project(x: Tensor, projection: Projection) -> Tensor:
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
     bias = None if projection.bias is None else projection.bias.flatten()
     projected = _linear(x, side_by_side, bias)  # [.., n, n_heads * d_head]
+    if projection.clip is not None:
+        projected = projected.clamp(-projection.clip, projection.clip)
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
 
 

@@ -314,7 +314,7 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
         added = checkpoint.norm(record.output_norm)(added)
     expected = record.residual + added
     if isinstance(norm, LayerNorm):
-        expected_norm = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
+        expected_norm = layer_norm(record.summed, record.summed.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:
         expected_norm = record.summed if norm is None else norm(record.summed)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, expected_norm):

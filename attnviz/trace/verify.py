@@ -425,6 +425,8 @@ def _reason(
         ways["without the norm"] = {f"{kind}_norm": None}
     if projection.bias is not None:
         ways["without the bias"] = {kind: replace(projection, bias=None)}
+    if projection.clip is not None:
+        ways["without the bound"] = {kind: replace(projection, clip=None)}
     ways["with the heads in another order"] = {}
     limit = checkpoint.tolerance.output * float(own.abs().max())
     for way, changes in ways.items():

@@ -265,6 +265,8 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "no norm behind the network": ("olmo2", lambda p: replace(p, feed_forward_output_norm=None)),
     "a norm before the attention": ("olmo2", lambda p: replace(p, attention_norm=p.attention_output_norm)),
     "a norm before the network": ("olmo2", lambda p: replace(p, feed_forward_norm=p.feed_forward_output_norm)),
+    "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
+    "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
     "no gate": ("llama", lambda p: replace(p, gate=None)),
     "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
     "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),

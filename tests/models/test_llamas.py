@@ -75,11 +75,14 @@ def test_every_number_format_verifies(family, dtype):
         assert pattern.float().max(-1).values[..., 2:].mean() > 0.3
 
 
-@pytest.mark.parametrize("wrong", [{}, {"norm_kind": "rms"}, {"rotary_in_float32": False}])
-def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, wrong):
+@pytest.mark.parametrize(("family", "wrong"), [
+    ("olmo", {}), ("olmo", {"rotary_in_float32": False}), ("olmo2", {}), ("olmo2", {"norm_kind": "rms"}), ("olmo3", {}),
+    ("olmo3", {"rotary_in_float32": False}),
+])  # fmt: skip
+def test_what_is_rounded_once_agrees_to_the_bit(monkeypatch, family, wrong):
     for name, value in wrong.items():
-        monkeypatch.setattr(ARCHITECTURES["olmo2"], name, value)
-    checks, _ = checks_of(sharp_llama("olmo2", dtype=torch.bfloat16), batch(400, (N,)))
+        monkeypatch.setattr(ARCHITECTURES[family], name, value)
+    checks, _ = checks_of(sharp_llama(family, dtype=torch.bfloat16), batch(400, (N,)))
     errors = [(check.pattern_error, check.input_error, check.output_error, check.residual_error) for check in checks]
     assert any(map(any, errors)) == bool(wrong)
 
@@ -179,6 +182,10 @@ def _without_bias(parameters: HeadParameters, *names: str) -> HeadParameters:
     return replace(parameters, **changed)
 
 
+def _bounded(parameters: HeadParameters, clip: float | None) -> HeadParameters:
+    return replace(parameters, **{name: replace(getattr(parameters, name), clip=clip) for name in ("query", "value")})
+
+
 def _no_one(parameters: HeadParameters) -> HeadParameters:
     assert parameters.query_norm is not None
     return replace(parameters, query_norm=replace(parameters.query_norm, one_more=False))
@@ -204,7 +211,9 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "window one longer": (WINDOWED, lambda p: replace(p, window=p.window and p.window + 1)),
     "window one shorter": (WINDOWED, lambda p: replace(p, window=p.window and p.window - 1)),
     "no window": (WINDOWED, lambda p: replace(p, window=None)),
-    "a window in every layer": (("qwen2", "qwen2_moe", "gemma2", "gemma3_text"), lambda p: replace(p, window=WINDOW)),
+    "a window in every layer": (
+        ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3"), lambda p: replace(p, window=WINDOW)
+    ),
     "not causal": (ALL, lambda p: replace(p, causal=False)),
     "no query norm": (NORMED, lambda p: replace(p, query_norm=None)),
     "no key norm": (NORMED, lambda p: replace(p, key_norm=None)),
@@ -212,6 +221,8 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "no biases of queries and keys": (BIASED, lambda p: _without_bias(p, "query", "key")),
     "no bias of values": (BIASED, lambda p: _without_bias(p, "value")),
     "no bias of the output": (("llama", "phimoe"), lambda p: replace(p, output_bias=None)),
+    "no bound": (("olmo",), lambda p: _bounded(p, None)),
+    "another bound": (("olmo",), lambda p: _bounded(p, 1.6)),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
 }  # fmt: skip
@@ -278,7 +289,7 @@ STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "RoPE interleaved": (ALL, "apply_rotary", interleaved),
     "groups in turn": (ALL, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
-    "norms a head at a time": (("olmo2",), "normed_heads", normed_a_head_at_a_time),
+    "norms a head at a time": (("olmo2", "olmo3"), "normed_heads", normed_a_head_at_a_time),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
 }  # fmt: skip
 
@@ -294,6 +305,7 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
 @pytest.mark.parametrize(
     ("family", "attribute", "value"),
     [
+        ("olmo", "epsilon_setting", 0.1),
         ("gemma", "norm_kind", "rms"),
         ("gemma2", "norm_kind", "rms"),
         ("gemma3_text", "norm_kind", "rms"),
@@ -306,7 +318,7 @@ def test_a_wrong_norm_fails_verification(monkeypatch, family, attribute, value):
         run(sharp_llama(family))
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", "olmo3"])
 def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, family):
     original = Llama.modules
     monkeypatch.setattr(
@@ -465,6 +477,10 @@ FORGOTTEN: dict[str, tuple[str, Callable[[Any, pytest.MonkeyPatch], None], str]]
     "bias of keys": ("llama", _without_bias_of("k_proj"), "keys differ {}; they agree without the bias"),
     "bias of values": ("llama", _without_bias_of("v_proj"), "values differ {}; they agree without the bias"),
     "norm of queries": ("qwen3", _without_norm("q_norm"), "queries differ {}; they agree without the norm"),
+    "bound of keys": (
+        "olmo", lambda _, monkeypatch: monkeypatch.setattr(Tensor, "clamp_", lambda x, **_: x),
+        "keys differ {}; they agree without the bound"
+    ),
     "norm of keys of all heads": ("olmo2", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
     "norm of keys": ("qwen3", _without_norm("k_norm"), "keys differ {}; they agree without the norm"),
     "rotary positions": ("llama", _without_rotary, "queries differ {}; they agree without rotary positions"),
@@ -490,5 +506,5 @@ def test_the_message_names_the_step_that_differs(monkeypatch, name):
         run(model)
     sentence = expected.format(r"before that, by [\d.e-]+ of the largest")
     assert re.search(rf"{sentence}\.", str(caught.value)), str(caught.value)
-    if "norm" in name or "bias" in name:  # of one of the three alone
+    if name.startswith(("norm", "bias")):  # of one of the three alone
         assert str(caught.value).count("differ before that") == 1

@@ -23,6 +23,10 @@ from transformers import (
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PhimoeConfig,
@@ -86,7 +90,25 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
     ),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM, {"no_rope_layer_interval": 2}),
+    "olmo": (OlmoConfig, OlmoForCausalLM, {"clip_qkv": 1.5}),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM, {}),
+    "olmo3": (
+        Olmo3Config,
+        Olmo3ForCausalLM,
+        {
+            "sliding_window": WINDOW,
+            "layer_types": _ALTERNATING,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 500000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 16,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            },
+        },
+    ),
     "phi3": (
         Phi3Config,
         Phi3ForCausalLM,
@@ -167,7 +189,14 @@ _QWEN_EXPERTS = {
     "sliding_window": st.integers(1, 5),
 }
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "olmo": {"attention_bias": st.booleans(), "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0])},
     "olmo2": {"attention_bias": st.booleans()},
+    "olmo3": {
+        "attention_bias": st.booleans(),
+        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1], None]),
+        "sliding_window": st.sampled_from([1, 3, 20]),
+        "rope_parameters": st.sampled_from([None, {"full_attention": {"rope_type": "linear", "factor": 3.0}}]),
+    },
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
     "phimoe": {
@@ -204,8 +233,8 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 
 WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("olmo2", "qwen3", "qwen3_moe", "gemma3_text")
-WINDOWED = ("mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3_moe", "phi3", "phimoe", "gemma2", "gemma3_text")
+NORMED = ("olmo2", "olmo3", "qwen3", "qwen3_moe", "gemma3_text")
+WINDOWED = (*WINDOWED_THROUGHOUT, "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
 
 
 def llama_config(family: str, **changes: Any) -> Any:

@@ -23,6 +23,7 @@ _ADDED = {
 
 _NORMS = {
     "layer": "norm(x) = (x − mean) / √(var + ε) · γ + β",
+    "layer, no weights": "norm(x) = (x − mean) / √(var + ε)",
     "rms": "norm(x) = x / √(mean(x²) + ε) · γ",
     "rms, rounded once": "norm(x) = x / √(mean(x²) + ε) · γ",
     "rms, 1 + w": "norm(x) = x / √(mean(x²) + ε) · (1 + γ)",
@@ -272,7 +273,7 @@ def numbers_of(result: Explanation, name: str) -> str:
 
 def norm_kind(result: Explanation) -> str:
     """``layer norm`` or ``RMS norm``."""
-    return "layer norm" if result.checkpoint.architecture.norm_kind == "layer" else "RMS norm"
+    return "layer norm" if result.checkpoint.architecture.norm_kind.startswith("layer") else "RMS norm"
 
 
 def _heads_of(result: Explanation) -> HeadParameters:
@@ -394,22 +395,26 @@ def _split_words(result: Explanation) -> dict[str, object]:
 
 
 def _bias_words(result: Explanation) -> dict[str, object]:
-    """Formula of each bias by name; '' without a bias."""
+    """Formula of each bias by name, '' without a bias; and of the bound of queries, keys and values."""
     layer = layer_parameters(result.checkpoint, result.layer)
     heads = layer.heads
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}
     maps = {"1": layer.up_proj, "2": layer.down_proj, "gate": layer.gate}
     biases |= {name: None if linear is None else linear.bias for name, linear in maps.items()}
-    return {f"b_{name}": "" if bias is None else f" + b_{name}" for name, bias in biases.items()}
+    bound = f", between ±{heads.value.clip:g}" if heads.value.clip is not None else ""
+    return {
+        f"b_{name}": ("" if bias is None else f" + b_{name}") + bound * (name in "QKV") for name, bias in biases.items()
+    }
 
 
 def _norm_words(result: Explanation) -> dict[str, object]:
     """Words on the norms, and on what is added."""
     kind = norm_kind(result)
     formula = _NORMS[result.checkpoint.architecture.norm_kind]
+    to_one = _TO_ONE[kind] if "γ" in formula else _TO_ONE[kind].partition(", then")[0]
     letters = {"x": "x", "h": "h", "y": "y", "out": "out", "q": "q", "a": "attention", "f": "feed forward"}
     norms = {f"norm_{name}": formula.replace("x", letter) for name, letter in letters.items()}
     added = {name: _as_added(result, f"{name}_output") for name in ("attention", "feed_forward")}
     said = {name: name.replace("_", " ") for name in added}
     said |= {name: f"norm({said[name]})" for name, step in added.items() if step.endswith("norm")}
-    return {**norms, **said, "norm_kind": kind, "Norm": kind[0].upper() + kind[1:], "to_one": _TO_ONE[kind]}
+    return {**norms, **said, "norm_kind": kind, "Norm": kind[0].upper() + kind[1:], "to_one": to_one}

@@ -12,7 +12,7 @@ from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 
-NormKind = Literal["layer", "rms", "rms, 1 + w", "rms, rounded once"]
+NormKind = Literal["layer", "layer, no weights", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
 @dataclass(frozen=True)
@@ -297,6 +297,8 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
+    if architecture.norm_kind == "layer, no weights":
+        return LayerNorm(None, None, epsilon)
     if architecture.norm_kind == "layer":
         return LayerNorm(parameter_of(module, "weight"), parameter_of(module, "bias"), epsilon)
     return RMSNorm(

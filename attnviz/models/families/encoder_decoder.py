@@ -180,7 +180,7 @@ class MBart(Bart):
         """As of BART; cross-attention's output is added to the input of the norm before it."""
         modules, following = super().layer_modules(layer, across), getattr(layer, "encoder_attn_layer_norm", None)
         if across:
-            return replace(modules, block=modules.attention_norm)
+            return replace(modules, block=layer.encoder_attn_layer_norm)
         return modules if following is None else replace(modules, feed_forward_norm=following)
 
 

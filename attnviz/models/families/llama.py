@@ -47,7 +47,7 @@ class Llama(Architecture):
     linear_biases = False
     norm_kind: NormKind = "rms"
     float32_steps = True
-    epsilon_setting = "rms_norm_eps"
+    epsilon_setting: str | float = "rms_norm_eps"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     network_names = ("up_proj", "gate_proj", "act_fn")  # of the first linear map, the gate and the gate's activation
     partial_rotary = False  # whether a part of a head may be without rotary positions

@@ -1,7 +1,27 @@
 """OLMo (Groeneveld et al. 2024) and its successors: Llamas with other norms."""
 
+from dataclasses import replace
+from typing import Any
+
 from attnviz.models.families.base import NormKind
-from attnviz.models.families.llama import Llama
+from attnviz.models.families.llama import Llama, Qwen2
+from attnviz.reference.attention import HeadParameters
+
+
+class Olmo(Llama):
+    """Layer norms without weights; bounded queries, keys and values."""
+
+    name = "olmo"
+    class_prefix = "Olmo"
+    norm_kind: NormKind = "layer, no weights"
+    epsilon_setting = 1e-5
+    rotary_in_float32 = True
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With the bound ``clip_qkv``."""
+        parameters, clip = super().parameters(base_model, layer), base_model.config.clip_qkv
+        query, key, value = (replace(each, clip=clip) for each in (parameters.query, parameters.key, parameters.value))
+        return replace(parameters, query=query, key=key, value=value)
 
 
 class Olmo2(Llama):
@@ -13,3 +33,10 @@ class Olmo2(Llama):
     norm_names = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
     normed_heads = True
     rotary_in_float32 = True
+
+
+class Olmo3(Olmo2, Qwen2):
+    """Team OLMo 2025: OLMo 2 with windows, and rotary positions by type of layer."""
+
+    name = "olmo3"
+    class_prefix = "Olmo3"
