@@ -312,7 +312,7 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
-    expected = record.residual + added
+    expected = record.residual + added * checkpoint.architecture.residual_multiplier(checkpoint.config)
     if isinstance(norm, LayerNorm):
         expected_norm = layer_norm(record.summed, record.summed.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:

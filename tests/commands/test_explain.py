@@ -271,7 +271,9 @@ def llamas() -> dict[str, Explanation]:
 
 def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation]) -> None:
     llama, gemma, olmo = (llamas[family] for family in ("llama", "gemma2", "olmo2"))
-    phi = explain(LLAMAS_TEXT, sharp_llama("phi3"), tokenizer=sentencepiece_tokenizer())
+    phi, granite = (
+        explain(LLAMAS_TEXT, sharp_llama(family), tokenizer=sentencepiece_tokenizer()) for family in ("phi3", "granite")
+    )
     for result, step, formula in (
         (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
         (llama, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · γ"),
@@ -280,6 +282,8 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (gemma, "input", "x = word · √d_model"),
         (gemma, "attention_residual", "h = x + norm(attention)"),
         (gemma, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · (1 + γ)"),
+        (granite, "input", "x = word · 12"),
+        (granite, "attention_residual", "h = x + 0.22 · attention"),
         (olmo, "query", "Q = x W_Q"),
         (olmo, "gate", "g = h W_gate"),
         (gemma, "mask", "allowed: query − 4 < key ≤ query"),
@@ -287,6 +291,7 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
     ):
         assert step_of(result, step).formula == formula
     row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())
+    multiplied = float(granite.tensor("attention_output")[granite.token].norm()) * 0.22
     added = float(gemma.tensor("attention_output_norm")[gemma.token].norm())
     for result, step, number in (
         (llama, "split", "key-value head 1"),
@@ -294,6 +299,7 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (llama, "attention_norm", f"{float(row.square().mean().sqrt()):.3g}"),
         (llama, "activated", f"{positive} of 48"),
         (gemma, "attention_residual", f"{added:.3g}"),
+        (granite, "attention_residual", f"a vector of length {multiplied:.3g}"),
     ):
         assert number in numbers_of(result, step)
 

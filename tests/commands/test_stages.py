@@ -267,6 +267,7 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "a norm before the network": ("olmo2", lambda p: replace(p, feed_forward_norm=p.feed_forward_output_norm)),
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
     "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
+    "no multiplier": ("granite", lambda p: replace(p, residual_multiplier=1.0)),
     "no gate": ("llama", lambda p: replace(p, gate=None)),
     "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
     "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
@@ -369,7 +370,14 @@ def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("family", "forgotten"),
-    [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma", "scale"), ("gemma2", "scale")],
+    [
+        ("bert", "words"),
+        ("bert", "positions"),
+        ("bert", "segments"),
+        ("gemma", "scale"),
+        ("granite", "scale"),
+        ("gemma2", "scale"),
+    ],
 )
 def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = of(family)

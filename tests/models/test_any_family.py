@@ -116,7 +116,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     "a window off by one": (
         "starcoder2", "allowed_positions", lambda mask, causal, window, *at: allowed(mask, causal, window + 1, *at)
     ),
-    "another scale": ("granite", "attention_scores", lambda q, k, scale: scores(q, k, 1.1 * scale)),
+    "another scale": ("seed_oss", "attention_scores", lambda q, k, scale: scores(q, k, 1.1 * scale)),
     "another order of groups": (
         "cohere", "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[1], 1, 1)
     ),

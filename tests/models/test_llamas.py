@@ -328,6 +328,12 @@ def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, fa
         run(sharp_llama(family))
 
 
+def test_a_multiplier_of_the_residual_stream_that_is_left_out_fails_verification(monkeypatch):
+    monkeypatch.setattr(type(ARCHITECTURES["granite"]), "residual_multiplier", lambda *_: 1.0)
+    with pytest.raises(VerificationError, match="does not pass them on"):
+        run(sharp_llama("granite"))
+
+
 # --- what is refused ------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -109,6 +111,17 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             },
         },
     ),
+    "granite": (
+        GraniteConfig,
+        GraniteForCausalLM,
+        {
+            "head_dim": 16,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+        },
+    ),
     "phi3": (
         Phi3Config,
         Phi3ForCausalLM,
@@ -189,6 +202,14 @@ _QWEN_EXPERTS = {
     "sliding_window": st.integers(1, 5),
 }
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "granite": {
+        "attention_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+        "attention_multiplier": st.sampled_from([0.0078125, 0.3, 1]),
+        "residual_multiplier": st.sampled_from([0.22, 1.0, 3.0]),
+        "embedding_multiplier": st.sampled_from([0.5, 1.0, 12]),
+        "logits_scaling": st.sampled_from([0.5, 1.0, 8]),
+    },
     "olmo": {"attention_bias": st.booleans(), "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0])},
     "olmo2": {"attention_bias": st.booleans()},
     "olmo3": {

@@ -26,7 +26,6 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("Cohere", {"num_key_value_heads": 2}),
     "cohere2": ("Cohere2", {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8}),
     "starcoder2": ("Starcoder2", {"num_key_value_heads": 2, "sliding_window": 4}),
-    "granite": ("Granite", {"num_key_value_heads": 2, "attention_multiplier": 0.3}),
     "phi": ("Phi", {}),
     "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "modernbert": ("ModernBert", {"local_attention": 32, "cls_token_id": 1, "sep_token_id": 2}),

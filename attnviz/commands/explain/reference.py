@@ -122,6 +122,7 @@ class LayerParameters:
     attention_output_norm: Norm | None = None  # before the residual is added (Gemma)
     feed_forward_output_norm: Norm | None = None
     experts: Experts | None = None
+    residual_multiplier: float = 1.0  # of what is added to the residual stream
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
@@ -146,6 +147,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         attention_output_norm=norm(modules.attention_output_norm),
         feed_forward_output_norm=norm(modules.feed_forward_output_norm),
         experts=None if modules.routed is None else _experts(checkpoint, modules.routed),
+        residual_multiplier=architecture.residual_multiplier(checkpoint.config),
     )
 
 
@@ -233,10 +235,11 @@ def recompute_layer(
         return of if parameter is None else steps[name or norm]
 
     _attend(normed("attention_norm", x) if parameters.pre_norm else x, parameters.heads, allowed, steps)
-    middle = steps["attention_residual"] = x + normed("attention_output_norm", steps["attention_output"])
+    added = normed("attention_output_norm", steps["attention_output"]) * parameters.residual_multiplier
+    middle = steps["attention_residual"] = x + added
     entered = normed("feed_forward_norm" if parameters.pre_norm else "attention_norm", middle)
     _feed_forward(entered, parameters, routing, steps)
-    added = normed("feed_forward_output_norm", steps["feed_forward_output"])
+    added = normed("feed_forward_output_norm", steps["feed_forward_output"]) * parameters.residual_multiplier
     if parameters.pre_norm:
         steps["output"] = middle + added
     else:

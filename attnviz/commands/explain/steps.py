@@ -129,6 +129,7 @@ def _residual_numbers(result: Explanation, name: str) -> str:
     """Lengths of the stream and of the added vector, and the angle between them."""
     before, after = _ADDED[name]
     stream, added, total = _rows(result, before, _as_added(result, after), name)
+    added = added * layer_parameters(result.checkpoint, result.layer).residual_multiplier
     cosine = rounded(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
     return f": {_length(stream)} plus a vector of {_length(added)} (their cosine is {cosine}) gives {_length(total)}"
 
@@ -312,7 +313,8 @@ def _words_of(result: Explanation) -> dict[str, object]:
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
     architecture, activation = model.architecture, activation_named(result.activation)
     tables = architecture.embeddings(model.model)
-    words = "word" if tables.scale == 1 else "word · √d_model"
+    by_root = abs(tables.scale**2 / model.d_model - 1) < 1e-2  # as the number format rounds it
+    words = "word" if tables.scale == 1 else f"word · {'√d_model' if by_root else f'{tables.scale:g}'}"
     others = (" + position" * (tables.positions is not None), " + segment" * (tables.segments is not None))
     source = words + "".join(others)
     source = source if tables.norm is None else f"norm({source})"
@@ -417,4 +419,6 @@ def _norm_words(result: Explanation) -> dict[str, object]:
     added = {name: _as_added(result, f"{name}_output") for name in ("attention", "feed_forward")}
     said = {name: name.replace("_", " ") for name in added}
     said |= {name: f"norm({said[name]})" for name, step in added.items() if step.endswith("norm")}
+    factor = layer_parameters(result.checkpoint, result.layer).residual_multiplier
+    said = said if factor == 1 else {name: f"{factor:g} · {of}" for name, of in said.items()}
     return {**norms, **said, "norm_kind": kind, "Norm": kind[0].upper() + kind[1:], "to_one": to_one}

@@ -15,6 +15,7 @@ from torch import Tensor
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.wording import percent
+from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.trace.recorder import at_site
 from attnviz.trace.verify import VerifiedAttention
@@ -200,6 +201,7 @@ def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int)
     """
     checkpoint, layers = verified.checkpoint, last_stream(verified.checkpoint)
     architecture, model = checkpoint.architecture, checkpoint.model
+    factor = architecture.residual_multiplier(checkpoint.config)
     of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
     for count, layer in enumerate(layers, start=1):
         writing, norm = layer_contributions(verified, layer), architecture.modules(model)[layer].attention_output_norm
@@ -208,8 +210,9 @@ def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int)
             output_norm = checkpoint.norm(norm)
             scale = output_norm.scale(verified.model_output(layer)[0, position])
             heads, bias = (output_norm.linear_part(part, scale) for part in (heads, bias))
-        yield "heads", layer, heads
+        yield "heads", layer, heads * factor
         if architecture.parameters(model, layer).output_bias is not None:
-            yield "attention bias", layer, bias
+            yield "attention bias", layer, bias * factor
         if count % of_block == 0:
-            yield "feed-forward", layers[count - of_block], stream.feed_forward[count // of_block - 1][position]
+            feed_forward = stream.feed_forward[count // of_block - 1][position]
+            yield "feed-forward", layers[count - of_block], upcast(feed_forward) * factor

@@ -13,6 +13,7 @@ from attnviz.models.families.llama import (
     Gemma,
     Gemma2,
     Gemma3,
+    Granite,
     Llama,
     Mistral,
     Mixtral,
@@ -29,9 +30,9 @@ from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
-    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Llama(), M2M100(),
-    Marian(), MBart(), Mistral(), Mixtral(), MT5(), Olmo(), Olmo2(), Olmo3(), Pegasus(), Phi3(), PhiMoE(), Qwen2(),
-    Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Granite(), Llama(),
+    M2M100(), Marian(), MBart(), Mistral(), Mixtral(), MT5(), Olmo(), Olmo2(), Olmo3(), Pegasus(), Phi3(), PhiMoE(),
+    Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

@@ -21,7 +21,7 @@ from attnviz.models.families.base import (
     not_reproduced,
 )
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, softcap
+from attnviz.reference.attention import HeadParameters, softcap, upcast
 from attnviz.reference.positions import (
     Rotary,
     default_frequencies,
@@ -291,6 +291,51 @@ class Gemma3(Gemma2):
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Without a cap: transformers does not cap, whatever the config says."""
         return replace(super().parameters(base_model, layer), cap=None)
+
+
+class Granite(Llama):
+    """Granite Team 2024: multipliers of embeddings, scores, what is added to the residual stream, and logits."""
+
+    name = "granite"
+    class_prefix = "Granite"
+
+    def residual_multiplier(self, config: Any) -> float:
+        """The config's ``residual_multiplier``."""
+        return float(config.residual_multiplier)
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, multiplied by ``embedding_multiplier``."""
+        return replace(super().embeddings(base_model), scale=float(base_model.config.embedding_multiplier))
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Scaled by ``attention_multiplier``, whatever d_head is."""
+        return replace(super().parameters(base_model, layer), scale=float(base_model.config.attention_multiplier))
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head``, with its logits divided by ``logits_scaling``."""
+        config: Any = model.config
+        head = super().language_head(model)
+        return head if head is None else DividedHead(head, float(config.logits_scaling))
+
+
+class DividedHead(nn.Module):
+    """A language-modelling head with its logits divided, as the whole model divides them after its head."""
+
+    bias = None
+
+    def __init__(self, head: nn.Module, divisor: float) -> None:
+        super().__init__()
+        self.head, self.divisor = head, divisor
+
+    @property
+    def weight(self) -> Tensor:
+        """The linear map to the divided logits, in float32 at least."""
+        return upcast(parameter_of(self.head, "weight")) / self.divisor
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits [.., vocabulary] of normed final states [.., d_model]."""
+        logits: Tensor = self.head(hidden)
+        return logits / self.divisor
 
 
 class CappedHead(nn.Module):
