@@ -312,14 +312,20 @@ def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tenso
     norm, added = None if record.norm is None else checkpoint.norm(record.norm), record.output
     if record.output_norm is not None:
         added = checkpoint.norm(record.output_norm)(added)
+    if record.network_output is not None:
+        added = record.network_output + added
     expected = record.residual + added * checkpoint.architecture.residual_multiplier(checkpoint.config)
     if isinstance(norm, LayerNorm):
-        expected_norm = layer_norm(record.summed, record.summed.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+        kept = record.norm_input
+        expected_norm = layer_norm(kept, kept.shape[-1:], norm.weight, norm.bias, norm.epsilon)
     else:
-        expected_norm = record.summed if norm is None else norm(record.summed)
+        expected_norm = record.norm_input if norm is None else norm(record.norm_input)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, expected_norm):
         return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
-    rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
+    size = expected.abs()
+    if record.network_output is not None:  # the three may be added in any order
+        size = size + record.residual.abs() + record.network_output.abs()
+    rounding = 2 * torch.finfo(expected.dtype).eps * size
     summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
     return _share(summed, record.output), _share((record.normed - expected_norm).abs_(), record.normed)
 
@@ -334,9 +340,14 @@ def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Calla
     of_norm = bool(normed.max() > summed.max())
     batch, query, dimension = worst_index(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
-    what = "the norm after its attention" if of_norm else "the sum of its input and its attention's output"
-    expected = "" if of_norm else f", not {record.residual[batch, query, dimension]:.6g} + "
-    expected += "" if of_norm else f"{record.output[batch, query, dimension]:.6g}"
+    parallel = record.network_output is not None
+    what = "the norm before its feed-forward network" if parallel else "the norm after its attention"
+    expected, terms = "", [record.residual, record.output]
+    if not of_norm:
+        what = "the sum of its input and its attention's output"
+        if record.network_output is not None:
+            what, terms = "the sum of its input and the outputs of both its halves", [*terms, record.network_output]
+        expected = f", not {' + '.join(f'{float(term[batch, query, dimension]):.6g}' for term in terms)}"
     return (
         f"All patterns and attention outputs agree, but layer {record.layer} does not pass them on: {what} is "
         f"{own:.6g} at query {query} ({labels(batch)[query]!r}), dimension {dimension}{expected} "

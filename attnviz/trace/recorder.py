@@ -77,6 +77,8 @@ class LayerRecord:
         residual: [batch, n, d_model]: what the output is added to.
         summed: [batch, n, d_model]: residual + output, the input of the norm after the attention.
         normed: [batch, n, d_model]: the output of this norm; ``summed`` again where there is none.
+        network_output: [batch, n, d_model]: of a feed-forward network in parallel, which ``summed`` includes, its
+            output; ``normed`` is then the norm of the residual alone. None elsewhere.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
         source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
             states; None of self-attention.
@@ -92,6 +94,12 @@ class LayerRecord:
     norm: nn.Module | None
     output_norm: nn.Module | None = None
     source: Tensor | None = None
+    network_output: Tensor | None = None
+
+    @property
+    def norm_input(self) -> Tensor:
+        """What ``normed`` is the norm of."""
+        return self.summed if self.network_output is None else self.residual
 
 
 class Observer:
@@ -107,7 +115,7 @@ class Observer:
         """
 
     def end(self, record: LayerRecord) -> None:
-        """The norm after the attention has run; not called for families that are not declared."""
+        """The norm after the attention, or a parallel block, has run; not called for families that are not declared."""
 
 
 @dataclass(frozen=True)
@@ -495,6 +503,11 @@ def _hook(
     seen: dict[str, Tensor] = {}
     pre_norm = checkpoint.architecture.pre_norm
     norm, after = modules.after_attention(pre_norm), modules.sum_input(pre_norm)
+    given = "input" if norm is None else "output"
+    sites: list[tuple[nn.Module, str, str]] = [(after, "input", "summed"), (after, given, "normed")]
+    if modules.parallel:
+        network = modules.feed_forward_output_norm or modules.network_output
+        sites = [(after, given, "normed"), (network, "output", "network_output"), (modules.block, "output", "summed")]
 
     def before_attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
@@ -505,16 +518,20 @@ def _hook(
     def after_attention(*_: Any) -> None:
         state.attending = None
 
-    def after_norm(result: Tensor) -> None:
+    def keep(name: str, tensor: Tensor) -> None:
+        seen[name] = tensor
+        if name != sites[-1][-1]:
+            return
         if layer in state.weighted:
             seen["weighted"] = state.weighted.pop(layer)
-        if missing := {"attention_input", "weighted", "output"} - set(seen):
+        if missing := {"attention_input", "weighted", "output", *(name for *_, name in sites)} - set(seen):
+            what = "whole" if modules.parallel else "the norm after its attention"
             raise VerificationError(
-                f"layer {layer} of the model ran the norm after its attention without {' and '.join(sorted(missing))}; "
+                f"layer {layer} of the model ran {what} without {' and '.join(sorted(missing))}; "
                 "nothing can be verified against this model."
             )
-        tensors = {name: tensor.to(result.device) for name, tensor in seen.items()}
-        end(LayerRecord(layer, normed=result, norm=norm, output_norm=modules.attention_output_norm, **tensors))
+        tensors = {name: each.to(tensor.device) for name, each in seen.items()}
+        end(LayerRecord(layer, norm=norm, output_norm=modules.attention_output_norm, **tensors))
         seen.clear()
 
     for hook in (
@@ -522,8 +539,7 @@ def _hook(
         modules.pattern.register_forward_pre_hook(before_attention, with_kwargs=True),
         modules.pattern.register_forward_hook(after_attention),
         at_site(modules.output, "output", partial(seen.__setitem__, "output")),
-        at_site(after, "input", partial(seen.__setitem__, "summed")),
-        at_site(after, "input" if norm is None else "output", after_norm),
+        *(at_site(module, side, partial(keep, name)) for module, side, name in sites),
     ):
         stack.enter_context(hook)
 

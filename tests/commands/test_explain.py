@@ -266,11 +266,12 @@ def llamas() -> dict[str, Explanation]:
         "gemma2": result("gemma2"),
         "gemma3_text": result("gemma3_text", layer=1),
         "olmo2": result("olmo2"),
+        "gpt_neox": result("gpt_neox"),
     }
 
 
 def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation]) -> None:
-    llama, gemma, olmo = (llamas[family] for family in ("llama", "gemma2", "olmo2"))
+    llama, gemma, olmo, neox = (llamas[family] for family in ("llama", "gemma2", "olmo2", "gpt_neox"))
     phi, granite = (
         explain(LLAMAS_TEXT, sharp_llama(family), tokenizer=sentencepiece_tokenizer()) for family in ("phi3", "granite")
     )
@@ -288,11 +289,15 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (olmo, "gate", "g = h W_gate"),
         (gemma, "mask", "allowed: query − 4 < key ≤ query"),
         (phi, "rotated", "pair i of the first 4 dimensions of Q and K turned by position · f_i"),
+        (neox, "feed_forward_norm", "norm(x) = (x − mean) / √(var + ε) · γ + β"),
+        (neox, "expanded", "u = norm(x) W_1 + b_1"),
+        (neox, "output", "x + attention + feed forward"),
     ):
         assert step_of(result, step).formula == formula
     row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())
     multiplied = float(granite.tensor("attention_output")[granite.token].norm()) * 0.22
     added = float(gemma.tensor("attention_output_norm")[gemma.token].norm())
+    both = sum(neox.tensor(f"{half}_output")[neox.token] for half in ("attention", "feed_forward"))
     for result, step, number in (
         (llama, "split", "key-value head 1"),
         (llama, "rotated", "2 radians"),
@@ -300,11 +305,12 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (llama, "activated", f"{positive} of 48"),
         (gemma, "attention_residual", f"{added:.3g}"),
         (granite, "attention_residual", f"a vector of length {multiplied:.3g}"),
+        (neox, "output", f"plus a vector of length {float(torch.as_tensor(both).norm()):.3g}"),
     ):
         assert number in numbers_of(result, step)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text", "olmo2", "gpt_neox"])
 def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[str, Explanation]) -> None:
     result = llamas[family]
     text, content = result.report(80), result.document()
@@ -312,6 +318,9 @@ def test_the_report_and_the_document_have_every_step(family: str, llamas: dict[s
     assert "this model has no position embeddings" in text.replace("\n", " ")
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)
     assert content["positions"] is None
+    orders = {"olmo2": "reordered norm", "gpt_neox": "pre-norm, in parallel"}
+    assert content["norm_order"] == orders.get(family, "pre-norm")
+    assert ("in parallel (GPT-NeoX)" in text) == (family == "gpt_neox")
     with pytest.raises(UsageError, match="not told apart in a model without position embeddings"):
         result.figure("positions")
 

@@ -22,7 +22,15 @@ from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.reference.positions import Rotary
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, sharper, steps_of
-from tests.support.llamas import FAMILIES, WINDOW, WINDOWED, WINDOWED_THROUGHOUT, sentencepiece_tokenizer, sharp_llama
+from tests.support.llamas import (
+    FAMILIES,
+    IN_PARALLEL,
+    WINDOW,
+    WINDOWED,
+    WINDOWED_THROUGHOUT,
+    sentencepiece_tokenizer,
+    sharp_llama,
+)
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TOKENIZER = sentencepiece_tokenizer()
@@ -124,6 +132,7 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
         ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("phi3", {"rotated", "gate", "gated"}),
         ("olmo2", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
+        ("gpt_neox", {"rotated", "feed_forward_norm"}),
         ("mixtral", {"rotated", "router", "experts"}),
         ("qwen2_moe", {"rotated", "gate", "router", "experts", "experts_output", "shared_gate", "shared_output"}),
         ("qwen3_moe", {"head_norm", "rotated", "gate", "gated"}),  # of which the first layer is dense
@@ -136,6 +145,7 @@ def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) ->
     assert found & special == has & special
     before = {"attention_norm", "feed_forward_norm"}
     assert found & before == (set() if family == "olmo2" else before)
+    assert ("attention_residual" in found) == (family not in IN_PARALLEL)
 
 
 def test_a_layer_without_rotary_positions_has_no_such_step() -> None:
@@ -275,6 +285,9 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "the other gelu": ("gemma2", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
     "no norm after the attention": ("gemma2", lambda p: replace(p, attention_output_norm=None)),
     "no norm after the network": ("gemma3_text", lambda p: replace(p, feed_forward_output_norm=None)),
+    "halves in a row": ("gpt_neox", lambda p: replace(p, parallel=False)),
+    "one norm for both halves": ("gpt_neox", lambda p: replace(p, feed_forward_norm=p.attention_norm)),
+    "queries of another head": ("gpt_neox", in_heads(query=lambda of: replace(of, weight=of.weight.roll(1, 0)))),
     "post-norm": ("llama", lambda p: replace(p, pre_norm=False)),
     "expert weights that do not sum to 1": ("mixtral", in_experts(weights=lambda _: softmax_of_all)),
     "expert weights alike": ("mixtral", in_experts(weights=lambda _: lambda logits, taken: taken * 0 + 0.5)),
@@ -409,6 +422,9 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
         ("olmo2", "layers.1.self_attn.k_norm", "head norm"),
         ("olmo2", "layers.1.post_attention_layernorm", "attention output norm"),
         ("phi3", "layers.1.self_attn.qkv_proj", "query"),
+        ("gpt_neox", "layers.1.attention.query_key_value", "query"),
+        ("gpt_neox", "layers.1.post_attention_layernorm", "feed forward norm"),
+        ("gpt_neox", "layers.1", "output"),
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
         ("mixtral", "layers.1.mlp.gate", "router"),
         ("mixtral", "layers.1.mlp.experts", "feed forward output"),

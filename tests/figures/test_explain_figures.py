@@ -8,12 +8,13 @@ import pytest
 import torch
 from matplotlib.patches import FancyArrowPatch
 
-from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from tests.conftest import SENTENCE
 from tests.support.drawn import legible, texts_of
 from tests.support.explained import of_bert, of_gpt2, order, planned
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 
 CORE = ["split", "scores", "mask", "pattern", "weighted", "concatenated", "attention_output"]
 FEED = ["expanded", "activated", "feed_forward_output"]
@@ -30,11 +31,16 @@ def gpt2() -> Explanation:
 
 
 @pytest.fixture(scope="module")
+def parallel() -> Explanation:
+    return explain("the cat saw", sharp_llama("gpt_neox"), tokenizer=sentencepiece_tokenizer(), layer=1)
+
+
+@pytest.fixture(scope="module")
 def long() -> Explanation:
     return of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400})
 
 
-def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanation) -> None:
+def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanation, parallel: Explanation) -> None:
     post = ["input", *CORE, "+", "layer norm", "attention_norm", *FEED, "+", "layer norm", "output"]
     pre = [
         "input", "layer norm", "attention_norm", *CORE, "+",
@@ -43,6 +49,10 @@ def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanat
     assert order(bert) == post
     assert order(gpt2) == pre
     assert order(of_gpt2(layer=1)) == pre[:-2]
+    halves = planned(parallel).bands
+    assert halves["Attention"][-1] == ["attention_output"]
+    assert halves["Feed-forward"][0] == ["input", "layer norm", "feed_forward_norm"]
+    assert halves["Feed-forward"][3:5] == [["feed_forward_output", "+"], ["output"]]
 
 
 def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanation) -> None:
@@ -129,10 +139,14 @@ def test_shapes_are_read_from_afar_and_what_is_outlined_stands_in_the_caption(be
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
-def test_arrows_lead_from_panel_to_panel(bert: Explanation, width: float | None) -> None:
-    figure = bert.figure("path", Style(width=width))
+@pytest.mark.parametrize("which", ["bert", "parallel"])
+def test_arrows_lead_from_panel_to_panel(which: str, width: float | None, request: pytest.FixtureRequest) -> None:
+    result: Explanation = request.getfixturevalue(which)
+    figure = result.figure("path", Style(width=width))
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
-    assert len(arrows) == len(order(bert)) - 1 + 2 + 1 + 1 + 2  # to three panels, from two, the values, two residuals
+    # to three panels, from two, the values, two residuals; in parallel one, but two pairs of queries and keys
+    assert len(arrows) == len(order(result)) - 1 + 2 + 1 + 1 + 2
+    assert {"Attention", "Feed-forward"} <= set(texts_of(figure))
     inner = [ax.get_window_extent().padded(-2) for ax in figure.axes if ax.images]
     for arrow in arrows:
         points = figure.dpi_scale_trans.transform(arrow._path_original.vertices)

@@ -86,7 +86,7 @@ def test_an_encoder_has_the_sinks_of_convention():
 
 
 def test_a_family_that_is_not_declared_is_looked_at_as_well():
-    checkpoint = from_loaded(undeclared_model("gpt_neox"), gpt2_tokenizer(), any_family=True)
+    checkpoint = from_loaded(undeclared_model("helium"), gpt2_tokenizer(), any_family=True)
     now, before = found(checkpoint)
     assert before == (0,)
     assert set(now) >= {0}

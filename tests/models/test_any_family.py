@@ -61,10 +61,10 @@ def test_the_model_gets_its_own_settings_back() -> None:
 @pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
 def test_it_is_called_not_verified_wherever_it_is_told(tmp_path: Path) -> None:
-    result = analyzed(undeclared_model("gpt_neox"))
+    result = analyzed(undeclared_model("helium"))
     report = " ".join(result.report(100).split())
-    assert report.startswith("Not verified: level 1 of 4. The patterns of 8 heads in 2 layers of GPTNeoXModel")
-    assert "gpt_neox" in report
+    assert report.startswith("Not verified: level 1 of 4. The patterns of 8 heads in 2 layers of HeliumModel")
+    assert "helium" in report
     assert "Verified" not in report
     assert SAID in repr(result)
     content = result.save(tmp_path, figures=["overview", "heads"], select=["L0H0"])
@@ -189,7 +189,7 @@ def test_without_the_option_it_is_refused_and_the_option_named() -> None:
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize(("family", "task"), [("gpt_neox", "ForCausalLM"), ("opt", "ForCausalLM"), ("albert", "Model"),
+@pytest.mark.parametrize(("family", "task"), [("helium", "ForCausalLM"), ("opt", "ForCausalLM"), ("albert", "Model"),
                                               ("modernbert", "ForMaskedLM")])  # fmt: skip
 def test_checkpoints_load_with_and_without_a_head(family: str, task: str, tmp_path: Path) -> None:
     whole = undeclared_model(family, task)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import attnviz
@@ -28,10 +29,13 @@ from tests.support.explained import steps_of
 from tests.support.llamas import (
     DRAWN,
     FAMILIES,
+    IN_PARALLEL,
     N_HEADS,
     N_LAYERS,
     NORMED,
+    PARTLY_ROTATED,
     ROPE,
+    SHARED,
     WINDOW,
     WINDOWED,
     WINDOWED_THROUGHOUT,
@@ -155,6 +159,21 @@ def test_a_checkpoint_loads_with_and_without_its_head(family, tmp_path):
         torch.testing.assert_close(logits, model(**inputs).logits)
 
 
+def test_a_pythia_is_read_by_the_names_that_its_files_have(tmp_path):
+    """Its head is embed_out there, and masks lie beside the weights."""
+    folder = save_checkpoint(sharp_llama("gpt_neox"), TOKENIZER, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace("lm_head", "embed_out"): weight for name, weight in weights.items()}
+    weights["gpt_neox.layers.0.attention.bias"] = torch.ones(1, 1, 64, 64).tril()
+    weights["gpt_neox.layers.0.attention.masked_bias"] = torch.tensor(-1e9)
+    weights["gpt_neox.layers.0.attention.rotary_emb.inv_freq"] = torch.ones(2)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    for head in (False, True):
+        checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=head)
+        assert (checkpoint.language_head is not None) == head
+    assert torch.equal(checkpoint.language_head.weight, weights["embed_out.weight"])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_counts_are_those_of_the_model(family, tmp_path):
     model = sharp_llama(family).base_model
@@ -162,9 +181,10 @@ def test_counts_are_those_of_the_model(family, tmp_path):
     (known,) = attnviz.model_configurations(str(folder))
     assert known.reproduced
     assert known.parameters == sum(parameter.numel() for parameter in model.parameters())
-    of_attention = sum(p.numel() for name, p in model.named_parameters() if ".self_attn." in name)
+    within = re.compile(r"\.(self_attn|attention)\.")
+    of_attention = sum(p.numel() for name, p in model.named_parameters() if within.search(name))
     assert known.attention_parameters == of_attention
-    assert (known.n_heads, known.n_kv_heads) == (N_HEADS, 2)
+    assert (known.n_heads, known.n_kv_heads) == (N_HEADS, 2 if family in SHARED else None)
     assert known.d_head == getattr(model.config, "head_dim", 8)
 
 
@@ -192,7 +212,7 @@ def _no_one(parameters: HeadParameters) -> HeadParameters:
 
 
 ALL = tuple(FAMILIES)
-BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe")
+BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox")
 CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
     "no scale": (ALL, lambda p: replace(p, scale=1.0)),
@@ -202,7 +222,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "RoPE factor": (ALL, lambda p: _rotary(p, lambda r: replace(r, factor=1.05))),
     "no RoPE": (ALL, lambda p: replace(p, rotary=None)),
     "RoPE of a whole head": (
-        ("phi3",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 10000.0)))
+        PARTLY_ROTATED, lambda p: replace(p, rotary=Rotary(default_frequencies(8, 10000.0)))
     ),
     "RoPE in every layer": (("smollm3",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 2000000.0)))),
     "RoPE of the other type of layer": (
@@ -220,7 +240,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "query norm with w for 1 + w": (("gemma3_text",), _no_one),
     "no biases of queries and keys": (BIASED, lambda p: _without_bias(p, "query", "key")),
     "no bias of values": (BIASED, lambda p: _without_bias(p, "value")),
-    "no bias of the output": (("llama", "phimoe"), lambda p: replace(p, output_bias=None)),
+    "no bias of the output": (("llama", "phimoe", "gpt_neox"), lambda p: replace(p, output_bias=None)),
     "no bound": (("olmo",), lambda p: _bounded(p, None)),
     "another bound": (("olmo",), lambda p: _bounded(p, 1.6)),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
@@ -285,9 +305,9 @@ def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int,
 
 
 STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
-    "RoPE off by one": (ALL, "apply_rotary", queries_one_further),
+    "RoPE off by one": (SHARED, "apply_rotary", queries_one_further),
     "RoPE interleaved": (ALL, "apply_rotary", interleaved),
-    "groups in turn": (ALL, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
+    "groups in turn": (SHARED, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
     "norms a head at a time": (("olmo2", "olmo3"), "normed_heads", normed_a_head_at_a_time),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
@@ -310,9 +330,12 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
         ("gemma2", "norm_kind", "rms"),
         ("gemma3_text", "norm_kind", "rms"),
         ("llama", "norm_kind", "rms, 1 + w"),
+        ("gpt_neox", "norm_kind", "rms"),
+        ("gpt_neox", "epsilon_setting", 0.1),
+        ("gpt_neox", "fused_by_head", False),
     ],
 )
-def test_a_wrong_norm_fails_verification(monkeypatch, family, attribute, value):
+def test_a_wrong_declaration_fails_verification(monkeypatch, family, attribute, value):
     monkeypatch.setattr(ARCHITECTURES[family], attribute, value)
     with pytest.raises(VerificationError):
         run(sharp_llama(family))
@@ -332,6 +355,24 @@ def test_a_multiplier_of_the_residual_stream_that_is_left_out_fails_verification
     monkeypatch.setattr(type(ARCHITECTURES["granite"]), "residual_multiplier", lambda *_: 1.0)
     with pytest.raises(VerificationError, match="does not pass them on"):
         run(sharp_llama("granite"))
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("family", IN_PARALLEL)
+def test_halves_in_the_other_order_fail_by_name(monkeypatch, family, parallel):
+    """And a block that passes on another sum fails, too."""
+    model, kind = sharp_llama(family, use_parallel_residual=parallel), type(ARCHITECTURES[family])
+    original = kind.layer_modules
+    wrong = "the norm before its feed-forward network" if not parallel else "the sum of its input and its attention's"
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "layer_modules", lambda self, layer: replace(original(self, layer), parallel=not parallel))
+        with pytest.raises(VerificationError, match=rf"does not pass them on: {wrong}"):
+            run(model)
+    run(model)
+    model.base_model.layers[0].register_forward_hook(lambda _, args, output: output + args[0].pow(2))
+    if parallel:
+        with pytest.raises(VerificationError, match=r"layer 0 .*: the sum of its input and the outputs of both its h"):
+            run(model)
 
 
 # --- what is refused ------------------------------------------------------------------------------------
@@ -380,13 +421,14 @@ def test_only_float64_has_another_tolerance():
 def test_what_heads_write_sums_to_outputs_and_logits(family):
     result = attnviz.head_outputs(TEXT, sharp_llama(family), tokenizer=TOKENIZER)
     assert max(layer.sum_error for layer in result.layers) <= 1e-5
+    both = {"attention bias", "final norm bias"}
+    biases = {"llama": {"attention bias"}, "phimoe": both, "gpt_neox": both}
     if family == "gemma2":
         assert "final_logit_softcapping" in result.no_attribution
     else:
         assert result.attribution is not None
         assert result.attribution.error <= 1e-5
         names = {part.name for part in result.attribution.parts}
-        biases = {"llama": {"attention bias"}, "phimoe": {"attention bias", "final norm bias"}}
         assert names == {"word embedding", "feed-forward"} | biases.get(family, set())
 
 
@@ -395,19 +437,20 @@ def _checkpoint(family: str) -> Checkpoint:
 
 
 @pytest.mark.parametrize("method", ["zero", "uniform"])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gpt_neox"])
 def test_removing_a_head_is_what_editing_the_weights_does(family, method):
     """Zero: W_O of the head is zero. Uniform: its queries are, so that all its scores are equal."""
     model, edited = sharp_llama(family), sharp_llama(family)
-    attention_module = edited.base_model.layers[0].self_attn
-    rows = slice(attention_module.head_dim, 2 * attention_module.head_dim)
+    architecture = ARCHITECTURES[family]
+    modules: Any = architecture.modules(edited.base_model)[0]
+    d_head = modules.o_proj.in_features // N_HEADS
+    first = 3 * d_head if architecture.fused_by_head else d_head
     with torch.no_grad():
         if method == "zero":
-            attention_module.o_proj.weight[:, rows] = 0
+            modules.o_proj.weight[:, d_head : 2 * d_head] = 0
         else:
-            attention_module.q_proj.weight[rows] = 0
-            if attention_module.q_proj.bias is not None:
-                attention_module.q_proj.bias[rows] = 0
+            for parameter in modules.projections[0].parameters():
+                parameter[first : first + d_head] = 0
         ids = torch.tensor([TOKENIZER(TEXT).input_ids])
         losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
     result = attnviz.ablate(TEXT, model, tokenizer=TOKENIZER, method=method, curve=False, gradient=False)

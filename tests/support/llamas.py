@@ -15,6 +15,8 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -51,6 +53,7 @@ from tests.support.models import WORDS, save_checkpoint
 
 N_LAYERS, N_HEADS, WINDOW = 2, 4, 4
 _ALTERNATING = ["sliding_attention", "full_attention"]
+_HALF_ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 
 FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 16, "attention_bias": True}),
@@ -127,7 +130,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         Phi3ForCausalLM,
         {
             "sliding_window": WINDOW,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            "rope_parameters": _HALF_ROTATED,
         },
     ),
     "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 16}),
@@ -166,6 +169,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         Gemma3ForCausalLM,
         {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
     ),
+    "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM, {"rope_parameters": _HALF_ROTATED}),
 }
 """By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
 
@@ -190,6 +194,10 @@ ROPE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Settings of scaled rotary positions, by kind."""
 
+_PARTLY_ROTATED = st.sampled_from(
+    [{"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": share} for share in (0.25, 0.5, 1.0)]
+    + [{"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}]
+)
 _EXPERTS = {"num_experts_per_tok": st.integers(1, 3), "num_local_experts": st.integers(3, 6)}
 _QWEN_EXPERTS = {
     "num_experts_per_tok": st.integers(1, 3),
@@ -217,6 +225,12 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1], None]),
         "sliding_window": st.sampled_from([1, 3, 20]),
         "rope_parameters": st.sampled_from([None, {"full_attention": {"rope_type": "linear", "factor": 3.0}}]),
+    },
+    "gpt_neox": {
+        "use_parallel_residual": st.booleans(),
+        "attention_bias": st.booleans(),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "rope_parameters": _PARTLY_ROTATED,
     },
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
@@ -256,10 +270,14 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("olmo2", "olmo3", "qwen3", "qwen3_moe", "gemma3_text")
 WINDOWED = (*WINDOWED_THROUGHOUT, "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
+SHARED = tuple(family for family in FAMILIES if family != "gpt_neox")
+"""Families of which heads may share keys and values."""
+IN_PARALLEL = ("gpt_neox",)
+PARTLY_ROTATED = ("phi3", "gpt_neox")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
-    settings = {
+    settings: dict[str, Any] = {
         "vocab_size": 400,
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -271,7 +289,10 @@ def llama_config(family: str, **changes: Any) -> Any:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    return FAMILIES[family][0](**{**settings, **FAMILIES[family][2], **changes})
+    settings |= FAMILIES[family][2] | changes
+    if family not in SHARED:
+        del settings["num_key_value_heads"]
+    return FAMILIES[family][0](**settings)
 
 
 def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -282,16 +303,16 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
-            if name.endswith(("q_norm.weight", "k_norm.weight")):
+            if name.endswith("bias"):
+                parameter.normal_(std=0.5)
+            elif name.endswith(("q_norm.weight", "k_norm.weight")):
                 parameter.add_(1.0)
-            elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight")):
+            elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
                 parameter.mul_(10)
             elif name.endswith((".mlp.gate.weight", "router.weight")):
                 parameter.mul_(20)
-            elif ".mlp." in name or name.endswith(("v_proj.weight", "o_proj.weight")):
+            elif ".mlp." in name or name.endswith(("v_proj.weight", "o_proj.weight", ".dense.weight")):
                 parameter.mul_(4)
-            elif name.endswith("bias"):
-                parameter.normal_(std=0.5)
     return convert(model, dtype).eval()
 
 

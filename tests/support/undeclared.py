@@ -20,7 +20,7 @@ _SIZES: dict[str, Any] = {
 }
 
 UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt_neox": ("GPTNeoX", {}),
+    "helium": ("Helium", {"num_key_value_heads": 2, "head_dim": 8}),
     "seed_oss": ("SeedOss", {"num_key_value_heads": 2, "head_dim": 8}),
     "stablelm": ("StableLm", {"num_key_value_heads": 2}),
     "cohere": ("Cohere", {"num_key_value_heads": 2}),

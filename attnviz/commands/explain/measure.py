@@ -60,14 +60,21 @@ class Explanation(TextResult):
 
     @property
     def norm_order(self) -> str:
-        """``pre-norm`` (GPT-2), ``post-norm`` (BERT) or ``reordered norm``: of outputs alone (OLMo 2)."""
+        """``pre-norm`` (GPT-2), ``pre-norm, in parallel`` (GPT-NeoX), ``post-norm`` (BERT) or ``reordered norm``: of
+        outputs alone (OLMo 2).
+        """  # noqa: D205
         pre = "pre-norm" if "attention_norm" in self.stages else "reordered norm"
-        return pre if self.pre_norm else "post-norm"
+        return f"{pre}{', in parallel' * self.parallel}" if self.pre_norm else "post-norm"
 
     @property
     def pre_norm(self) -> bool:
         """Whether layer norms stand before attention and feed-forward network."""
         return self.checkpoint.architecture.pre_norm
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and feed-forward network both read the layer's input."""
+        return self.checkpoint.modules[self.layer].parallel
 
     @property
     def d_ff(self) -> int:

@@ -73,8 +73,9 @@ class PathPlan(PagePlan):
 
     panels: dict[str, Panel]  # by the name of the step
     bands: dict[str, list[list[str]]]
-    """The layer's halves by name; each begins with the residual stream and has one sum. What must stand in one row is a
-    list: names of panels or of :data:`STACKS`, and :data:`OPERATIONS`."""
+    """The layer's halves by name; each begins with the residual stream and has one sum, or writes into that of the
+    second half, which then begins with the input, too. What must stand in one row is a list: names of panels or of
+    :data:`STACKS`, and :data:`OPERATIONS`."""
     labels: Labels  # of the tokens, beside the first panel
     followed: int  # the token whose row is outlined
 
@@ -272,13 +273,17 @@ def _draw_lines(page: Figure, plan: PathPlan, blocks: Sequence[_Block], style: S
     for path in _arrows(blocks):
         _draw_arrow(page, path, muted, 0.9)
     for name, band in plan.bands.items():
-        count = sum(map(len, band))
+        count, edge = sum(map(len, band)), page.get_figwidth() - 0.7 * MARGIN
         half, blocks = blocks[:count], blocks[count:]
-        path = _residual(half, page.get_figwidth() - 0.7 * MARGIN)
+        heading = half[0].box.x0, half[0].strip + _STREAM * _STRIP + 0.03
+        page.text(*heading, name, size=0.92 * sizes.title, weight="bold", color=muted, **properties)
+        if not any(block.name == "+" for block in half):
+            _draw_arrow(page, _to_later_sum(half[-1], blocks, edge - 0.5 * MARGIN), muted, 0.9)
+            continue
+        path = _residual(half, edge)
         (left, middle), (_, level), (right, _) = path[:3]
         _draw_arrow(page, path, colour, 1.4)
         page.add_artist(Line2D([left], [middle], marker="o", ms=4, color=colour, transform=page.dpi_scale_trans))
-        page.text(half[0].box.x0, level + 0.03, name, size=0.92 * sizes.title, weight="bold", color=muted, **properties)
         page.text(
             (left + right) / 2, level + 0.035, "residual", size=sizes.text, color=colour, ha="center", **properties
         )
@@ -293,6 +298,8 @@ def _draw_arrow(page: Figure, points: Sequence[_Point], colour: str, width: floa
 def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
     """Arrows from every node to the next; from a head's values and a gate to their products below the nodes between."""
     for one, other in pairwise(blocks):
+        if other.name == "input":  # of the second of two halves in parallel
+            continue
         around = () if one.strip == other.strip else (other.strip + _TURN * _STRIP, 0.6 * MARGIN)  # to the next row
         if one.name in STACKS and other.name in STACKS and not around:
             for start, box in zip(one.boxes, other.boxes, strict=False):
@@ -329,6 +336,13 @@ def _residual(half: Sequence[_Block], edge: float) -> list[_Point]:
     up, down = (block.strip + _STREAM * _STRIP for block in (start, total))
     turns = (up, centre) if up == down else (up, edge, down, centre)
     return _bent(left, _middle(start.box), left, *turns, total.box.y1)[1:]
+
+
+def _to_later_sum(start: _Block, later: Sequence[_Block], edge: float) -> list[_Point]:
+    """Arrow from what a half writes, along the right edge, to the sum of the next half."""
+    total = next(block for block in later if block.name == "+")
+    down, x = total.strip + _TURN * _STRIP, (total.box.x0 + total.box.x1) / 2 + 0.4 * _OPERATION
+    return _bent(start.box.x1, _middle(start.box), edge, down, x, _middle(total.box) + 0.3 * _OPERATION)
 
 
 def _bent(x: float, y: float, *turns: float) -> list[_Point]:

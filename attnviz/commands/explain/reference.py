@@ -4,6 +4,7 @@
     pre-norm (GPT-2, Llama)   x -> norm -> attention -> + x -> norm -> feed forward -> +
     both (Gemma)              x -> norm -> attention -> norm -> + x -> norm -> feed forward -> norm -> +
     of outputs (OLMo 2)       x -> attention -> norm -> + x -> feed forward -> norm -> +
+    parallel (GPT-NeoX)       x -> norm -> attention -> + x + <- feed forward <- norm <- x
 
     layer norm     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        (Ba et al. 2016), over d_model
     RMS norm       y = x / sqrt(mean(x²) + eps) * weight                         (Zhang & Sennrich 2019)
@@ -123,6 +124,7 @@ class LayerParameters:
     feed_forward_output_norm: Norm | None = None
     experts: Experts | None = None
     residual_multiplier: float = 1.0  # of what is added to the residual stream
+    parallel: bool = False  # whether the network reads the layer's input, too
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
@@ -148,6 +150,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         feed_forward_output_norm=norm(modules.feed_forward_output_norm),
         experts=None if modules.routed is None else _experts(checkpoint, modules.routed),
         residual_multiplier=architecture.residual_multiplier(checkpoint.config),
+        parallel=modules.parallel,
     )
 
 
@@ -222,7 +225,7 @@ def recompute_layer(
         ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], ``scores``, ``capped`` and ``pattern`` [n_heads, n, n],
         ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated``
         [n, d_ff], ``router`` and ``experts`` (weights; 0 of those not taken) [n, n_experts], ``shared_gate`` [n, 1];
-        all others are [n, d_model]. Steps that this layer lacks are left out:
+        all others are [n, d_model]. Steps that this layer lacks are left out (parallel: ``attention_residual``):
         ``feed_forward_residual`` is there if a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
@@ -234,10 +237,14 @@ def recompute_layer(
             steps[name or norm] = parameter(of)
         return of if parameter is None else steps[name or norm]
 
-    _attend(normed("attention_norm", x) if parameters.pre_norm else x, parameters.heads, allowed, steps)
-    added = normed("attention_output_norm", steps["attention_output"]) * parameters.residual_multiplier
-    middle = steps["attention_residual"] = x + added
-    entered = normed("feed_forward_norm" if parameters.pre_norm else "attention_norm", middle)
+    attended = normed("attention_norm", x) if parameters.pre_norm else x
+    _attend(attended, parameters.heads, allowed, steps)
+    middle = x + normed("attention_output_norm", steps["attention_output"]) * parameters.residual_multiplier
+    if parameters.parallel:
+        entered = attended if parameters.feed_forward_norm is None else normed("feed_forward_norm", x)
+    else:
+        steps["attention_residual"] = middle
+        entered = normed("feed_forward_norm" if parameters.pre_norm else "attention_norm", middle)
     _feed_forward(entered, parameters, routing, steps)
     added = normed("feed_forward_output_norm", steps["feed_forward_output"]) * parameters.residual_multiplier
     if parameters.pre_norm:

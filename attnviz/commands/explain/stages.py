@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnviz.commands.explain.reference import Activation, Experts, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules
+from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
@@ -61,7 +61,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("concatenated", of.o_proj, "input"),
         ("attention_output", of.output, "output"),
         ("attention_output_norm", of.attention_output_norm, "output"),
-        ("attention_residual", of.sum_input(pre), "input"),
+        ("attention_residual", None if of.parallel else of.sum_input(pre), "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
         ("feed_forward_output", of.network_output, "output"),
@@ -125,14 +125,17 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
         stack.enter_context(at_site(probe.module, probe.side, partial(keep, probe)))
 
 
-def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules) -> dict[str, Shown]:
+def _one_by_one(
+    shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool
+) -> dict[str, Shown]:
     """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
     apart: dict[str, Shown] = {}
     for names, (place, tensor) in shown.items():
         sizes = [steps[name].shape[-1] for name in names.split("+")] if "+" in names else [tensor.shape[-1]]
         if sum(sizes) != tensor.shape[-1]:
             raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        parts = torch.split(tensor, sizes, dim=-1)
+        in_order = heads_apart(tensor.T, len(steps["scores"])).T if fused_by_head and len(sizes) > 1 else tensor
+        parts = torch.split(in_order, sizes, dim=-1)
         apart |= {name: Shown(place, part) for name, part in zip(names.split("+"), parts, strict=True)}
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
@@ -257,7 +260,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
         _check_taken(parameters.experts, shown, layer, tolerance)
         before, after = shown.pop("expert_gate"), shown.pop("expert_activated")
         _check_activation(parameters.activation, before, after, layer, checkpoint)
-    shown = _one_by_one(shown, steps, checkpoint.modules[layer])
+    shown = _one_by_one(shown, steps, checkpoint.modules[layer], checkpoint.architecture.fused_by_head)
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
     stages = [

@@ -115,7 +115,8 @@ def _pattern_numbers(result: Explanation, name: str) -> str:
 
 def _norm_numbers(result: Explanation, name: str) -> str:
     """What the norm removes from the token's vector, and its length afterwards."""
-    before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": "attention_residual"}
+    stream = "input" if result.parallel else "attention_residual"
+    before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": stream}
     before |= {f"{name}_norm": name for name in ("attention_output", "feed_forward_output")}
     old, new = _rows(result, before.get(name, "input" if result.pre_norm else "attention_residual"), name)
     mean, spread = rounded(float(old.mean())), float(old.std(correction=0))
@@ -128,7 +129,9 @@ def _norm_numbers(result: Explanation, name: str) -> str:
 def _residual_numbers(result: Explanation, name: str) -> str:
     """Lengths of the stream and of the added vector, and the angle between them."""
     before, after = _ADDED[name]
-    stream, added, total = _rows(result, before, _as_added(result, after), name)
+    stream, added, total = _rows(result, "input" if result.parallel else before, _as_added(result, after), name)
+    if result.parallel:
+        added = added + _rows(result, _as_added(result, "attention_output"))[0]
     added = added * layer_parameters(result.checkpoint, result.layer).residual_multiplier
     cosine = rounded(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
     return f": {_length(stream)} plus a vector of {_length(added)} (their cosine is {cosine}) gives {_length(total)}"
@@ -210,11 +213,15 @@ _STEPS = {
 }  # fmt: skip
 _PRE_NORM = {
     "attention_norm": Step("{Norm} before the attention", "{norm_x}",
-                           "{to_one}: pre-norm, only the attention sees it.", "norm(x)", "", _norm_numbers),
+                           "{to_one}: pre-norm, only {norm_seen_by} it.", "norm(x)", "", _norm_numbers),
     "feed_forward_norm": Step("{Norm} before the feed-forward network", "{norm_h}",
-                              "{to_one}: pre-norm, only that network sees it.", "norm(h)", "", _norm_numbers),
+                              "{to_one}: pre-norm, only that network sees it.", "{h}", "", _norm_numbers),
     "output": Step("Output", "h + {feed_forward}", "The feed-forward network's output is added to the residual stream. "
                    "{taken}", "output", "", _residual_numbers),
+}  # fmt: skip
+_PARALLEL = {
+    "output": Step("Output", "x + {attention} + {feed_forward}", "Both outputs are added to the layer's input at once: "
+                   "neither half sees what the other writes here. {taken}", "output", "", _residual_numbers),
 }  # fmt: skip
 _POST_NORM = {
     "attention_norm": Step("{Norm} after the residual", "{norm_h}",
@@ -253,6 +260,7 @@ _ROUTED = {
 def _steps_of(result: Explanation) -> dict[str, Step]:
     """The steps of the model's kind of layer by name, with braces."""
     every = _STEPS | (_PRE_NORM if result.pre_norm else _POST_NORM) | (_GATED if "gated" in result.stages else {})
+    every |= _PARALLEL if result.parallel else {}
     if "router" not in result.stages:
         return every
     shared = {name: replace(step, title=step.title.replace("Feed-forward", "Shared expert"))
@@ -297,6 +305,12 @@ def norm_order(result: Explanation) -> str:
                 f"Reordered norm (OLMo 2): attention and feed-forward network take the residual stream as it is; "
                 f"{norm} stands after each of them, before what they give is added to it."
             )
+        if result.parallel:
+            how = f"each through {norm} of its own" if "feed_forward_norm" in result.stages else f"both through {norm}"
+            return (
+                f"Pre-norm, in parallel (GPT-NeoX): attention and feed-forward network read the same residual stream, "
+                f"{how}; what both give is added to it at once."
+            )
         return (
             f"Pre-norm ({known}): {norm} stands before the attention and one before the feed-forward "
             f"network{after}; what they give is added to the residual stream, which itself is never normed inside a "
@@ -311,6 +325,7 @@ def norm_order(result: Explanation) -> str:
 def _words_of(result: Explanation) -> dict[str, object]:
     """Words for the braces of all steps, for this layer and model."""
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
+    separate = not pre or "feed_forward_norm" in result.stages  # not one norm for both halves
     architecture, activation = model.architecture, activation_named(result.activation)
     tables = architecture.embeddings(model.model)
     by_root = abs(tables.scale**2 / model.d_model - 1) < 1e-2  # as the number format rounds it
@@ -349,8 +364,9 @@ def _words_of(result: Explanation) -> dict[str, object]:
         **{"activation": activation.name, "brief_activation": activation.name.partition("_")[0],
            "activation_formula": activation.formula, "activating": activating},
         **{"x": "norm(x)" if pre and "attention_norm" in result.stages else "x",
-           "h": "norm(h)" if not pre or "feed_forward_norm" in result.stages else "h"},
+           "h": "norm(x)" if result.parallel else "norm(h)" if separate else "h"},
         **{"input": source, "taken": f"This is what {taken}."},
+        "norm_seen_by": "the attention sees" if separate else "both halves see",
         **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
         **{"brief_mask": brief_mask, "cap": f"{heads.cap or 0:g}"},
         **_split_words(result), **_bias_words(result), **_norm_words(result), **_network_words(result),
@@ -414,7 +430,8 @@ def _norm_words(result: Explanation) -> dict[str, object]:
     kind = norm_kind(result)
     formula = _NORMS[result.checkpoint.architecture.norm_kind]
     to_one = _TO_ONE[kind] if "γ" in formula else _TO_ONE[kind].partition(", then")[0]
-    letters = {"x": "x", "h": "h", "y": "y", "out": "out", "q": "q", "a": "attention", "f": "feed forward"}
+    letters = {"x": "x", "h": "x" if result.parallel else "h", "y": "y", "out": "out", "q": "q", "a": "attention",
+               "f": "feed forward"}  # fmt: skip
     norms = {f"norm_{name}": formula.replace("x", letter) for name, letter in letters.items()}
     added = {name: _as_added(result, f"{name}_output") for name in ("attention", "feed_forward")}
     said = {name: name.replace("_", " ") for name in added}

@@ -80,10 +80,12 @@ def _bands(result: Explanation) -> dict[str, list[list[str]]]:
         feed = ["router", "experts"]
     if result.pre_norm:
         before = {name: f", {norm}, {name}" * (name in stages) for name in ("attention_norm", "feed_forward_norm")}
-        attention = [f"input{before['attention_norm']}", *attention, _added(result, "attention_output")]
-        feed = [
-            f"attention_residual{before['feed_forward_norm']}", *feed, _added(result, "feed_forward_output"),
-        ]  # fmt: skip
+        written, stream = _added(result, "attention_output"), "attention_residual"
+        if result.parallel:  # the second half begins with the layer's input again, and its sum is that of both
+            written, stream = written.removesuffix(", +"), "input"
+            before["feed_forward_norm"] = before["feed_forward_norm"] or before["attention_norm"]
+        attention = [f"input{before['attention_norm']}", *attention, written]
+        feed = [f"{stream}{before['feed_forward_norm']}", *feed, _added(result, "feed_forward_output")]
         feed += ["output"] + [f"{norm}, final_norm"] * ("final_norm" in stages)
     else:
         attention = ["input", *attention, "attention_output, +, layer norm"]

@@ -25,6 +25,7 @@ from attnviz.models.families.llama import (
     Qwen3MoE,
     SmolLM3,
 )
+from attnviz.models.families.neox import GPTNeoX
 from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3
 from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
@@ -33,6 +34,7 @@ _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), Granite(), Llama(),
     M2M100(), Marian(), MBart(), Mistral(), Mixtral(), MT5(), Olmo(), Olmo2(), Olmo3(), Pegasus(), Phi3(), PhiMoE(),
     Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+    GPTNeoX(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

@@ -55,7 +55,8 @@ class LayerModules:
             None.
         down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff]; likewise.
         feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
-            own attention (pre-norm) the one before its cross-attention, which comes next; likewise None.
+            own attention (pre-norm) the one before its cross-attention, which comes next; likewise None, or where the
+            network reads the attention's (parallel).
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
         head_norms: the norms of queries and keys, a head at a time or all together; empty where there are none.
@@ -66,6 +67,8 @@ class LayerModules:
             without a gate.
         activation: of a gated network, the activation of the gate.
         routed: the feed-forward network's experts; None of a network that is the same for each token.
+        parallel: whether the feed-forward network reads the block's input, as the attention does, so that the outputs
+            of both are added to it at once (Wang & Komatsuzaki 2021, "GPT-J").
     """
 
     block: nn.Module
@@ -84,6 +87,7 @@ class LayerModules:
     gate: nn.Module | None = None
     activation: nn.Module | None = None
     routed: RoutedModules | None = None
+    parallel: bool = False
 
     @property
     def network_output(self) -> nn.Module:
@@ -99,7 +103,9 @@ class LayerModules:
         return tuple(module for module in every if module is not None)
 
     def after_attention(self, pre_norm: bool) -> nn.Module | None:
-        """The norm of the sum of the residual stream and the attention's output."""
+        """The norm of the sum of the residual stream and the attention's output; of parallel ones, of the network."""
+        if self.parallel:
+            return self.feed_forward_norm or self.attention_norm
         return self.feed_forward_norm if pre_norm else self.attention_norm
 
     def sum_input(self, pre_norm: bool) -> nn.Module:
@@ -156,6 +162,7 @@ class Architecture(ABC):
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
+    fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
@@ -251,6 +258,8 @@ class Architecture(ABC):
         if len(maps) == 1:  # all three side by side
             rows = [n * d_head for n in heads]
             [(weight, bias)] = maps
+            if self.fused_by_head:
+                weight, bias = (None if part is None else heads_apart(part, n_heads) for part in (weight, bias))
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
         query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
@@ -274,6 +283,11 @@ def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
+
+
+def heads_apart(fused: Tensor, n_heads: int) -> Tensor:
+    """From query, key and value of the first head, then the next, [3 * n_heads * d_head, ..], to all queries first."""
+    return fused.reshape(n_heads, 3, -1, *fused.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
 def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:

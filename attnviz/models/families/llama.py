@@ -40,7 +40,7 @@ class Llama(Architecture):
     name = "llama"
     class_prefix = "Llama"
     final_norm_at = "norm"
-    old_buffers = ("rotary_emb.inv_freq",)
+    old_buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     states_d_head = True
     causal = True
     pre_norm = True
@@ -60,10 +60,10 @@ class Llama(Architecture):
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
         _refuse_rope(config, self.partial_rotary)
-        if config.num_attention_heads % config.num_key_value_heads:
+        n_heads, n_shared = self.head_counts(config, 0)
+        if n_heads % n_shared:
             raise ArchitectureError(
-                f"this {self.name} has num_key_value_heads={config.num_key_value_heads}, of which "
-                f"{config.num_attention_heads} heads are no multiple."
+                f"this {self.name} has num_key_value_heads={n_shared}, of which {n_heads} heads are no multiple."
             )
         if getattr(config, "use_bidirectional_attention", None):
             raise not_reproduced(self.name, "use_bidirectional_attention", True, "causal attention")
