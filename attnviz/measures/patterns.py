@@ -29,10 +29,10 @@ def distances(n: int) -> Tensor:
 def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
     """Which keys each query may attend to, boolean [n, n], of tokens or words.
 
-    ``window``: number of keys, the query's own the last; None for all.
+    ``window``: number of keys on each side, the query's own included; None for all.
     """
     allowed = distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
-    return allowed if window is None else allowed & (distances(n) > -window)
+    return allowed if window is None else allowed & (distances(n).abs() < window)
 
 
 def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:

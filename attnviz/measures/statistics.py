@@ -99,7 +99,7 @@ class TextContext:
         causal: whether a query sees only itself and what precedes it.
         text: input of the patterns' masks; None for cross-attention, which has none.
         source: of cross-attention, the units of the text attended to; else None.
-        window: attention window in tokens, including the query; None for no window.
+        window: attention window in tokens on each side, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
     """
 
@@ -151,6 +151,7 @@ class TextContext:
         if self.source is None and self.window is not None:
             firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
             allowed &= firsts[first:last, None] - lasts < self.window
+            allowed &= firsts - lasts[first:last, None] < self.window
         return allowed
 
     @cached_property

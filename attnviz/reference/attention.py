@@ -293,7 +293,8 @@ def allowed_positions(
     Args:
         attention_mask: [batch, n], 1 for a token and 0 for padding.
         causal: whether keys after the query are hidden.
-        window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2).
+        window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2); those
+            k >= q + window, too (Beltagy et al. 2020, "Longformer", section 3.1).
         first: the first query of the rows.
         n_queries: number of rows; default all n.
 
@@ -307,7 +308,7 @@ def allowed_positions(
         keys = torch.arange(n, device=attention_mask.device)
         behind = torch.arange(first, first + rows, device=keys.device)[:, None] - keys
         allowed = allowed & (behind >= 0) if causal else allowed
-        allowed = allowed & (behind < window) if window is not None else allowed
+        allowed = allowed & (behind.abs() < window) if window is not None else allowed
     return allowed
 
 

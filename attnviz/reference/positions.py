@@ -34,6 +34,7 @@ class Rotary:
         longest: the most positions for which ``frequencies`` hold; None for any number.
         beyond: the frequencies of longer texts (LongRoPE).
         in_float32: whether queries and keys are turned in float32 and rounded once (OLMo).
+        rounded: whether cos and sin are rounded to the number format even so (ModernBERT).
     """
 
     frequencies: Tensor
@@ -41,6 +42,7 @@ class Rotary:
     longest: int | None = None
     beyond: Tensor | None = None
     in_float32: bool = False
+    rounded: bool = False
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
@@ -54,10 +56,12 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     frequencies = rotary.of(n).to(x.device)
     angles = torch.arange(n, device=x.device).float()[:, None] * frequencies  # [n, d/2]
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
-    cos, sin = (part.mul(rotary.factor).to(dtype) for part in (angles.cos(), angles.sin()))
+    kept = x.dtype if rotary.rounded else dtype
+    cos, sin = (part.mul(rotary.factor).to(kept).to(dtype) for part in (angles.cos(), angles.sin()))
+    x, given = x.to(dtype), x.dtype
     half = len(frequencies)
     first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1).to(x.dtype)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1).to(given)
 
 
 def default_frequencies(d: int, base: float) -> Tensor:

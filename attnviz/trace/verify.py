@@ -232,8 +232,7 @@ def verify_attention(
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
             locates the worst difference.
-        ArchitectureError: a family that is not declared does not go through transformers' interface, or has a window on
-            both sides.
+        ArchitectureError: a family that is not declared does not go through transformers' interface.
     """
     inputs = tokens.model_inputs(checkpoint.device)
     if target is not None:
@@ -246,7 +245,7 @@ def verify_attention(
     verifier = Verifier(checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs)
     tell(progress, "verifying", 0, checkpoint.n_layers)
     if isinstance(checkpoint.architecture, Undeclared):
-        _run_undeclared(checkpoint, tokens, inputs, verifier, memory)
+        _run_undeclared(checkpoint, inputs, verifier, memory)
         return VerifiedAttention(
             checkpoint, tokens, verifier.verification(level=1), memory, verifier.kept, target, queries
         )
@@ -438,16 +437,8 @@ def _reason(
     return ""
 
 
-def _run_undeclared(
-    checkpoint: Checkpoint, tokens: Tokens, inputs: dict[str, Tensor], verifier: Verifier, memory: float
-) -> None:
+def _run_undeclared(checkpoint: Checkpoint, inputs: dict[str, Tensor], verifier: Verifier, memory: float) -> None:
     """Run a model of a family that is not declared twice, untouched and recorded, and compare the final states."""
-    narrow = [window for window in checkpoint.windows if window is not None and window < len(tokens)]
-    if narrow and not checkpoint.architecture.causal:
-        raise ArchitectureError(
-            f"{checkpoint.architecture.name!r} has windows on both sides of a token ({min(narrow)} tokens), which are "
-            f"not recomputed; give a text of at most {min(narrow)} tokens, found {len(tokens)}."
-        )
     with calling_transformers(f"this {checkpoint.architecture.name!r} does not run on a text", ArchitectureError):
         untouched = final_states(checkpoint, inputs, eager=True)
     states = record_undeclared(checkpoint, inputs, verifier, memory)

@@ -96,7 +96,7 @@ def test_an_encoder_decoder_on_disk_is_the_same_to_the_bit(tmp_path, family):
     assert document_without_place(spread) == document_without_place(plain)
 
 
-@pytest.mark.parametrize(("family", "layers"), [("helium", "layers"), ("modernbert", "layers")])
+@pytest.mark.parametrize(("family", "layers"), [("helium", "layers"), ("ultrabert", "layers")])
 def test_a_family_that_is_not_declared_is_the_same_from_disk(tmp_path, family, layers):
     folder = save_checkpoint(undeclared_model(family), gpt2_tokenizer(), tmp_path / "model")
     plain, spread = (

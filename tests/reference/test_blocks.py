@@ -43,7 +43,7 @@ SENTENCE = "the cat that i saw ran away"
 
 LLAMA_LIKE = tuple(llamas.FAMILIES)
 ENCODER_DECODERS = tuple(encoder_decoders.FAMILIES)
-DECLARED = ("bert", "gpt2", *relatives.KINDS, *LLAMA_LIKE, *ENCODER_DECODERS)
+DECLARED = ("bert", "gpt2", *relatives.RELATIVES, *LLAMA_LIKE, *ENCODER_DECODERS)
 
 
 @cache
@@ -53,7 +53,7 @@ def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32) -> Checkpoint:
         return from_loaded(sharp_bert(max_position_embeddings=120).to(dtype), bert_tokenizer())
     if kind == "gpt2":
         return from_loaded(sharp_gpt2(n_positions=300).to(dtype), gpt2_tokenizer())
-    if kind in relatives.KINDS:
+    if kind in relatives.RELATIVES:
         return relatives.checkpoint_of(kind, dtype, max_position_embeddings=300)
     if kind in LLAMA_LIKE:
         model = llamas.sharp_llama(kind, dtype=dtype, max_position_embeddings=300)

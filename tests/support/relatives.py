@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoModel,
@@ -12,6 +13,7 @@ from transformers import (
     CamembertTokenizer,
     DistilBertConfig,
     ElectraConfig,
+    ModernBertConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaTokenizer,
@@ -95,14 +97,50 @@ RELATIVES = {
     "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
 }
 KINDS = list(RELATIVES)
+"""BERT's nearest relatives."""
 
-_QUERY_OR_KEY = (".query.weight", ".key.weight", ".q_lin.weight", ".k_lin.weight")
+_SPECIAL = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+RELATIVES |= {
+    "modernbert": _like_bert(
+        ModernBertConfig, bert_tokenizer(), local_attention=6, norm_bias=True, mlp_bias=True, attention_bias=True,
+        **_SPECIAL,
+    ),
+}  # fmt: skip
+
+_ROPE = st.sampled_from(
+    [{"rope_type": "default", "rope_theta": 50.0}, {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0}]
+)
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "modernbert": {
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), st.booleans()),
+        "local_attention": st.sampled_from([1, 2, 7, 128]),
+        "norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "hidden_activation": st.sampled_from(["gelu", "silu"]),
+        "rope_parameters": st.fixed_dictionaries(dict.fromkeys(_LAYER_TYPES, _ROPE)),
+        "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
+    },
+}
+"""By family, settings that its config allows, to be drawn at random."""
 
 
-def sharp(kind: str, seed: int = 0, auto_class: Any = AutoModel, **changes: Any) -> Any:
+@st.composite
+def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    """Settings of a family, drawn from what its config allows."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    settings = {"num_attention_heads": heads, "hidden_size": 8 * heads, "intermediate_size": draw(st.integers(5, 40))}
+    return settings | {name: draw(values) for name, values in DRAWN[kind].items()}
+
+
+_QUERY_OR_KEY = (".query.weight", ".key.weight", ".q_lin.weight", ".k_lin.weight", ".Wqkv.weight")
+
+
+def sharp(
+    kind: str, seed: int = 0, auto_class: Any = AutoModel, dtype: torch.dtype | None = None, **changes: Any
+) -> Any:
     """A model whose attention is far from uniform, and whose biases, norms and feed-forward networks matter."""
     torch.manual_seed(seed)
-    model = auto_class.from_config(RELATIVES[kind].config(**changes))
+    model = auto_class.from_config(RELATIVES[kind].config(**changes), dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(_QUERY_OR_KEY):
@@ -117,4 +155,6 @@ def sharp(kind: str, seed: int = 0, auto_class: Any = AutoModel, **changes: Any)
 def checkpoint_of(
     kind: str, dtype: torch.dtype = torch.float32, auto_class: Any = AutoModel, **changes: Any
 ) -> Checkpoint:
-    return from_loaded(sharp(kind, auto_class=auto_class, **changes).to(dtype), RELATIVES[kind].tokenizer)
+    converted = kind in KINDS  # others would round their rotary frequencies
+    model = sharp(kind, auto_class=auto_class, dtype=None if converted else dtype, **changes)
+    return from_loaded(model.to(dtype) if converted else model, RELATIVES[kind].tokenizer)

@@ -28,7 +28,7 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2", {"num_key_value_heads": 2, "sliding_window": 4}),
     "phi": ("Phi", {}),
     "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
-    "modernbert": ("ModernBert", {"local_attention": 32, "cls_token_id": 1, "sep_token_id": 2}),
+    "ultrabert": ("Ultrabert", {"num_key_value_heads": 2, "sliding_window": 3}),
     "albert": ("Albert", {"embedding_size": 16}),
 }
 """By ``model_type``: what the names of its classes begin with, and settings by which what is special about it shows."""

@@ -172,7 +172,8 @@ def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap
     if up_proj is None or modules.gate is not modules.up_proj:
         return _optional_map(modules.gate), up_proj
     gate, expanded = up_proj.weight.chunk(2, dim=1)
-    return LinearMap(gate, None), LinearMap(expanded, None)
+    biases = (None, None) if up_proj.bias is None else up_proj.bias.chunk(2)
+    return LinearMap(gate, biases[0]), LinearMap(expanded, biases[1])
 
 
 def _optional_map(module: nn.Module | None) -> LinearMap | None:

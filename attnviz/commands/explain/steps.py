@@ -348,8 +348,13 @@ def _words_of(result: Explanation) -> dict[str, object]:
         masked = "A token may attend only to itself and to what precedes it; all other scores become −∞."
     heads, brief_mask = _heads_of(result), ""
     if heads.window is not None and heads.window < len(result.tokens):
-        allowed, brief_mask = f"query − {heads.window} < key ≤ query", f"last {heads.window} keys"
-        last = f"the last {counted(heads.window, 'token')}, itself included"
+        size = heads.window
+        if architecture.causal:
+            allowed, brief_mask = f"query − {size} < key ≤ query", f"last {size} keys"
+            last = f"the last {counted(size, 'token')}, itself included"
+        else:
+            allowed, brief_mask = f"|query − key| < {size}", f"{2 * size - 1} keys around"
+            last = f"itself and {counted(size - 1, 'token')} on each side"
         masked = f"A token may attend only to {last}; all other scores become −∞."
     # GPT-2's config may leave the scale out, or divide it by the layer's number too
     scale, d_head = float(heads.scale), model.d_head

@@ -327,7 +327,11 @@ def _windows_note(analysis: Analysis) -> str:
         return ""
     windows = sorted({context.window or 0 for context in analysis.windowed.values()})
     layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
+    sizes = [str(window if analysis.context.causal else window - 1) for window in windows]
+    seen = f"the last {' or '.join(sizes)} tokens alone, itself included"
+    if not analysis.context.causal:
+        seen = f"itself and {' or '.join(sizes)} tokens on each side alone"
     return (
-        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
-        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
+        f"Windows: in {layers} of {n} a token sees {seen}; baselines of these heads are of uniform attention within "
+        "the window, the last row's of all."
     )

@@ -50,7 +50,7 @@ class LayerModules:
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
         attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm); None where outputs
-            alone are normed (OLMo 2).
+            alone are normed (OLMo 2), or without one (ModernBERT's first layer).
         up_proj: the feed-forward network's first linear map, d_model to d_ff; with experts that of the shared one, or
             None.
         down_proj: its second one, d_ff to d_model, of the activations [batch, n, d_ff]; likewise.
@@ -245,7 +245,7 @@ class Architecture(ABC):
         return 1.0
 
     def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
-        """Attention window of a layer, in tokens including the query; None for no window."""
+        """Attention window of a layer, in tokens on each visible side, with the query; None for no window."""
         return None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:

@@ -59,7 +59,7 @@ class Llama(Architecture):
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
-        _refuse_rope(config, self.partial_rotary)
+        refuse_rope(config, self.partial_rotary)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_heads % n_shared:
             raise ArchitectureError(
@@ -350,7 +350,7 @@ class CappedHead(nn.Module):
         return softcap(self.head(hidden), self.cap)
 
 
-def _refuse_rope(config: Any, partial: bool) -> None:
+def refuse_rope(config: Any, partial: bool) -> None:
     """Refuse kinds of rotary positions that are not reproduced; ``partial`` allows a part of a head without."""
     for settings in _rope_by_layer_type(config).values():
         kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)

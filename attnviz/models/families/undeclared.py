@@ -26,7 +26,7 @@ class Undeclared(Architecture):
     """A family of which the patterns alone are recomputed.
 
     Attributes:
-        windows: attention window of each layer, in tokens including the query; None for no window.
+        windows: attention window of each layer, in tokens on each visible side, with the query; None for no window.
     """
 
     optional_weights = ("pooler",)
@@ -44,7 +44,8 @@ class Undeclared(Architecture):
         self.head_weights = tuple(head for head in _HEADS if head not in children)
         self.segments = "token_type_ids" in signature(takes).parameters and getattr(config, "type_vocab_size", 0) > 1
         self.causal = causal
-        self.windows = tuple(_windows(config))
+        # transformers counts the query in windows of causal models alone
+        self.windows = tuple(None if size is None else size + (not causal) for size in _windows(config))
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model, by transformers' own name for it.

@@ -1,0 +1,97 @@
+"""Encoders other than BERT's nearest relatives: any settings verify, and every wrong variant is caught and named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attnviz
+from attnviz.commands.explain.steps import step_of
+from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.reference.attention import HeadParameters
+from tests.support.explained import steps_of
+from tests.support.mutations import rolled
+from tests.support.recorded import batch, own_patterns, verified_batch
+from tests.support.relatives import DRAWN, checkpoint_of, drawn_settings
+
+TEXT = "the cat that i saw ran away from the dog"
+LIMIT = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.02}
+
+
+def inputs_of(checkpoint: Checkpoint, lengths: tuple[int, ...] = (12, 7), left: bool = False) -> dict[str, Any]:
+    inputs = batch(checkpoint.config.vocab_size, lengths)
+    return {name: values.flip(1) for name, values in inputs.items()} if left else inputs
+
+
+@settings(max_examples=12)
+@given(data=st.data(), dtype=st.sampled_from(list(LIMIT)), left=st.booleans())
+@pytest.mark.parametrize("kind", DRAWN)
+def test_settings_drawn_at_random_verify(kind, data, dtype, left):
+    checkpoint = checkpoint_of(kind, dtype, **data.draw(drawn_settings(kind)))
+    # in float64 a window of padding alone is NaN in the model itself
+    inputs = inputs_of(checkpoint, (12,) if dtype == torch.float64 else (12, 7), left)
+    verification = verified_batch(checkpoint, inputs)
+    assert verification.pattern_error <= LIMIT[dtype]
+    assert verification.heads_compared == checkpoint.n_layers * checkpoint.n_heads
+    assert len(steps_of(checkpoint, range(checkpoint.n_layers), TEXT)) == checkpoint.n_layers
+
+
+Change = Callable[[HeadParameters], HeadParameters]
+
+
+def turned(**changes: Any) -> Change:
+    return lambda p: replace(p, rotary=replace(p.rotary, **changes))
+
+
+MUTATIONS: dict[str, tuple[str, Change, str]] = {
+    "rolled heads": ("modernbert", lambda p: replace(p, query=rolled(p.query)), "3 of 3 layers .*agree with the heads"),
+    "no rotation": ("modernbert", lambda p: replace(p, rotary=None), "queries differ before that"),
+    "one base for all layers": ("modernbert", turned(frequencies=torch.logspace(0, -1, 4)), "differ before that"),
+    "a window of one less": (
+        "modernbert", lambda p: replace(p, window=p.window and p.window - 1), "2 of 3 layers differ.*layer [12],"
+    ),
+    "a window on one side": ("modernbert", lambda p: replace(p, causal=p.window is not None), "2 of 3 layers differ"),
+    "no window": ("modernbert", lambda p: replace(p, window=None), "2 of 3 layers differ"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_wrong_variant_fails_and_is_named(monkeypatch, name):
+    kind, change, message = MUTATIONS[name]
+    checkpoint = checkpoint_of(kind)
+    family = type(checkpoint.architecture)
+    right = family.parameters
+    monkeypatch.setattr(family, "parameters", lambda self, model, layer: change(right(self, model, layer)))
+    with pytest.raises(VerificationError, match=message):
+        attnviz.analyze(TEXT, checkpoint, syntax=False)
+
+
+def test_windows_are_on_both_sides_and_baselines_within_them():
+    checkpoint = checkpoint_of("modernbert")
+    found = attnviz.analyze(TEXT, checkpoint, syntax=False)
+    n = len(found.tokens)
+    near = (torch.arange(n)[:, None] - torch.arange(n)).abs() <= 3
+    for layer, pattern in own_patterns(checkpoint, found.tokens.model_inputs(checkpoint.device)).items():
+        assert (pattern[..., ~near] == 0).all() == bool(layer)
+        assert torch.equal(found.context_of(layer).allowed, near if layer else torch.ones(n, n, dtype=torch.bool))
+        assert pattern.amax(-1).mean() > 0.3
+    note = "Windows: in 2 layers of 3 a token sees itself and 3 tokens on each side alone; baselines of these heads"
+    assert note in " ".join(found.report().split())
+    explained = attnviz.explain(TEXT, checkpoint, layer=1)
+    assert "itself and 3 tokens on each side" in step_of(explained, "mask").sentence
+
+
+def test_modernberts_middle_of_classes_is_not_taken_for_the_first_token():
+    from transformers import AutoModelForSequenceClassification
+
+    heads = [
+        checkpoint_of("modernbert", auto_class=AutoModelForSequenceClassification, classifier_pooling=kind).classifier
+        for kind in ("cls", "mean")
+    ]
+    assert heads[0] is not None
+    assert heads[1] is None
