@@ -272,8 +272,9 @@ def llamas() -> dict[str, Explanation]:
 
 def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation]) -> None:
     llama, gemma, olmo, neox = (llamas[family] for family in ("llama", "gemma2", "olmo2", "gpt_neox"))
-    phi, granite = (
-        explain(LLAMAS_TEXT, sharp_llama(family), tokenizer=sentencepiece_tokenizer()) for family in ("phi3", "granite")
+    phi, granite, starcoder, plain = (
+        explain(LLAMAS_TEXT, sharp_llama(family, **changes), tokenizer=sentencepiece_tokenizer())
+        for family, changes in (("phi3", {}), ("granite", {}), ("starcoder2", {}), ("starcoder2", {"use_bias": False}))
     )
     for result, step, formula in (
         (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
@@ -283,6 +284,8 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (gemma, "input", "x = word · √d_model"),
         (gemma, "attention_residual", "h = x + norm(attention)"),
         (gemma, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · (1 + γ)"),
+        (starcoder, "expanded", "u = norm(h) W_1 + b_1"),
+        (plain, "expanded", "u = norm(h) W_1"),
         (granite, "input", "x = word · 12"),
         (granite, "attention_residual", "h = x + 0.22 · attention"),
         (olmo, "query", "Q = x W_Q"),

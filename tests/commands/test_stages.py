@@ -278,6 +278,8 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
     "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
     "no multiplier": ("granite", lambda p: replace(p, residual_multiplier=1.0)),
+    "no bias of a network without a gate": ("starcoder2", lambda p: replace(p, up_proj=no_bias(p.up_proj))),
+    "RMS for layer norms": ("starcoder2", lambda p: replace(p, attention_norm=RMSNorm(p.attention_norm.weight, 1e-5))),
     "no gate": ("llama", lambda p: replace(p, gate=None)),
     "gate for what it gates": ("llama", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),
     "halves exchanged": ("phi3", lambda p: replace(p, gate=p.up_proj, up_proj=p.gate)),

@@ -212,7 +212,7 @@ def _no_one(parameters: HeadParameters) -> HeadParameters:
 
 
 ALL = tuple(FAMILIES)
-BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox")
+BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2")
 CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
     "no scale": (ALL, lambda p: replace(p, scale=1.0)),
@@ -326,6 +326,7 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
     ("family", "attribute", "value"),
     [
         ("olmo", "epsilon_setting", 0.1),
+        ("starcoder2", "epsilon_setting", 0.1),
         ("gemma", "norm_kind", "rms"),
         ("gemma2", "norm_kind", "rms"),
         ("gemma3_text", "norm_kind", "rms"),
@@ -422,7 +423,7 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     result = attnviz.head_outputs(TEXT, sharp_llama(family), tokenizer=TOKENIZER)
     assert max(layer.sum_error for layer in result.layers) <= 1e-5
     both = {"attention bias", "final norm bias"}
-    biases = {"llama": {"attention bias"}, "phimoe": both, "gpt_neox": both}
+    biases = {"llama": {"attention bias"}, "phimoe": both, "gpt_neox": both, "starcoder2": both}
     if family == "gemma2":
         assert "final_logit_softcapping" in result.no_attribution
     else:

@@ -46,6 +46,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from attnviz.models.smollm2 import cached_folder
@@ -125,6 +127,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
             "logits_scaling": 8.0,
         },
     ),
+    "starcoder2": (Starcoder2Config, Starcoder2ForCausalLM, {"sliding_window": WINDOW}),
     "phi3": (
         Phi3Config,
         Phi3ForCausalLM,
@@ -218,6 +221,11 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "embedding_multiplier": st.sampled_from([0.5, 1.0, 12]),
         "logits_scaling": st.sampled_from([0.5, 1.0, 8]),
     },
+    "starcoder2": {
+        "use_bias": st.booleans(),
+        "norm_epsilon": st.sampled_from([1e-6, 1e-2]),
+        "sliding_window": st.sampled_from([None, 1, 3]),
+    },
     "olmo": {"attention_bias": st.booleans(), "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0])},
     "olmo2": {"attention_bias": st.booleans()},
     "olmo3": {
@@ -267,7 +275,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
 
 
-WINDOWED_THROUGHOUT = ("mistral", "mixtral", "qwen3_moe", "phi3", "phimoe")
+WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("olmo2", "olmo3", "qwen3", "qwen3_moe", "gemma3_text")
 WINDOWED = (*WINDOWED_THROUGHOUT, "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
 SHARED = tuple(family for family in FAMILIES if family != "gpt_neox")

@@ -25,7 +25,10 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", {"num_key_value_heads": 2}),
     "cohere": ("Cohere", {"num_key_value_heads": 2}),
     "cohere2": ("Cohere2", {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8}),
-    "starcoder2": ("Starcoder2", {"num_key_value_heads": 2, "sliding_window": 4}),
+    "ministral": (
+        "Ministral",
+        {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8, "layer_types": ["sliding_attention"] * 2},
+    ),
     "phi": ("Phi", {}),
     "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "ultrabert": ("Ultrabert", {"num_key_value_heads": 2, "sliding_window": 3}),

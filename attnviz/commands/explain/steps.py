@@ -197,12 +197,12 @@ _STEPS = {
                                   "writes is normed, before it is added.", "norm(a)", "", _norm_numbers),
     "attention_residual": Step("Residual", "h = x + {attention}", "The attention's output is added to the layer's "
                                "input, which passes around it unchanged.", "h", "x + {attention}", _residual_numbers),
-    "expanded": Step("Feed-forward: expand", "u = {h} W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
-                     "dimensions: no token sees another from here on.", "expanded u", "· W_1 + b_1"),
+    "expanded": Step("Feed-forward: expand", "u = {h} W_1{b_1}", "Every token alone, from {d_model} to {d_ff} "
+                     "dimensions: no token sees another from here on.", "expanded u", "· W_1{b_1}"),
     "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "{activating}",
                       "{activation}", "f(u)", _activation_numbers),
-    "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
-                                "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
+    "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2{b_2}",
+                                "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2{b_2}"),
     "feed_forward_output_norm": Step("RMS norm after the feed-forward network", "{norm_f}", "{to_one}: only what that "
                                      "network writes is normed, before it is added.", "norm(f)", "", _norm_numbers),
     "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",

@@ -25,6 +25,7 @@ from attnviz.models.families.llama import (
     Qwen3,
     Qwen3MoE,
     SmolLM3,
+    Starcoder2,
 )
 from attnviz.models.families.neox import GPTNeoX
 from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3
@@ -34,7 +35,8 @@ from attnviz.plugins import Registry
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), GPTNeoX(), Granite(),
     Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(),
-    Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+    Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(), T5(),
+    XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

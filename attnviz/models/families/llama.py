@@ -49,7 +49,8 @@ class Llama(Architecture):
     float32_steps = True
     epsilon_setting: str | float = "rms_norm_eps"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
-    network_names = ("up_proj", "gate_proj", "act_fn")  # of the first linear map, the gate and the gate's activation
+    # of the first linear map, the gate, the gate's activation and the second map
+    network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     # before the attention, after it, before the network, after it
@@ -84,8 +85,9 @@ class Llama(Architecture):
         attention, network = layer.self_attn, layer.mlp
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
         dense = network if routed is None else getattr(network, "shared_expert", None)
-        names = (*self.network_names, "down_proj")
-        up_proj, gate, activation, down_proj = (None if dense is None else getattr(dense, name) for name in names)
+        up_proj, gate, activation, down_proj = (
+            None if dense is None or name is None else getattr(dense, name) for name in self.network_names
+        )
         norms = [None if name is None else getattr(layer, name) for name in self.norm_names]
         return LayerModules(
             block=layer,
@@ -135,6 +137,16 @@ class Mistral(Llama):
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``sliding_attention`` in all layers if the config has a window."""
         return "full_attention" if config.sliding_window is None else "sliding_attention"
+
+
+class Starcoder2(Mistral):
+    """Lozhkov et al. 2024: layer norms, and a feed-forward network without a gate."""
+
+    name = "starcoder2"
+    class_prefix = "Starcoder2"
+    norm_kind: NormKind = "layer"
+    epsilon_setting = "norm_epsilon"
+    network_names = ("c_fc", None, None, "c_proj")
 
 
 class Mixtral(Mistral):
@@ -240,7 +252,7 @@ class Phi3(Mistral):
     class_prefix = "Phi3"
     partial_rotary = True
     projection_names = ("qkv_proj",)
-    network_names = ("gate_up_proj", "gate_up_proj", "activation_fn")
+    network_names = ("gate_up_proj", "gate_up_proj", "activation_fn", "down_proj")
 
 
 class Gemma(Llama):
