@@ -61,13 +61,15 @@ class RMSNorm:
 
     y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
     number format, as transformers' models do. With ``rounded_once`` the weight is multiplied in float32, too (OLMo 2);
-    with ``one_more`` (Gemma) it is the stored weight plus 1.
+    with ``one_more`` (Gemma) it is the stored weight plus 1. With ``clip`` (OLMoE) the result is kept between -clip and
+    clip.
     """
 
     weight: Tensor
     epsilon: float
     one_more: bool = False
     rounded_once: bool = False
+    clip: float | None = None
     bias: None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -76,9 +78,8 @@ class RMSNorm:
         normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
         if self.one_more:
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
-        if self.rounded_once:
-            return (self.weight * normed).to(x.dtype)
-        return self.weight * normed.to(x.dtype)
+        weighted = (self.weight * normed).to(x.dtype) if self.rounded_once else self.weight * normed.to(x.dtype)
+        return weighted if self.clip is None else weighted.clamp(-self.clip, self.clip)
 
     def scale(self, x: Tensor) -> Tensor:
         """What x is divided by, [.., 1], in float32 at least."""

@@ -276,6 +276,7 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "a norm before the attention": ("olmo2", lambda p: replace(p, attention_norm=p.attention_output_norm)),
     "a norm before the network": ("olmo2", lambda p: replace(p, feed_forward_norm=p.feed_forward_output_norm)),
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
+    "no bound of normed keys": ("olmoe", in_heads(key_norm=lambda norm: replace(norm, clip=None))),
     "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
     "no multiplier": ("granite", lambda p: replace(p, residual_multiplier=1.0)),
     "no bias of a network without a gate": ("starcoder2", lambda p: replace(p, up_proj=no_bias(p.up_proj))),

@@ -243,6 +243,10 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "no bias of the output": (("llama", "phimoe", "gpt_neox"), lambda p: replace(p, output_bias=None)),
     "no bound": (("olmo",), lambda p: _bounded(p, None)),
     "another bound": (("olmo",), lambda p: _bounded(p, 1.6)),
+    "no bound of normed queries": (
+        ("olmoe",), lambda p: replace(p, query_norm=p.query_norm and replace(p.query_norm, clip=None))
+    ),
+    "no bound of values alone": (("olmoe",), lambda p: replace(p, value=replace(p.value, clip=None))),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
 }  # fmt: skip

@@ -30,6 +30,8 @@ from transformers import (
     Olmo3Config,
     Olmo3ForCausalLM,
     OlmoConfig,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     OlmoForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
@@ -128,6 +130,7 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "starcoder2": (Starcoder2Config, Starcoder2ForCausalLM, {"sliding_window": WINDOW}),
+    "olmoe": (OlmoeConfig, OlmoeForCausalLM, {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
     "phi3": (
         Phi3Config,
         Phi3ForCausalLM,
@@ -240,6 +243,13 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
         "rope_parameters": _PARTLY_ROTATED,
     },
+    "olmoe": {
+        "attention_bias": st.booleans(),
+        "clip_qkv": st.sampled_from([None, 0.3, 1.0, 8.0]),
+        "num_experts_per_tok": st.integers(1, 3),
+        "num_experts": st.integers(3, 6),
+        "norm_topk_prob": st.booleans(),
+    },
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
     "phimoe": {
@@ -276,7 +286,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("olmo2", "olmo3", "qwen3", "qwen3_moe", "gemma3_text")
+NORMED = ("olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
 WINDOWED = (*WINDOWED_THROUGHOUT, "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
 SHARED = tuple(family for family in FAMILIES if family != "gpt_neox")
 """Families of which heads may share keys and values."""

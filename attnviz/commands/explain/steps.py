@@ -172,7 +172,7 @@ _STEPS = {
     "value": Step("Values", "V = {x} W_V{b_V}", "What each token passes on when it is attended to.", "V"),
     "split": Step("Split into heads", "{split}", "{cut}", numbers=_split_numbers,
                   unseen="the same numbers, regrouped"),
-    "head_norm": Step("Norms of queries and keys", "{norm_q}, and likewise of k", "{each_query} "
+    "head_norm": Step("Norms of queries and keys", "{norm_q}{bound}, and likewise of k", "{each_query} "
                       "is brought to mean square 1, then weighted (γ): scores depend less on lengths.",
                       brief="norm", numbers=_pair_numbers),
     "rotated": Step("Rotary positions", "pair i of {turned} turned by position · f_i", "Each query and key is "
@@ -425,9 +425,11 @@ def _bias_words(result: Explanation) -> dict[str, object]:
     maps = {"1": layer.up_proj, "2": layer.down_proj, "gate": layer.gate}
     biases |= {name: None if linear is None else linear.bias for name, linear in maps.items()}
     bound = f", between ±{heads.value.clip:g}" if heads.value.clip is not None else ""
-    return {
-        f"b_{name}": ("" if bias is None else f" + b_{name}") + bound * (name in "QKV") for name, bias in biases.items()
+    bounded = "QKV" if heads.query_norm is None else "V"  # the others by their norms
+    words = {
+        name: ("" if bias is None else f" + b_{name}") + bound * (name in bounded) for name, bias in biases.items()
     }
+    return {"bound": bound, **{f"b_{name}": word for name, word in words.items()}}
 
 
 def _norm_words(result: Explanation) -> dict[str, object]:

@@ -28,15 +28,15 @@ from attnviz.models.families.llama import (
     Starcoder2,
 )
 from attnviz.models.families.neox import GPTNeoX
-from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3
+from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3, OlmoE
 from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), GPTNeoX(), Granite(),
     Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(),
-    Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(), T5(),
-    XLMRoberta(),
+    OlmoE(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(),
+    T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

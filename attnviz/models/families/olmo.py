@@ -40,3 +40,18 @@ class Olmo3(Olmo2, Qwen2):
 
     name = "olmo3"
     class_prefix = "Olmo3"
+
+
+class OlmoE(Llama):
+    """Muennighoff et al. 2024: experts; queries and keys of all heads are normed together, then bounded."""
+
+    name = "olmoe"
+    class_prefix = "Olmoe"
+    normed_heads = True
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With the bound ``clip_qkv``."""
+        parameters, clip = super().parameters(base_model, layer), base_model.config.clip_qkv
+        names = ("query_norm", "key_norm", "value")
+        bounded: dict[str, Any] = {name: replace(getattr(parameters, name), clip=clip) for name in names}
+        return replace(parameters, **bounded)
