@@ -145,6 +145,7 @@ class HeadParameters(Scoring):
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         rotary: the rotary positions of queries and keys; None where they have none.
         query_norm, key_norm: norms of queries and keys, before they are rotated: see :func:`normed_heads`.
+        query_scale: what queries are multiplied by before they are rotated, and rounded (OPT, ESM).
     """
 
     query: Projection
@@ -155,6 +156,7 @@ class HeadParameters(Scoring):
     rotary: Rotary | None = None
     query_norm: RMSNorm | None = None
     key_norm: RMSNorm | None = None
+    query_scale: float = 1.0
 
     @property
     def n_heads(self) -> int:
@@ -203,6 +205,7 @@ def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> t
     """
     query, key = project(x, parameters.query), project(source, parameters.key)
     query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
+    query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
         query, key = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
     return query, repeat_kv(key, parameters.n_heads)

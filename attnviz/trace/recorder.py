@@ -519,7 +519,7 @@ def _hook(
         state.attending = None
 
     def keep(name: str, tensor: Tensor) -> None:
-        seen[name] = tensor
+        seen[name] = tensor if tensor.ndim > 2 else tensor.view_as(seen["residual"])  # OPT's network sees no batch
         if name != sites[-1][-1]:
             return
         if layer in state.weighted:

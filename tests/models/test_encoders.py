@@ -1,4 +1,4 @@
-"""Encoders other than BERT's nearest relatives: any settings verify, and every wrong variant is caught and named."""
+"""ModernBERT and OPT: any settings verify, and every wrong variant is caught and named."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
 import attnviz
 from attnviz.commands.explain.steps import step_of
-from attnviz.errors import VerificationError
+from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.encoders import OPT
 from attnviz.reference.attention import HeadParameters
 from tests.support.explained import steps_of
 from tests.support.mutations import rolled
@@ -57,6 +59,9 @@ MUTATIONS: dict[str, tuple[str, Change, str]] = {
     ),
     "a window on one side": ("modernbert", lambda p: replace(p, causal=p.window is not None), "2 of 3 layers differ"),
     "no window": ("modernbert", lambda p: replace(p, window=None), "2 of 3 layers differ"),
+    "unscaled queries": ("opt", lambda p: replace(p, query_scale=1.0), "queries differ before that"),
+    "scaled scores": ("opt", lambda p: replace(p, scale=0.5), "scales its scores by 1, the reference by 0.5"),
+    "keys after the query": ("opt", lambda p: replace(p, causal=False), "3 of 3 layers differ"),
 }  # fmt: skip
 
 
@@ -95,3 +100,24 @@ def test_modernberts_middle_of_classes_is_not_taken_for_the_first_token():
     ]
     assert heads[0] is not None
     assert heads[1] is None
+
+
+def test_other_positions_of_opt_are_noticed_in_logits_and_input(monkeypatch):
+    checkpoint = checkpoint_of("opt", auto_class=AutoModelForCausalLM)
+    found = attnviz.head_outputs(TEXT, checkpoint)
+    logits = checkpoint.language_head(checkpoint.model(torch.tensor([found.tokens.ids]))[0])[0, 4]
+    assert found.attribute(4).predicted.id == int(logits.argmax())
+    right = OPT.embeddings
+    monkeypatch.setattr(
+        OPT, "embeddings", lambda *given: replace(at := right(*given), positions=at.positions.roll(1, 0))
+    )
+    with pytest.raises(VerificationError, match="do not sum to the model's own logits"):
+        attnviz.head_outputs(TEXT, checkpoint)
+    with pytest.raises(VerificationError, match="input of layer 0"):
+        attnviz.explain(TEXT, checkpoint)
+
+
+@pytest.mark.parametrize("setting", [{"do_layer_norm_before": False}, {"word_embed_proj_dim": 16}])
+def test_opt_350ms_settings_are_refused_by_name(setting):
+    with pytest.raises(ArchitectureError, match=f"this opt has {next(iter(setting))}="):
+        checkpoint_of("opt", **setting)

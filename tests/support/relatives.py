@@ -14,6 +14,7 @@ from transformers import (
     DistilBertConfig,
     ElectraConfig,
     ModernBertConfig,
+    OPTConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaTokenizer,
@@ -22,7 +23,7 @@ from transformers import (
 )
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from tests.support.models import PIECES, WORDS, bert_tokenizer
+from tests.support.models import PIECES, WORDS, bert_tokenizer, gpt2_tokenizer
 
 _TEXT = [" ".join(WORDS[:30])] * 20
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -105,6 +106,7 @@ RELATIVES |= {
         ModernBertConfig, bert_tokenizer(), local_attention=6, norm_bias=True, mlp_bias=True, attention_bias=True,
         **_SPECIAL,
     ),
+    "opt": _like_bert(OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
 }  # fmt: skip
 
 _ROPE = st.sampled_from(
@@ -120,6 +122,11 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "rope_parameters": st.fixed_dictionaries(dict.fromkeys(_LAYER_TYPES, _ROPE)),
         "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
     },
+    "opt": {
+        **dict.fromkeys(("enable_bias", "layer_norm_elementwise_affine"), st.booleans()),
+        "ffn_dim": st.integers(5, 40),
+        "activation_function": st.sampled_from(["relu", "gelu"]),
+    },
 }
 """By family, settings that its config allows, to be drawn at random."""
 
@@ -132,7 +139,15 @@ def drawn_settings(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     return settings | {name: draw(values) for name, values in DRAWN[kind].items()}
 
 
-_QUERY_OR_KEY = (".query.weight", ".key.weight", ".q_lin.weight", ".k_lin.weight", ".Wqkv.weight")
+_QUERY_OR_KEY = (
+    ".query.weight",
+    ".key.weight",
+    ".q_lin.weight",
+    ".k_lin.weight",
+    ".Wqkv.weight",
+    ".q_proj.weight",
+    ".k_proj.weight",
+)
 
 
 def sharp(

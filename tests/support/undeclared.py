@@ -30,7 +30,6 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8, "layer_types": ["sliding_attention"] * 2},
     ),
     "phi": ("Phi", {}),
-    "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "ultrabert": ("Ultrabert", {"num_key_value_heads": 2, "sliding_window": 3}),
     "albert": ("Albert", {"embedding_size": 16}),
 }

@@ -114,6 +114,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
         raise ValueError(f"embeddings enter the first layer alone. Got layer {stages.layer}.")
     with without_gradients(checkpoint.device):
         parts, heads = input_parts(checkpoint, tokens), layer_parameters(checkpoint, 0).heads
+        factor = heads.scale * heads.query_scale
         scores, allowed = stages["scores"].tensor, stages["mask"].tensor
         error, sums = 0.0, []
         for head, own in enumerate(scores):
@@ -124,7 +125,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
             products = [0.0] * (len(TERMS) + 1)
             for first in range(0, len(own), _ROWS):
                 rows = slice(first, first + _ROWS)
-                terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, heads.scale))
+                terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, factor))
                 total = torch.stack(list(terms.values())).sum(0)
                 error = max(error, float((total - upcast(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
                 centred = _centred(total, allowed[rows])

@@ -270,6 +270,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
         )  # before keys are repeated: all may be normed together
         normed = [attention.repeat_kv(attention.normed_heads(parts[name], norm), heads.n_heads) for name, norm in both]
         query, key = steps["head_norm"] = torch.stack(normed)
+    query = query if heads.query_scale == 1 else query * heads.query_scale
     if heads.rotary is not None:
         query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])
     if heads.upcast:

@@ -357,7 +357,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
             last = f"itself and {counted(size - 1, 'token')} on each side"
         masked = f"A token may attend only to {last}; all other scores become −∞."
     # GPT-2's config may leave the scale out, or divide it by the layer's number too
-    scale, d_head = float(heads.scale), model.d_head
+    scale, d_head = float(heads.scale) * heads.query_scale, model.d_head
     scores, brief, scaled = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}", "scaled as this model's config has it"
     if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
         scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", f"Q Kᵀ/√{d_head}"

@@ -175,10 +175,13 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     def before_layers(residual: Tensor) -> None:
         stream.first, stream.feed_forward = residual[0], []
 
+    def after_network(output: Tensor) -> None:
+        stream.feed_forward.append(output.flatten(0, -2))
+
     with ExitStack() as stack:
         stack.enter_context(at_site(layers[0].block, "input", before_layers))
         for module in added:
-            stack.enter_context(at_site(module, "output", lambda output: stream.feed_forward.append(output[0])))
+            stack.enter_context(at_site(module, "output", after_network))
         stack.enter_context(at_site(norm, "input", lambda residual: setattr(stream, "last", residual[0])))
         stack.enter_context(at_site(norm, "output", lambda normed: setattr(stream, "normed", normed[0])))
         yield stream

@@ -9,7 +9,7 @@ from attnviz.models.configs import SIZES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
 from attnviz.models.families.encoder_decoder import M2M100, MT5, T5, Bart, Marian, MBart, Pegasus
-from attnviz.models.families.encoders import ModernBert
+from attnviz.models.families.encoders import OPT, ModernBert
 from attnviz.models.families.llama import (
     Gemma,
     Gemma2,
@@ -34,8 +34,8 @@ from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), GPTNeoX(), Granite(),
-    Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(),
-    OlmoE(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(),
+    Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(),
+    OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(),
     T5(), XLMRoberta(),
 )  # fmt: skip
 

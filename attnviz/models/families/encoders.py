@@ -1,4 +1,4 @@
-"""Encoders with norms before attention and feed-forward network: ModernBERT."""
+"""BERT's and GPT-2's successors with norms before attention and feed-forward network: ModernBERT, OPT."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, chained
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
 from attnviz.models.families.llama import refuse_rope, rotary_of
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters
@@ -70,3 +70,52 @@ class ModernBert(Architecture):
         config, parameters = base_model.config, super().parameters(base_model, layer)
         rotary = rotary_of(config, parameters.query.weight.shape[-1], config.layer_types[layer])
         return replace(parameters, softmax_in_float32=True, rotary=replace(rotary, in_float32=True, rounded=True))
+
+
+class OPT(Architecture):
+    """Zhang et al. 2022: a GPT-2 with three projections, whose positions begin in the third row of their table."""
+
+    name = "opt"
+    class_prefix = "OPT"
+    layers_at = "decoder.layers"
+    final_norm_at = "decoder.final_layer_norm"
+    linear_biases = False
+    causal = True
+    pre_norm = True
+    float32_steps = True
+    epsilon_setting = 1e-5
+    activation_setting = "activation_function"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+        """Refuse norms after the residuals, and narrower embeddings (both of OPT-350m alone)."""
+        if not config.do_layer_norm_before:
+            raise not_reproduced(self.name, "do_layer_norm_before", False, "norms before attention")
+        if config.word_embed_proj_dim != config.hidden_size:
+            raise not_reproduced(self.name, "word_embed_proj_dim", config.word_embed_proj_dim, f"{config.hidden_size}")
+        if config._remove_final_layer_norm:
+            raise not_reproduced(self.name, "_remove_final_layer_norm", True, "a norm after the last layer")
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``OPTAttention`` gives (output after W_O, pattern)."""
+        attention = layer.self_attn
+        return LayerModules(
+            block=layer,
+            projections=(attention.q_proj, attention.k_proj, attention.v_proj),
+            pattern=attention,
+            o_proj=attention.out_proj,
+            output=attention,
+            attention_norm=layer.self_attn_layer_norm,
+            up_proj=layer.fc1,
+            down_proj=layer.fc2,
+            feed_forward_norm=layer.final_layer_norm,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words and positions are added; the first two rows of positions are for no token."""
+        words, positions = base_model.decoder.embed_tokens, base_model.decoder.embed_positions
+        return Embeddings(parameter_of(words, "weight"), parameter_of(positions, "weight")[positions.offset :])
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Queries, not scores, are scaled; the softmax is in float32."""
+        parameters = super().parameters(base_model, layer)
+        return replace(parameters, query_scale=parameters.scale, scale=1.0, softmax_in_float32=True)
