@@ -177,8 +177,10 @@ def _figures(command: str, more: str = ".", before: str = "") -> tuple[Option, .
 _TEXT = Option("text", str, "The sentence. Write - to read standard input.", REQUIRED, positional=True)
 _MODEL = (
     Option("model", str, "A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub "
-           "id.", "minilm", flags=("--model", "-m")),
+           "id. Default: minilm, or what the adapter was trained on.", flags=("--model", "-m")),
     Option("revision", str, "Branch, tag or commit of a hub model."),
+    Option("adapter", str, "An adapter of peft (LoRA and its kin) that is merged into the weights: a folder or a "
+           "Hugging Face hub id."),
 )
 _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. Without this option it is refused.")
 _DEVICE = (
@@ -300,9 +302,10 @@ COMMANDS = {
             Option("corpus", Path, "Compare two models over many texts: .txt (a text a line) or .conllu (a treebank).",
                    None, "FILE"),
             replace(_MODEL[0], kind=list[str], default=(),
-                    help=f"{_MODEL[0].help} Give it twice for two models. Default: minilm."),
+                    help=f"{_MODEL[0].help} Give it twice for two models."),
             replace(_MODEL[1], kind=list[str], default=(),
                     help=f"{_MODEL[1].help} For two models give it twice, with - for none."),
+            replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_PAIR, help="A second segment, the same on both sides."),
             replace(_TARGET, help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both "
                     "sides."),

@@ -38,19 +38,26 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
             A checkpoint before and after fine-tuning.
         attnviz compare "The cat ran away" "The dog ran away"
             One model on two texts.
+        attnviz compare "The cat ran" --adapter ./my-lora
+            The adapter's base without and with it.
         attnviz compare --corpus novel.txt -m minilm -m ./my-bert
             Two models on all lines of a file.
     """
-    names = run.options["model"] or ("minilm",)
+    adapter = [] if run.options["adapter"] is None else [run.options["adapter"]]
+    names = [*run.options["model"], *adapter] or ["minilm"]
+    both = bool(adapter) and len(texts) < 2
+    n_models = (len(run.options["model"]) or 1) + both
+    if len(run.options["model"]) > 1 and adapter:
+        raise UsageError("expected --adapter with one --model, which is compared without and with it; found two.")
     if corpus is not None:
-        _check_corpus_form(run, texts, names)
+        _check_corpus_form(run, texts, n_models)
         return _over_corpus(
             run, corpus, names, {name: options[name] for name in options if name not in run.known.of_one}
         )
     run.refuse(run.known.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
-    _check_form(texts, names)
+    _check_form(texts, n_models)
     sentences = [read_text(text) for text in texts]
-    sources = _sources(run, names)
+    sources = _sources(run, both)
     reading = {name: options[name] for name in options if name not in run.known.of_many} | {"profile": False}
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
@@ -67,7 +74,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 
 def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
     """Compare over a corpus, resuming an interrupted run, together with other processes under torchrun."""
-    (a, b), process = _sources(run, names), this_process()
+    (a, b), process = _sources(run, run.options["adapter"] is not None), this_process()
     unfinished = run.results_folder(names, (), [corpus]) / "compare-corpus.unfinished"
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
@@ -83,20 +90,20 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
     )  # fmt: skip
 
 
-def _check_corpus_form(run: Run, texts: Sequence[str], models: Sequence[str]) -> None:
+def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
     """Raise UsageError unless there are two models and no text."""
     form = "attnviz compare --corpus FILE --model M1 --model M2"
     if texts:
         raise UsageError(f"expected texts or --corpus, found both; write {form}.")
-    if len(models) != 2:
-        raise UsageError(f"expected two models to compare over a corpus, found {len(models)}: {form}.")
+    if n_models != 2:
+        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
     run.refuse(run.known.of_one, "is about one text; expected --corpus without it, found both")
 
 
-def _check_form(texts: Sequence[str], models: Sequence[str]) -> None:
+def _check_form(texts: Sequence[str], n_models: int) -> None:
     """Raise UsageError unless it is one text and two models, or two texts and one model."""
-    if sorted((len(texts), len(models))) != [1, 2]:
-        found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
+    if sorted((len(texts), n_models)) != [1, 2]:
+        found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {n_models} model{'s' * (n_models != 1)}"
         quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
         raise UsageError(
             f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
@@ -105,19 +112,22 @@ def _check_form(texts: Sequence[str], models: Sequence[str]) -> None:
         raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
 
 
-def _sources(run: Run, names: Sequence[str]) -> "list[Source]":
-    """Find the models, each with its revision.
+def _sources(run: Run, without_adapter: bool) -> "list[Source]":
+    """Find the models, each with its revision; ``without_adapter`` first that without its adapter.
 
     Raises:
         UsageError: there are revisions, but not one for each model.
     """
-    revisions = run.options["revision"]
+    names, revisions = run.options["model"] or (None,), run.options["revision"]
     if revisions and len(revisions) != len(names):
         raise UsageError(
             f"expected a --revision for each of {len(names)} models (- for one that has none), found {len(revisions)}."
         )
     wanted = [None if revision == "-" else revision for revision in revisions] or [None] * len(names)
-    return [run.find_model(name, revision) for name, revision in zip(names, wanted, strict=True)]
+    found = [
+        run.find_model(name, revision, run.options["adapter"]) for name, revision in zip(names, wanted, strict=True)
+    ]
+    return [*([replace(found[0], adapter=None)] if without_adapter else []), *found]
 
 
 def _of_side(progress: Progress, side: str) -> Progress:

@@ -14,7 +14,7 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
-_OF_SHOW = {"model", "revision", "corpora", "show", "as_json", "quiet"}
+_OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "as_json", "quiet"}
 """What ``--show`` reads."""
 
 
@@ -43,7 +43,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
         )
     source, process = run.find_model(), this_process()
-    unfinished = run.results_folder([run.options["model"]], (), corpora) / "profile.unfinished"
+    unfinished = run.results_folder(run.model_names, (), corpora) / "profile.unfinished"
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)
@@ -73,7 +73,6 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW]
     if unused:
         raise UsageError(f"--show prints examples and writes no files: leave out {', '.join(unused)}.")
-    model = run.options["model"]
     corpora = [path for path in named if path.suffix.lower() != ".json" and not path.is_dir()]
     if corpora or len(named) > 1:
         raise UsageError(
@@ -86,7 +85,8 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         profile = stored
     else:
         raise UsageError(
-            f"no profile of {model} is stored: make one with attnviz profile CORPUS -m {model}, or name a profile.json."
+            f"no profile of {' + '.join(run.model_names)} is stored: make one with attnviz profile CORPUS, or name a "
+            "profile.json."
         )
     chosen = chosen_examples(profile, wanted)
     printed = examples_document(profile, chosen)

@@ -48,6 +48,8 @@ _LIBRARIES_TAKE = 1e9
 _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
+_OF_MODEL = ("model", "revision", "adapter")
+
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
@@ -108,14 +110,18 @@ class Run:
         """Whether only errors are printed."""
         return bool(self.options.get("quiet"))
 
-    def find_model(self, model: str | None = None, revision: str | None = None) -> "Source":
-        """Find a model, default that of ``--model``; see :func:`attnviz.models.sources.find_checkpoint`."""
+    @property
+    def model_names(self) -> list[str]:
+        """Model and adapter as typed, for the name of a folder."""
+        return [name for name in (self.options["model"], self.options["adapter"]) if name is not None] or ["minilm"]
+
+    def find_model(self, *named: str | None) -> "Source":
+        """Find a model by name, revision and adapter; default those of the options."""
         from attnviz.models.sources import find_checkpoint
 
-        if model is None:
-            model, revision = self.options["model"], self.options["revision"]
+        model, revision, adapter = named or [self.options[name] for name in _OF_MODEL]
         with progress(self.quiet or _another_speaks()) as tell:
-            return find_checkpoint(model, revision, tell)
+            return find_checkpoint(model, revision, tell, adapter)
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
         """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, for some without the command.
@@ -164,7 +170,7 @@ class Run:
         spec, choices, figures, quiet = spec_of(self.command), self.choices(), self.figure_names(adds), self.quiet
         spec.check_columns(choices.columns)
         known_texts = [text for text in texts if text is not None]
-        path = self.results_folder(models or [self.options["model"]], known_texts, corpora)
+        path = self.results_folder(models or self.model_names, known_texts, corpora)
         output = OutputFolder(path, layout_of(self.command), self.options["overwrite"])
 
         def work() -> None:
@@ -264,8 +270,8 @@ def collecting(tell: Progress) -> Progress:
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
     """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
-    The function is called with a :class:`Run` and, by name, the options of text and measurement except ``model`` and
-    ``revision``. Nothing is written and little is read before its :class:`Job` works. Errors become exit codes.
+    The function is called with a :class:`Run` and, by name, the options of text and measurement except those that name
+    the model. Nothing is written and little is read before its :class:`Job` works. Errors become exit codes.
     """
     known = COMMANDS[function.__name__]
 
@@ -278,7 +284,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()
-                arguments = {name: values[name] for name in known.measuring if name not in ("model", "revision")}
+                arguments = {name: values[name] for name in known.measuring if name not in _OF_MODEL}
                 job = function(Run(function.__name__, values), **arguments)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.arguments import is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import encodings, load_tokenizer, tokenize
@@ -48,7 +49,7 @@ class Checkpoint:
     """A model whose attention can be recomputed, with its tokenizer.
 
     Attributes:
-        name: as the user gave it.
+        name: as the user gave it; with an adapter, both names.
         revision: the hub's commit or the package's version; None where there is none.
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
@@ -59,6 +60,7 @@ class Checkpoint:
         encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
         dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
+        adapter: what was merged into the weights; None for nothing.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Checkpoint:
     encoder_only: bool = False
     weight_devices: tuple[str, ...] = ()
     dequantised_from: str = ""
+    adapter: Source | None = None
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -115,9 +118,21 @@ class Checkpoint:
     @property
     def short_name(self) -> str:
         """The name for titles: the last part of a folder; with ``(encoder)`` for an encoder alone."""
-        folder = Path(self.name)
-        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        name = " + ".join(
+            Path(each).resolve().name if "/" in each and Path(each).is_dir() else each for each in self.names
+        )
         return f"{name} (encoder)" if self.encoder_only else name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of model and adapter, as the user gave them."""
+        added = [] if self.adapter is None else [self.adapter.name]
+        return [self.name.removesuffix(f" + {added[0]}"), *added] if added else [self.name]
+
+    @property
+    def model_options(self) -> list[str]:
+        """The options of the command line that name the model."""
+        return [word for pair in zip(("--model", "--adapter"), self.names, strict=False) for word in pair]
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -267,16 +282,16 @@ def load_checkpoint(
         )
     tokenizer, n_bytes = load_tokenizer(source.folder), sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
-    before_weights(Checkpoint(source.name, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
+    before_weights(Checkpoint(source.title, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
     language_head = (language_head and declared) or may_generate
-    build = partial(_built, source.folder, architecture, config, weights, dtype, device_map)
+    build = partial(_built, source, architecture, config, weights, dtype, device_map)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, language_head)
     digest, weight_devices = weights_sha256(source), weight_devices_of(whole)
     loaded = Checkpoint(
-        source.name, source.revision, architecture, model, tokenizer, head, digest, classifier,
-        weight_devices=weight_devices, dequantised_from=kind,
+        source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
+        weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -341,7 +356,7 @@ def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[
 
 
 def _built(
-    folder: Path,
+    source: Source,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
@@ -349,7 +364,7 @@ def _built(
     device_map: DeviceMap | None,
     class_name: str,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model of one of transformers' classes, and its report on the weights.
+    """A model of one of transformers' classes, with the adapter merged, and its report on the weights.
 
     With a device map transformers reads the files itself, each weight to its device. Weights left on disk stay in these
     files; those that need conversion go to a folder that is removed with the model.
@@ -358,14 +373,14 @@ def _built(
 
     model_class = getattr(transformers, class_name)
     options: dict[str, Any] = {"state_dict": dict(weights)}
-    with calling_transformers(f"transformers cannot load the checkpoint in {folder}"), ExitStack() as stack:
+    with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"), ExitStack() as stack:
         if device_map is not None:
             if not isinstance(device_map, str):
                 device_map = fitted_map(device_map, empty_model(config, model_class), architecture.head_weights)
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
             options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
         model, report = model_class.from_pretrained(
-            None if device_map is None else folder,
+            None if device_map is None else source.folder,
             config=config,
             dtype=dtype,
             attn_implementation="eager",
@@ -375,6 +390,8 @@ def _built(
         )
         if device_map is not None:
             weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
+    if source.adapter is not None:
+        merge_adapter(model, architecture, source.adapter)
     return model, report
 
 

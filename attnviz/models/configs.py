@@ -89,7 +89,7 @@ def refuse_other_weights(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(
             f"{folder} has an adapter (adapter_config.json), whose weights come on top of the model's; "
-            "merge it into the model (merge_and_unload) and save that, or remove it."
+            "name it (--adapter, adapter=...) and move it to a folder of its own, or remove it."
         )
 
 

@@ -32,7 +32,7 @@ Model = str | Path | Source | Checkpoint | nn.Module
 
 
 def open_checkpoint(
-    model: Model,
+    model: Model | None,
     tokenizer: Any = None,
     revision: str | None = None,
     device: str | torch.device | None = None,
@@ -42,13 +42,14 @@ def open_checkpoint(
     encoder_decoders: bool = True,
     any_family: bool = False,
     device_map: DeviceMap | Path | None = None,
+    adapter: str | Path | None = None,
     several_devices: bool = False,
     run: TextRun | None = None,
 ) -> tuple[Checkpoint, Source | None]:
     """The checkpoint of a model, and the source of its weights; None for a model in memory.
 
     Args:
-        model: see :data:`Model`. One in memory runs where and as it is.
+        model: see :data:`Model`; None for the adapter's, else minilm. One in memory runs where and as it is.
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
@@ -57,6 +58,7 @@ def open_checkpoint(
         encoder_decoders: whether the caller supports them.
         any_family: whether it supports families of which the patterns alone are recomputed.
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
+        adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         several_devices: whether the caller supports layers on different devices.
         run: the text, to refuse a model by name that needs too much memory before its weights are read.
 
@@ -66,11 +68,11 @@ def open_checkpoint(
         ArchitectureError: an encoder-decoder, for a caller that does not support them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    options = revision, device, dtype, device_map
+    options = revision, device, dtype, device_map, adapter
     if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
         raise UsageError(
-            "revision, device, dtype and device_map are for models by name; a loaded model runs as it is: "
-            "move or convert it yourself, model.to(...)."
+            "revision, device, dtype, device_map and adapter are for models by name; a loaded model runs as it is: "
+            "move, convert or merge it yourself (model.to(...), merge_and_unload())."
         )
     if tokenizer is not None and not isinstance(model, nn.Module):
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
@@ -80,8 +82,13 @@ def open_checkpoint(
     elif isinstance(model, Checkpoint):
         checkpoint = model
     else:
-        source = model if isinstance(model, Source) else named_source(model, revision)
+        source = model if isinstance(model, Source) and adapter is None else named_source(model, revision, adapter)
         spread = resolve_device_map(device_map, device)
+        if spread and source.adapter:
+            raise UsageError(
+                "an adapter is merged into weights that are in memory; expected one device (--device) instead of "
+                "--device-map (device_map=...)."
+            )
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
         fits = partial(refuse_beyond_memory, source=source, device=torch_device, spread=spread is not None, run=run)
@@ -232,21 +239,21 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return DTYPES[name]
 
 
-def named_source(model: object, revision: object) -> Source:
-    """The source of a model by name.
+def named_source(model: object, revision: object, adapter: str | Path | None = None) -> Source:
+    """The source of a model by name, or that of an adapter.
 
     Raises:
         UsageError: the name or the revision is not a string.
         CheckpointError: see :func:`attnviz.models.sources.find_checkpoint`.
     """
-    if not isinstance(model, str | Path):
+    if not isinstance(model, str | Path | None):
         raise UsageError(
             "expected a model as a built-in name, a folder, a hub id or a transformers model, "
             f"found {type(model).__name__}."
         )
     if revision is not None and not isinstance(revision, str):
         raise UsageError(f"expected the revision as a string, found {revision!r}.")
-    return find_checkpoint(str(model), revision)
+    return find_checkpoint(None if model is None else str(model), revision, adapter=adapter)
 
 
 def _name(what: str, value: object, torch_kind: type, default: str) -> str:

@@ -7,15 +7,15 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import did_you_mean
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.models.wording import shortened
@@ -37,6 +37,12 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
 _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter, as peft saves them."""
+
+_OF_PREFIX = "PREFIX_TUNING PROMPT_TUNING P_TUNING MULTITASK_PROMPT_TUNING ADAPTION_PROMPT CPT CARTRIDGE".split()
+_NOT_MERGED = ("alora_invocation_tokens", "layer_replication")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -47,23 +53,108 @@ class Source:
         folder: holds config.json, the weights and the tokenizer's files.
         revision: the hub's commit, or the version of the package; None for a plain folder.
         sha256: of the weights, where they are already hashed; see :func:`weights_sha256`.
+        adapter: what is merged into the weights at load; its ``sha256`` is of its config and weights.
+        kind: of an adapter, peft's name for it: ``LORA``.
     """
 
     name: str
     folder: Path
     revision: str | None = None
     sha256: str | None = field(default=None, compare=False)
+    adapter: "Source | None" = None
+    kind: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, with that of the adapter."""
+        return self.name if self.adapter is None else f"{self.name} + {self.adapter.name}"
 
 
-def find_checkpoint(model: str, revision: str | None = None, progress: Progress | None = None) -> Source:
+def find_checkpoint(
+    model: str | None = None, revision: str | None = None, progress: Progress | None = None,
+    adapter: str | Path | None = None,
+) -> Source:  # fmt: skip
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
 
-    ``progress`` is called while a built-in model is converted.
+    Without a model it is the one that the adapter was made for, else minilm. A folder of an adapter may stand as the
+    model. ``progress`` is called while a built-in model is converted.
 
     Raises:
         CheckpointError: not found, the hub cannot be reached, or files are missing.
+        ArchitectureError: an adapter that is more than other weights.
         UsageError: a revision of anything but a hub id.
     """
+    if adapter is None and model and model not in BUILT_IN:
+        folder = as_folder(model, ADAPTER_CONFIG)
+        if folder is not None and (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").exists():
+            model, adapter = None, model
+    if adapter is None:
+        return _find_whole("minilm" if model is None else model, revision, progress)
+    found = _find_adapter(str(adapter))
+    if model is not None:
+        return replace(_find_whole(model, revision, progress), adapter=found)
+    settings = read_json(found.folder / ADAPTER_CONFIG)
+    named, of_base = (settings.get(key) or None for key in ("base_model_name_or_path", "revision"))
+    try:
+        if not isinstance(named, str):
+            raise CheckpointError("it names none (base_model_name_or_path)")
+        on_hub = named not in BUILT_IN and as_folder(named) is None
+        whole = _find_whole(named, (revision or of_base) if on_hub else revision, progress)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the base model of the adapter {found.name!r} is not found; name it: --model BASE --adapter {found.name} "
+            f"(model=..., adapter=...). {error}"
+        ) from error
+    return replace(whole, adapter=found)
+
+
+def _find_adapter(name: str) -> Source:
+    """Find the folder of an adapter; errors as for :func:`find_checkpoint`."""
+    if not name.strip():
+        raise UsageError("--adapter is empty; expected a folder or a hub id.")
+    if importlib.util.find_spec("peft") is None:
+        raise CheckpointError(
+            "an adapter needs the package peft, which is not installed; type: pip install 'attnviz[adapters]'"
+        )
+    folder = as_folder(name, ADAPTER_CONFIG)
+    if folder is None:
+        found = _from_hub(name, None, _check_adapter, _adapter_files, _unknown_adapter)
+    else:
+        _check_adapter(folder)
+        found = Source(name, folder)
+    settings = read_json(found.folder / ADAPTER_CONFIG)
+    kind, more = str(settings.get("peft_type")), [key for key in _NOT_MERGED if settings.get(key)]
+    if kind in _OF_PREFIX or more:
+        what = f"has {more[0]}" if more else "adds tokens that are attended to"
+        raise ArchitectureError(
+            f"the adapter {name!r} is of the kind {kind} and {what}, so that it cannot be merged into the weights; "
+            "expected LoRA or another kind that changes weights alone."
+        )
+    digest = _sha256([found.folder / file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)])
+    return replace(found, sha256=digest, kind=kind)
+
+
+def _check_adapter(folder: Path) -> None:
+    for file in _adapter_files([path.name for path in folder.iterdir()] if folder.is_dir() else []):
+        refuse_pointer(folder / file)
+
+
+def _adapter_files(names: list[str]) -> list[str]:
+    """The files of an adapter among these; CheckpointError if one is missing."""
+    if missing := [file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if file not in names]:
+        pickled = "adapter_model.bin is a pickle, which may run code: load it where you trust it, and "
+        mend = pickled if "adapter_model.bin" in names else ""
+        raise CheckpointError(f"the adapter has no {missing[0]}; {mend}save it with peft's save_pretrained.")
+    return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
+
+
+def _unknown_adapter(name: str, reason: str) -> str:
+    known = f"it is not a folder with an {ADAPTER_CONFIG}, and {reason}"
+    return f"cannot load the adapter {name!r}: {known}. Give a folder: --adapter ./my-adapter"
+
+
+def _find_whole(model: str, revision: str | None, progress: Progress | None) -> Source:
+    """As :func:`find_checkpoint`, without an adapter."""
     if not model.strip():
         raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
     if model in BUILT_IN:
@@ -73,7 +164,7 @@ def find_checkpoint(model: str, revision: str | None = None, progress: Progress 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        return _from_hub(model, revision)
+        return _from_hub(model, revision, _check_folder, _needed_files, _unknown)
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
@@ -82,8 +173,8 @@ def find_checkpoint(model: str, revision: str | None = None, progress: Progress 
     return Source(model, folder)
 
 
-def as_folder(model: str) -> Path | None:
-    """The folder that a name means, existing or not; None for a hub id.
+def as_folder(model: str, file: str = "config.json") -> Path | None:
+    """The folder with this file that a name means, existing or not; None for a hub id.
 
     Raises:
         CheckpointError: the home of an unknown user, or not a valid path.
@@ -94,7 +185,7 @@ def as_folder(model: str) -> Path | None:
         raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
     is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
     try:
-        there = (folder / "config.json").is_file()
+        there = (folder / file).is_file()
         folder.exists()
     except (OSError, ValueError) as error:  # a name that no file can have, or a folder that cannot be looked into
         if is_path:
@@ -137,15 +228,20 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_sha256(source: Source) -> str:
-    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order.
+    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order; with an adapter of both hashes.
 
     Raises:
         CheckpointError: weights are missing.
     """
-    if source.sha256 is not None:
-        return source.sha256
+    if source.adapter is not None:
+        hashes = weights_sha256(replace(source, adapter=None)), source.adapter.sha256
+        return hashlib.sha256(" ".join(map(str, hashes)).encode()).hexdigest()
+    return source.sha256 or _sha256(weight_files(source.folder))
+
+
+def _sha256(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in weight_files(source.folder):
+    for path in files:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
@@ -249,29 +345,33 @@ def refuse_pointer(path: Path) -> None:
             )
 
 
-def _from_hub(name: str, revision: str | None) -> Source:
+def _from_hub(
+    name: str, revision: str | None, check: Callable[[Path], None], needed: Callable[[list[str]], list[str]],
+    unknown: Callable[[str, str], str],
+) -> Source:  # fmt: skip
+    """Find a model or an adapter in the hub's cache, else download the files that ``needed`` chooses."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
 
     try:
         cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
     except HFValidationError as error:
-        raise CheckpointError(_unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
+        raise CheckpointError(unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
     except IncompleteSnapshotError as error:  # lacks files that attnviz does not need, perhaps only those
         cached = str(error.snapshot_path)
     except LocalEntryNotFoundError:
         cached = None
     if cached is not None:
         with suppress(CheckpointError):
-            _check_folder(Path(cached))
+            check(Path(cached))
             return Source(name, Path(cached), Path(cached).name)
     if constants.HF_HUB_OFFLINE:
         state = "is only partly in the cache" if cached else "is not in the cache"
         raise CheckpointError(
-            _unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
+            unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
         )
-    folder = download(name, revision, _needed_files, partial(_unknown, name))
-    _check_folder(folder)
+    folder = download(name, revision, needed, partial(unknown, name))
+    check(folder)
     return Source(name, folder, folder.name)
 
 

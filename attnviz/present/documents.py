@@ -56,8 +56,10 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
     stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
+    adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
-        "name": model.name,
+        "name": model.names[0],
+        **({"adapter": adapter} if adapter else {}),
         "architecture": model.architecture.name,
         "revision": model.revision,
         "weights_sha256": model.weights_sha256,

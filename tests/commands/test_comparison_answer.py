@@ -56,7 +56,7 @@ def test_the_sentence_names_the_layers_that_are_identical_and_the_heads_that_mov
 
 def test_two_identical_sides_are_said_to_be_so(bert):
     same = attnviz.compare(analysed(bert), analysed(bert))
-    said = "No weight of any head differs by more than rounding allows: both sides attend the same way."
+    said = "Nothing changed: every weight of every head is the same on both sides."
     assert answer(same) == said
     assert " ".join(same.report(100).split()).startswith(said)
     assert same.report(150).count("none beyond rounding") == 12

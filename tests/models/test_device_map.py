@@ -238,7 +238,7 @@ def test_a_device_map_is_instead_of_a_device():
 
 
 def test_a_device_map_is_not_for_a_model_in_memory(bert_folder):
-    with pytest.raises(UsageError, match="device_map are for models by name"):
+    with pytest.raises(UsageError, match="device_map and adapter are for models by name"):
         open_checkpoint(AutoModel.from_pretrained(bert_folder), bert_tokenizer(), device_map="auto")
 
 

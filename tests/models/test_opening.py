@@ -89,7 +89,7 @@ def test_devices_and_formats_may_be_those_of_torch(bert_folder: Path) -> None:
         ({"device": ["cpu"]}, "expected the device"),
         ({"dtype": 32}, "expected the dtype as a string such as 'float32', found 32"),
         ({"dtype": torch.int8}, "unknown dtype 'int8'"),
-        ({"model": None}, "expected a model .* found NoneType"),
+        ({"model": 3.5}, "expected a model .* found float"),
         ({"model": 3}, "found int"),
         ({"revision": 3}, "expected the revision as a string, found 3"),
     ],

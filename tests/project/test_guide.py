@@ -1,10 +1,12 @@
 """README and guide say what the program does: commands and snippets run as written; options and numbers are its own."""
 
 import ast
+import importlib.util
 import json
 import re
 import shlex
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +102,15 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     model = BertModel.from_pretrained(tuned)
     model.embeddings.word_embeddings.weight.data *= 0.9
     model.save_pretrained(tuned)
+    if importlib.util.find_spec("peft"):
+        import peft
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft's, of transformers' old names
+            lora = peft.get_peft_model(
+                BertModel.from_pretrained(bert_folder), peft.LoraConfig(target_modules="all-linear")
+            )
+        lora.save_pretrained(folder / "my-lora")
     return folder
 
 
@@ -135,6 +146,8 @@ def test_commands_run_as_written_and_print_what_is_shown(
 ) -> None:
     words, said = typed(command)
     kind = words[0]
+    if "--adapter" in words:
+        pytest.importorskip("peft", reason="needs the extra adapters (peft)")
     if {"--repeats", "minilm"} <= set(words):  # a larger model, whose numbers are not shown
         for module in (repeats, corpus_run):
             monkeypatch.setattr(module, "SEQUENCES", 4)

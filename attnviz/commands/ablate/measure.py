@@ -126,10 +126,11 @@ class Ablation(Result):
 @checked
 def ablate(
     texts: str | Path | Sequence[str | Path],
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -158,6 +159,7 @@ def ablate(
         model: see :data:`attnviz.models.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
+        adapter: as for :func:`attnviz.analyze`.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
@@ -192,7 +194,7 @@ def ablate(
     }  # fmt: skip
     sources = read_sources(items, limit, options["label"])
     checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter
     )
     refuse_target(checkpoint, target, max_new_tokens)
     heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)

@@ -131,5 +131,5 @@ def _command_line(result: Comparison) -> dict[str, Any]:
     texts = [first.text] if result.compared == "models" else [first.text, second.text]
     options = command_options(first)
     if result.compared == "models":
-        options += [option for option in command_options(second)[:2] if second.checkpoint.name]
+        options += second.checkpoint.model_options if second.checkpoint.name else []
     return {"program": ["compare"], "texts": texts, "options": options}

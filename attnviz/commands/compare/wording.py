@@ -28,6 +28,8 @@ def side_lines(result: Comparison | CorpusComparison) -> list[str]:
 
 def answer(result: Comparison) -> str:
     """What changed, in a sentence: which layers, how many heads, the head that moved most, labels."""
+    if not any(head.largest.difference for head in result.heads):
+        return "Nothing changed: every weight of every head is the same on both sides."
     if not result.any_beyond_rounding:
         return "No weight of any head differs by more than rounding allows: both sides attend the same way."
     names, layers = [str(layer.layer) for layer in result.layers], [layer.layer for layer in result.layers]

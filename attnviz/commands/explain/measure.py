@@ -116,7 +116,7 @@ class Explanation(TextResult):
 @checked
 def explain(
     text: str,
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     pair: str | None = None,
@@ -125,6 +125,7 @@ def explain(
     token: str | int | None = None,
     every_layer: bool = False,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | torch.device | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | torch.dtype | None = None,
@@ -146,6 +147,7 @@ def explain(
         token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
+        adapter: as for :func:`attnviz.analyze`.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
@@ -157,7 +159,7 @@ def explain(
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
     checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, encoder_decoders=False, device_map=device_map
+        model, tokenizer, revision, device, dtype, encoder_decoders=False, device_map=device_map, adapter=adapter
     )
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)

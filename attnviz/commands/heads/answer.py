@@ -43,7 +43,7 @@ def answer(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
     if part.profile is not None:
         yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
     elif not part.checkpoint.stacks:
-        command = f"attnviz profile CORPUS.conllu --model {visible(part.checkpoint.name)}"
+        command = f"attnviz profile CORPUS.conllu {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 

@@ -39,11 +39,12 @@ _WARN = partial(warnings.warn, stacklevel=6)  # at the caller of analyze()
 @checked
 def analyze(
     text: str,
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     pair: str | None = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -74,6 +75,7 @@ def analyze(
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
+        adapter: of peft (LoRA and its kin), a folder or hub id; merged into ``model``, by default its own base.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
             names of modules to devices, a mapping or a JSON file; see
@@ -112,7 +114,8 @@ def analyze(
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
-        device_map=device_map, several_devices=True, run=TextRun(text, pair, truncate, of_block, kept=1),
+        device_map=device_map, adapter=adapter, several_devices=True,
+        run=TextRun(text, pair, truncate, of_block, kept=1),
     )  # fmt: skip
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)

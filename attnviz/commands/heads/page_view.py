@@ -172,7 +172,7 @@ def command_options(analysis: Analysis) -> list[str]:
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     others = {
-        "revision": None if model.name in BUILT_IN else model.revision or None,
+        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
         "dtype": str(model.dtype).removeprefix("torch."),
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
@@ -184,7 +184,7 @@ def command_options(analysis: Analysis) -> list[str]:
         "long_range_from": options.long_range_from,
         "truncate": analysis.tokens.truncated > 0,
     }
-    return ["--model", model.name, *COMMANDS["heads"].typed(others)]
+    return [*model.model_options, *COMMANDS["heads"].typed(others)]
 
 
 def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:

@@ -213,11 +213,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 @checked
 def head_outputs(
     text: str,
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     pair: str | None = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -242,6 +243,7 @@ def head_outputs(
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
+        adapter: as for :func:`attnviz.analyze`.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
@@ -262,7 +264,7 @@ def head_outputs(
     """
     of_block = block_memory(memory)
     checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map,
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter,
         run=TextRun(text, pair, truncate, of_block),
     )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)

@@ -25,7 +25,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
     telling = max(passed, key=lambda head: _clarity(passed[head]))
-    options = ["--model", model.name, "--seed", str(profile.seed)] if profile.seed else ["--model", model.name]
+    options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
     return {
         "command": "profile",
         "title": profile.source(),

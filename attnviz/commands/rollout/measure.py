@@ -140,11 +140,12 @@ class Rollout(TextResult):
 @checked
 def rollout(
     text: str,
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     pair: str | None = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -170,6 +171,7 @@ def rollout(
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
+        adapter: as for :func:`attnviz.analyze`.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
@@ -193,7 +195,9 @@ def rollout(
     run = TextRun(
         text, pair, truncate, of_block, matrices=lambda empty: kept * (empty.n_layers if layer is None else layer + 1)
     )
-    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype, device_map=device_map, run=run)
+    opened, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, run=run
+    )
     checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")

@@ -153,10 +153,11 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
 @checked
 def analyze_each(
     texts: Sequence[str | Text] | str | Path,
-    model: Model = "minilm",
+    model: Model | None = None,
     *,
     tokenizer: Any = None,
     revision: str | None = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     device_map: DeviceMap | Path | None = None,
     dtype: str | None = None,
@@ -189,6 +190,7 @@ def analyze_each(
         model: as for :func:`analyze`.
         tokenizer: likewise.
         revision: likewise.
+        adapter: likewise.
         device: likewise.
         device_map: likewise.
         dtype: likewise.
@@ -218,7 +220,7 @@ def analyze_each(
     options, of_block = Options(words, local_window, long_range_from), block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, device_map=device_map, several_devices=True
+        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, several_devices=True
     )
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)

@@ -1,0 +1,88 @@
+"""Merges an adapter of peft (LoRA and its kin) into a model, and checks every merged module against the adapter's."""
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.errors import CheckpointError, VerificationError
+from attnviz.models.families.base import Architecture
+from attnviz.models.libraries import calling_transformers
+from attnviz.models.sources import ADAPTER_WEIGHTS, Source
+from attnviz.models.weights import check_weights, read_weights
+from attnviz.models.wording import shortened
+from attnviz.reference.tolerances import TOLERANCES
+
+_ROOT = "base_model.model."
+"""Before each name in the file of an adapter."""
+
+
+def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> None:
+    """Merge an adapter into a model on the CPU; what it has for a task head that the model lacks is left out.
+
+    Raises:
+        CheckpointError: peft cannot load or merge it, or its weights do not fit the model.
+        VerificationError: a merged module gives other numbers than with the adapter beside it.
+    """
+    from peft import PeftConfig, PeftModel, set_peft_model_state_dict
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    saved = read_weights([adapter.folder / ADAPTER_WEIGHTS])
+    check_weights(saved.items(), str(adapter.folder))
+    with calling_transformers(f"peft cannot merge the adapter in {adapter.folder}"), torch.no_grad():
+        root, config = _root(model.eval(), architecture, saved), PeftConfig.from_pretrained(str(adapter.folder))
+        parts = dict(root.named_modules())
+        if vars(config).get("modules_to_save"):
+            config.modules_to_save = [name for name in config.modules_to_save if any(name in part for part in parts)]
+        absent = tuple(f"{_ROOT}{head}." for head in architecture.head_weights if head not in parts)
+        beside: Any = PeftModel(root, config).eval()
+        fit: Any = set_peft_model_state_dict(beside, {key: saved[key] for key in saved if not key.startswith(absent)})
+        state = beside.state_dict()
+        read = {state[key].data_ptr() for key in state.keys() - fit.missing_keys}  # which layers of some kinds share
+        missing = [k for k in fit.missing_keys if ".default" in k and state[k].data_ptr() not in read]
+        if misfit := [*fit.unexpected_keys, *missing]:
+            raise CheckpointError(
+                f"the adapter in {adapter.folder} does not fit its base model: {len(misfit)} weights are left over or "
+                f"missing, such as {shortened(misfit[0], 150)}. Name the model that it was trained on: --model."
+            )
+        tables = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
+        names = [name for name, part in model.named_modules() if isinstance(part, BaseTunerLayer) or part in tables]
+        calls = _calls(model, architecture, names)
+        beside.base_model.merge_and_unload(safe_merge=True)
+        for name, (inputs, keywords, expected) in calls.items():
+            found, tolerance = model.get_submodule(name)(*inputs, **keywords), TOLERANCES[expected.dtype].output
+            error = float((found - expected).abs().max() / (expected.abs().max() or 1))
+            if not error <= tolerance:
+                raise VerificationError(
+                    f"the adapter {adapter.name!r} is not what was merged: with it beside the weights, {name} gives "
+                    f"other numbers, by {error:.2g} of the largest (tolerance {tolerance:g}). Nothing was written."
+                )
+
+
+def _root(model: Any, architecture: Architecture, saved: Collection[str]) -> Any:
+    """The module that the names in an adapter start from: with a task head, whose base has a name, or the base."""
+    base: Any = architecture.base_model(model)
+    of_whole = any(key.startswith(f"{_ROOT}{base.base_model_prefix}.") for key in saved)
+    if base is not model or not of_whole:
+        return model if of_whole else base
+    shell: Any = nn.Module()
+    shell.config = base.config
+    setattr(shell, base.base_model_prefix, base)
+    return shell
+
+
+def _calls(model: Any, architecture: Architecture, names: Collection[str]) -> dict[str, Any]:
+    """Arguments, keywords and output of some modules by name, on a short text of any tokens."""
+    calls: dict[str, Any] = {}
+
+    def note(name: str, _: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], output: Tensor) -> None:
+        calls[name] = inputs, keywords, output
+
+    hooks = [model.get_submodule(name).register_forward_hook(partial(note, name), with_kwargs=True) for name in names]
+    ids = (torch.arange(8) % model.get_input_embeddings().weight.shape[0])[None]
+    model(input_ids=ids, **({"decoder_input_ids": ids} if architecture.stacks(model.config) else {}))
+    for hook in hooks:
+        hook.remove()
+    return calls

@@ -1,0 +1,323 @@
+"""Adapters of peft, merged at load: patterns are those of peft's own model with the adapter beside the weights."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.errors import ArchitectureError, CheckpointError, UsageError, VerificationError
+from attnviz.models import sources
+from attnviz.models.sources import find_checkpoint, weights_sha256
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.hub import CONFIG, SECOND, Hub, files_of, put
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+peft = pytest.importorskip("peft", reason="needs the extra adapters (peft)")
+
+TEXT = "the cat that i saw ran away"
+HUB_ID = "someone/lora"
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of base models: bert and gpt2 with a language-modelling head, llama, bart."""
+    folder = tmp_path_factory.mktemp("bases")
+    save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), folder / "bert")
+    save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "gpt2")
+    save_checkpoint(sharp_llama(), sentencepiece_tokenizer(), folder / "llama")
+    tokenizer = unigram_tokenizer()
+    save_checkpoint(sharp("bart", len(tokenizer)), tokenizer, folder / "bart")
+    return folder
+
+
+def adapted(
+    folder: Path, model_class: Any, to: Path, method: str = "Lora", *, scale: float = 0.3, **settings: Any
+) -> Any:
+    """Train nothing: draw the weights of an adapter, save it, and return peft's model with it, never merged."""
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of transformers' old names
+        model = model_class.from_pretrained(folder, attn_implementation="eager")
+        beside = peft.get_peft_model(model, getattr(peft, f"{method}Config")(**settings))
+    with torch.no_grad():
+        for parameter in beside.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * scale)
+    beside.save_pretrained(to)
+    return beside.eval()
+
+
+QK = ["query", "key"]
+KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "LoRA": ("bert", BertModel, {"target_modules": [*QK, "value", "dense"], "r": 4, "lora_alpha": 3}),
+    "LoRA, ranks and scales by layer": (
+        "bert",
+        BertForMaskedLM,
+        {"target_modules": QK, "rank_pattern": {"bert.encoder.layer.1.attention.self.query": 2},
+         "alpha_pattern": {r"^bert\.encoder\.layer\.0\.attention\.self\.key": 40}},
+    ),
+    "rsLoRA with biases": ("bert", BertModel, {"target_modules": QK, "use_rslora": True, "bias": "all"}),
+    "DoRA": ("bert", BertModel, {"target_modules": QK, "use_dora": True}),
+    "LoRA of a classifier, by a pattern": (
+        "bert",
+        BertForSequenceClassification,
+        {"target_modules": r"bert\..*\.attention\.self\.(query|key)", "task_type": "SEQ_CLS"},
+    ),
+    "LoHa": ("bert", BertModel, {"method": "LoHa", "target_modules": QK}),
+    "LoKr": ("bert", BertModel, {"method": "LoKr", "target_modules": QK}),
+    "OFT": ("bert", BertModel, {"method": "OFT", "target_modules": QK, "oft_block_size": 8, "r": 0}),
+    "VeRA": ("bert", BertModel, {"method": "Vera", "target_modules": QK}),
+    "IA3": ("bert", BertModel, {"method": "IA3", "target_modules": ["key", "value"], "feedforward_modules": []}),
+    "LoRA of GPT-2": ("gpt2", GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
+    "LoRA of GPT-2 without its head": ("gpt2", GPT2Model, {"target_modules": ["c_attn", "wte"]}),
+    "LoRA of a Llama": ("llama", AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_patterns_are_those_with_the_adapter_beside_the_weights(bases: Path, tmp_path: Path, kind: str):
+    base, model_class, settings = KINDS[kind]
+    beside = adapted(bases / base, model_class, tmp_path / "mine", **settings)
+    analysis = attnviz.analyze(TEXT, bases / base, adapter=tmp_path / "mine", device="cpu", syntax=False)
+    own = beside(input_ids=torch.tensor([analysis.tokens.ids]), output_attentions=True).attentions
+    without = attnviz.analyze(TEXT, bases / base, device="cpu", syntax=False)
+    moved = 0.0
+    for head in analysis.heads:
+        torch.testing.assert_close(analysis.pattern(head.id), own[head.id.layer][0, head.id.head], atol=1e-4, rtol=0)
+        moved = max(moved, float((analysis.pattern(head.id) - without.pattern(head.id)).abs().max()))
+    assert moved > 0.01, "the adapter does nothing, so that this test could not fail"
+    assert analysis.verification.level == 4
+
+
+def test_an_encoder_decoder_and_other_number_formats(bases: Path, tmp_path: Path):
+    settings = {"target_modules": ["q_proj", "v_proj"], "task_type": "SEQ_2_SEQ_LM"}
+    beside = adapted(bases / "bart", AutoModelForSeq2SeqLM, tmp_path / "bart", **settings)
+    analysis = attnviz.analyze(SOURCE, adapter=tmp_path / "bart", target=TARGET, device="cpu", syntax=False)
+    assert analysis.target is not None
+    ids = {"input_ids": analysis.tokens.ids, "decoder_input_ids": analysis.target.tokens.ids}
+    own = beside(**{name: torch.tensor([each]) for name, each in ids.items()}, output_attentions=True)
+    torch.testing.assert_close(analysis.pattern("X1H2"), own.cross_attentions[1][0, 2], atol=1e-4, rtol=0)
+    adapted(bases / "bert", BertModel, tmp_path / "bert", target_modules=QK)
+    for dtype in ("float64", "bfloat16", "float16"):
+        analysis = attnviz.analyze(TEXT, adapter=tmp_path / "bert", device="cpu", dtype=dtype, syntax=False)
+        assert (str(analysis.checkpoint.dtype), analysis.verification.level) == (f"torch.{dtype}", 4)
+
+
+def test_an_adapter_whose_scaling_is_ignored_is_noticed(bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from peft.tuners.lora.layer import Linear
+
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=QK, r=8, lora_alpha=32)
+    weights = Linear.get_delta_weight
+    monkeypatch.setattr(Linear, "get_delta_weight", lambda self, name: weights(self, name) / self.scaling[name])
+    with pytest.raises(VerificationError, match=r"not what was merged: .* encoder\.layer\.0\..*query gives other num"):
+        attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu")
+
+
+def test_an_adapter_of_shared_word_embeddings_is_refused_where_both_are_read(bases: Path, tmp_path: Path):
+    adapted(bases / "gpt2", GPT2Model, tmp_path / "mine", target_modules=["c_attn", "wte"])
+    with pytest.raises(VerificationError, match="lm_head gives other numbers"):
+        attnviz.head_outputs(TEXT, bases / "gpt2", adapter=tmp_path / "mine", device="cpu")
+
+
+# --- what is refused
+
+Spoil = Callable[[Path], Any]
+
+
+def settings_of(**changes: Any) -> Spoil:
+    def spoil(folder: Path) -> None:
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return spoil
+
+
+def weights_of(change: Callable[[dict[str, torch.Tensor]], Any]) -> Spoil:
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / "adapter_model.safetensors")
+        change(weights)
+        save_file(weights, folder / "adapter_model.safetensors")
+
+    return spoil
+
+
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+
+
+REFUSED: dict[str, tuple[Spoil, type[Exception], str]] = {
+    "a pickle": (pickled, CheckpointError, r"no adapter_model\.safetensors; adapter_model\.bin is a pickle.*load"),
+    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), CheckpointError, "save it with"),
+    "no config": (lambda folder: (folder / "adapter_config.json").unlink(), CheckpointError, "has no adapter_config"),
+    **{
+        kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind} and adds")
+        for kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING", "ADAPTION_PROMPT")
+    },
+    "aLoRA": (settings_of(alora_invocation_tokens=[1, 2]), ArchitectureError, "has alora_invocation_tokens"),
+    "repeated layers": (settings_of(layer_replication=[[0, 2], [1, 3]]), ArchitectureError, "has layer_replication"),
+    "an unknown kind": (settings_of(peft_type="NONE_SUCH"), CheckpointError, "peft cannot merge the adapter in"),
+    "another base": (settings_of(target_modules=["key"]), CheckpointError, "does not fit its base model: .* left over"),
+    "one weight less": (
+        weights_of(lambda weights: weights.pop(next(name for name in weights if "lora_B" in name))),
+        CheckpointError,
+        r"does not fit its base model: 1 weights are left over or missing, such as .*lora_B",
+    ),
+    "a NaN": (weights_of(lambda weights: next(iter(weights.values())).fill_(torch.nan)), CheckpointError, "not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_merged_is_refused_by_name(bases: Path, tmp_path: Path, what: str):
+    spoil, error, message = REFUSED[what]
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    spoil(tmp_path / "mine")
+    with pytest.raises(error, match=message):
+        attnviz.analyze(TEXT, bases / "bert", adapter=tmp_path / "mine", device="cpu")
+
+
+def test_an_adapter_goes_with_a_model_by_name_on_one_device(bases: Path, tmp_path: Path, monkeypatch):
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    with pytest.raises(UsageError, match=r"adapter are for models by name.*merge it yourself"):
+        attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), adapter=tmp_path / "mine")
+    with pytest.raises(UsageError, match=r"expected one device \(--device\) instead of --device-map"):
+        attnviz.analyze(TEXT, adapter=tmp_path / "mine", device_map="auto")
+    with pytest.raises(UsageError, match="--adapter is empty"):
+        attnviz.analyze(TEXT, adapter=" ")
+    find_spec = sources.importlib.util.find_spec
+    monkeypatch.setattr(
+        sources.importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find_spec(name, *more)
+    )
+    with pytest.raises(CheckpointError, match=r"needs the package peft.*pip install 'attnviz\[adapters\]'"):
+        attnviz.analyze(TEXT, adapter=tmp_path / "mine")
+
+
+# --- which base, and where from
+
+
+def test_the_base_is_named_by_the_adapter_or_by_the_user(bases: Path, tmp_path: Path):
+    mine, base = tmp_path / "mine", str(bases / "bert")
+    adapted(bases / "bert", BertModel, mine, target_modules=["query"])
+    by_config = find_checkpoint(adapter=mine)
+    assert (by_config.name, by_config.adapter.name, by_config.adapter.kind) == (base, str(mine), "LORA")
+    assert by_config.title == f"{base} + {mine}"
+    assert find_checkpoint(str(mine)) == by_config
+    assert find_checkpoint(base, adapter=mine) == by_config
+    hashes = {weights_sha256(source) for source in (by_config, find_checkpoint(base))}
+    settings_of(lora_alpha=1)(mine)
+    assert len(hashes | {weights_sha256(find_checkpoint(adapter=mine))}) == 3
+    settings_of(base_model_name_or_path="/nowhere/base")(mine)
+    with pytest.raises(CheckpointError, match=r"base model of the adapter .* --model BASE --adapter .*/nowhere/base"):
+        find_checkpoint(adapter=mine)
+    settings_of(base_model_name_or_path=None)(mine)
+    with pytest.raises(CheckpointError, match="it names none"):
+        find_checkpoint(str(mine))
+    (mine / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="has no weights"):
+        find_checkpoint(str(mine))
+
+
+def test_an_adapter_of_the_hub_is_taken_from_the_cache_or_downloaded(
+    bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    settings_of(base_model_name_or_path="someone/base", revision=SECOND)(tmp_path / "mine")
+    hub = Hub(tmp_path / "hub", monkeypatch)
+    put(hub.cache, "someone/base", files_of(bases / "bert"), commit=SECOND)
+    with pytest.raises(
+        CheckpointError, match=r"cannot load the adapter 'someone/lora': .* not in the cache .*--adapter"
+    ):
+        find_checkpoint(adapter=HUB_ID)
+    hub.has(files_of(tmp_path / "mine"), others=["optimizer.pt", "adapter_model.bin"])
+    found = find_checkpoint(adapter=HUB_ID)
+    assert set(hub.downloaded) == {"adapter_config.json", "adapter_model.safetensors"}
+    assert (found.name, found.revision, found.adapter.revision) == ("someone/base", SECOND, "a" * 40)
+    hub.raises(AssertionError("the hub was asked"))
+    assert find_checkpoint(adapter=HUB_ID) == found
+    analysis = attnviz.analyze(TEXT, adapter=HUB_ID, device="cpu", syntax=False)
+    assert analysis.checkpoint.short_name == f"someone/base + {HUB_ID}"
+    shutil.rmtree(hub.cache / "models--someone--lora")
+    hub.has({**CONFIG, "adapter_config.json": b"{}"}, others=["adapter_model.bin"])
+    with pytest.raises(CheckpointError, match="is a pickle, which may run code"):
+        find_checkpoint(adapter=HUB_ID)
+
+
+# --- in the commands
+
+
+def run(*words: object) -> str:
+    ran = CliRunner().invoke(app, [*map(str, words)], terminal_width=200)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+@pytest.mark.parametrize("named", ["option", "folder as model"])
+@pytest.mark.parametrize("command", ["heads", "explain", "outputs", "rollout", "ablate", "profile"])
+def test_every_command_takes_an_adapter_and_names_it(bases, tmp_path, monkeypatch, command, named):
+    monkeypatch.chdir(tmp_path)
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    (tmp_path / "texts.txt").write_text("the cat ran away\nthe dog saw the house\n")
+    text = ["texts.txt", "--no-control"] if command == "profile" else ["the cat ran away"]
+    given = ["--adapter", "./mine"] if named == "option" else ["-m", "./mine"]
+    told = run(command, *text, *given, "-d", "cpu", "--no-figures", *["--no-curve"] * (command == "ablate"))
+    assert f"{bases / 'bert'} + ./mine" in " ".join(told.split())
+    (folder,) = Path("attnviz-out").iterdir()
+    assert folder.name == ("mine" if command in ("heads", "profile") else f"{command}-mine")
+    (document,) = folder.glob("*/*.json")
+    model = json.loads(document.read_text())["model"]
+    assert model["name"] == str(bases / "bert")
+    assert (model["adapter"]["name"], model["adapter"]["kind"], model["adapter"]["revision"]) == (
+        "./mine",
+        "LORA",
+        None,
+    )
+
+
+def test_compare_holds_the_base_against_itself_with_the_adapter(bases, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"], layers_to_transform=[1])
+    told = run("compare", TEXT, "-m", bases / "bert", "--adapter", "./mine", "-d", "cpu", "--no-figures")
+    assert told.startswith("Layer 0 identical; ")
+    assert "A: bert\nB: bert + mine\n" in told
+    document = json.loads(next(Path("attnviz-out/compare-bert-mine").glob("*/compare.json")).read_text())
+    assert ["adapter" in model for model in document["models"]] == [False, True]
+    by_folder = run("compare", TEXT, "-m", bases / "bert", "-m", "./mine", "-d", "cpu", "--no-figures")
+    assert by_folder.partition("\n\n")[0] == told.partition("\n\n")[0]
+    of_texts = run("compare", TEXT, TEXT.replace("cat", "dog"), "--adapter", "./mine", "-d", "cpu", "--no-figures")
+    assert "model: bert + mine" in of_texts
+    Path("texts.txt").write_text(f"{TEXT}\n" * 3)
+    corpus = run("compare", "--corpus", "texts.txt", "--adapter", "./mine", "-d", "cpu", "--no-figures", "--json")
+    assert [model.get("adapter", {}).get("name") for model in json.loads(corpus)["models"]] == [None, "./mine"]
+    wrong = CliRunner().invoke(app, ["compare", TEXT, "-m", "a", "-m", "b", "--adapter", "./mine"])
+    assert (wrong.exit_code, "expected --adapter with one --model" in wrong.output) == (2, True)
+
+
+def test_an_adapter_that_does_nothing_changes_nothing_and_the_report_says_so(bases, tmp_path):
+    adapted(bases / "bert", BertModel, tmp_path / "mine", scale=0.0, target_modules=["query", "key", "value", "dense"])
+    told = run(
+        "compare", TEXT, "-m", bases / "bert", "--adapter", tmp_path / "mine", "-d", "cpu", "--no-figures", "-o",
+        tmp_path / "out",
+    )  # fmt: skip
+    assert told.startswith("Nothing changed: every weight of every head is the same on both sides.")
+    heads = json.loads((tmp_path / "out" / "compare.json").read_text())["heads"]
+    assert {(head["distance"], head["total_variation"], head["largest"]["difference"]) for head in heads} == {(0, 0, 0)}
