@@ -19,6 +19,8 @@ from transformers import (
     GPTNeoXForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -130,6 +132,18 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         },
     ),
     "starcoder2": (Starcoder2Config, Starcoder2ForCausalLM, {"sliding_window": WINDOW}),
+    "granitemoe": (
+        GraniteMoeConfig,
+        GraniteMoeForCausalLM,
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.22,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+        },
+    ),
     "olmoe": (OlmoeConfig, OlmoeForCausalLM, {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 1.1}),
     "phi3": (
         Phi3Config,
@@ -215,15 +229,16 @@ _QWEN_EXPERTS = {
     "use_sliding_window": st.booleans(),
     "sliding_window": st.integers(1, 5),
 }
+_MULTIPLIERS = {
+    "attention_bias": st.booleans(),
+    "attention_multiplier": st.sampled_from([0.0078125, 0.3, 1]),
+    "residual_multiplier": st.sampled_from([0.22, 1.0, 3.0]),
+    "embedding_multiplier": st.sampled_from([0.5, 1.0, 12]),
+    "logits_scaling": st.sampled_from([0.5, 1.0, 8]),
+}
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "granite": {
-        "attention_bias": st.booleans(),
-        "mlp_bias": st.booleans(),
-        "attention_multiplier": st.sampled_from([0.0078125, 0.3, 1]),
-        "residual_multiplier": st.sampled_from([0.22, 1.0, 3.0]),
-        "embedding_multiplier": st.sampled_from([0.5, 1.0, 12]),
-        "logits_scaling": st.sampled_from([0.5, 1.0, 8]),
-    },
+    "granite": {"mlp_bias": st.booleans()} | _MULTIPLIERS,
+    "granitemoe": _MULTIPLIERS | _EXPERTS,
     "starcoder2": {
         "use_bias": st.booleans(),
         "norm_epsilon": st.sampled_from([1e-6, 1e-2]),
@@ -329,7 +344,11 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
                 parameter.mul_(10)
             elif name.endswith((".mlp.gate.weight", "router.weight")):
                 parameter.mul_(20)
-            elif ".mlp." in name or name.endswith(("v_proj.weight", "o_proj.weight", ".dense.weight")):
+            elif (
+                ".mlp." in name
+                or "block_sparse_moe" in name
+                or name.endswith(("v_proj.weight", "o_proj.weight", ".dense.weight"))
+            ):
                 parameter.mul_(4)
     return convert(model, dtype).eval()
 

@@ -15,6 +15,7 @@ from attnviz.models.families.llama import (
     Gemma2,
     Gemma3,
     Granite,
+    GraniteMoE,
     Llama,
     Mistral,
     Mixtral,
@@ -36,7 +37,7 @@ _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), GPTNeoX(), Granite(),
     Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(),
     OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(),
-    T5(), XLMRoberta(),
+    T5(), XLMRoberta(), GraniteMoE(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

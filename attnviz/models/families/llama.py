@@ -51,6 +51,7 @@ class Llama(Architecture):
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     # of the first linear map, the gate, the gate's activation and the second map
     network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
+    network_at = "mlp"  # name of the feed-forward network in a layer
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     # before the attention, after it, before the network, after it
@@ -82,7 +83,7 @@ class Llama(Architecture):
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        attention, network = layer.self_attn, layer.mlp
+        attention, network = layer.self_attn, getattr(layer, self.network_at)
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
         dense = network if routed is None else getattr(network, "shared_expert", None)
         up_proj, gate, activation, down_proj = (
@@ -328,6 +329,14 @@ class Granite(Llama):
         config: Any = model.config
         head = super().language_head(model)
         return head if head is None else DividedHead(head, float(config.logits_scaling))
+
+
+class GraniteMoE(Granite):
+    """Granite Team 2024: experts."""
+
+    name = "granitemoe"
+    class_prefix = "GraniteMoe"
+    network_at = "block_sparse_moe"
 
 
 class DividedHead(nn.Module):
