@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import is_whole
-from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
@@ -61,6 +61,7 @@ class Checkpoint:
         weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
         dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
+        image_token: the token in place of which the whole model reads an image; None of other models.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Checkpoint:
     weight_devices: tuple[str, ...] = ()
     dequantised_from: str = ""
     adapter: Source | None = None
+    image_token: int | None = None
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -225,7 +227,7 @@ class Checkpoint:
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.models.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
-        return tokenize(
+        tokens = tokenize(
             self.tokenizer,
             text,
             pair,
@@ -237,15 +239,28 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
         )
+        self._refuse_images(tokens.ids)
+        return tokens
 
     def encode(self, texts: Sequence[str]) -> Sequence[Any]:
         """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`."""
-        return encodings(
+        encoded = encodings(
             self.tokenizer,
             texts,
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
         )
+        for each in encoded:
+            self._refuse_images(each.ids)
+        return encoded
+
+    def _refuse_images(self, ids: Sequence[int]) -> None:
+        """Raise TextError for a token that stands for an image."""
+        if self.image_token in ids:
+            raise TextError(
+                f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
+                f"{self.architecture.name!r} reads an image; attnviz measures it on text alone."
+            )
 
 
 def load_checkpoint(
@@ -282,7 +297,8 @@ def load_checkpoint(
         )
     tokenizer, n_bytes = load_tokenizer(source.folder), sum(path.stat().st_size for path in weight_files(source.folder))
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
-    before_weights(Checkpoint(source.title, source.revision, architecture, empty, tokenizer, dequantised_from=kind))
+    bare = architecture.base_model(empty)
+    before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
     language_head = (language_head and declared) or may_generate
@@ -292,6 +308,7 @@ def load_checkpoint(
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
+        image_token=getattr(config, "image_token_id", None),
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -320,7 +337,10 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head, classifier = architecture.language_head(model), classifier_of(architecture, model)
     digest, devices = parameters_sha256(model), weight_devices_of(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices)
+    return Checkpoint(
+        str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
+        image_token=getattr(model.config, "image_token_id", None),
+    )  # fmt: skip
 
 
 def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
@@ -427,4 +447,4 @@ def _model_and_heads(
             return whole, bare, head, classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     check_report(folder, architecture, report)
-    return model, model, None, None
+    return model, architecture.base_model(model), None, None

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import attnviz
-from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.llama import Llama
@@ -43,6 +43,7 @@ from tests.support.llamas import (
     llama_config,
     sentencepiece_tokenizer,
     sharp_llama,
+    sharp_with_images,
 )
 from tests.support.models import save_checkpoint
 from tests.support.recorded import batch, verified_batch
@@ -172,6 +173,27 @@ def test_a_pythia_is_read_by_the_names_that_its_files_have(tmp_path):
         checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=head)
         assert (checkpoint.language_head is not None) == head
     assert torch.equal(checkpoint.language_head.weight, weights["embed_out.weight"])
+
+
+def test_the_text_tower_of_a_model_with_images_is_the_text_model(tmp_path):
+    model = sharp_with_images()
+    folder = save_checkpoint(model, TOKENIZER, tmp_path / "model")
+    (known,) = attnviz.model_configurations(str(folder))
+    assert (known.reproduced, known.n_layers, known.d_head) == (True, N_LAYERS, 16)
+    expected = attnviz.analyze(TEXT, sharp_llama("gemma3_text"), tokenizer=TOKENIZER, syntax=False)
+    for source in ({"model": model, "tokenizer": TOKENIZER}, {"model": str(folder), "device": "cpu"}):
+        result = attnviz.analyze(TEXT, **source, syntax=False)
+        assert (result.verification.level, result.checkpoint.architecture.name) == (4, "gemma3")
+        assert torch.equal(result.pattern("L1H2"), expected.pattern("L1H2"))
+        with pytest.raises(TextError, match=r"the token '<0x02>', in place of which 'gemma3' reads an image"):
+            attnviz.analyze("the \x02", **source, syntax=False)
+    with pytest.raises(TextError, match="reads an image"):  # of several texts, too
+        from_loaded(model, TOKENIZER).encode([TEXT, "the \x02"])
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu", language_head=True)
+    inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
+    with torch.no_grad():
+        logits = checkpoint.language_head(checkpoint.model(**inputs).last_hidden_state)
+        torch.testing.assert_close(logits, model(**inputs).logits)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
@@ -351,6 +353,18 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
             ):
                 parameter.mul_(4)
     return convert(model, dtype).eval()
+
+
+def sharp_with_images(**changes: Any) -> Any:
+    """A Gemma 3 that also reads images, with the text tower of ``gemma3_text``."""
+    text, sizes = sharp_llama("gemma3_text", **changes), {"hidden_size": 16, "intermediate_size": 16}
+    vision = {**sizes, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    config = Gemma3Config(
+        text_config=text.config, vision_config=vision, mm_tokens_per_image=4, image_token_index=5, boi_token_index=6
+    )
+    model = Gemma3ForConditionalGeneration(config)
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    return model.eval()
 
 
 def convert(model: Any, dtype: torch.dtype) -> Any:

@@ -485,7 +485,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
         origins = {**model.origins, "positions": "derived"}
         model = replace(model, positions=left, origins=origins, notes=(*model.notes, usable))
     in_attention = nn.ModuleList(
-        part for layer in architecture.modules(empty) for part in (layer.pattern, layer.o_proj)
+        part for layer in architecture.modules(architecture.base_model(empty)) for part in (layer.pattern, layer.o_proj)
     )
     reproduced = replace(model, reproduced=True, notes=(*model.notes, *_missing_weights(file)))
     return reproduced.with_counts(total, sum(parameter.numel() for parameter in in_attention.parameters()))

@@ -14,6 +14,7 @@ from attnviz.models.families.llama import (
     Gemma,
     Gemma2,
     Gemma3,
+    Gemma3WithImages,
     Granite,
     GraniteMoE,
     Llama,
@@ -34,10 +35,10 @@ from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
 _FAMILIES: tuple[Architecture, ...] = (
-    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), GPT2(), GPTNeoX(), Granite(),
-    Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(), MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(),
-    OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(), Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(),
-    T5(), XLMRoberta(), GraniteMoE(),
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), Gemma3WithImages(), GPT2(),
+    GPTNeoX(), Granite(), GraniteMoE(), Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(),
+    MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(), OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(),
+    Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(), T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(
@@ -63,6 +64,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
         raise ArchitectureError(
             f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
+    config = getattr(config, "text_config", config)  # of a model that also reads images
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             own_name = config.attribute_map.get(size, size)

@@ -142,6 +142,9 @@ class Architecture(ABC):
     class_prefix: str  # prefix of the names of its model classes: ``Bert``, ``GPT2``
     language_task: str = "ForCausalLM"  # suffix of the name of its class with a language-modelling head
     layers_at: str = "layers"  # path of the layers in the bare model, or in each of its stacks
+    text_tower_at: str = (
+        ""  # path, in the bare model, of the text model of one that also reads images; empty for others
+    )
     final_norm_at: str = ""  # path of the norm after the last layer in the bare model; empty without one
     # first parts of the names of weights of task heads
     head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
@@ -187,7 +190,7 @@ class Architecture(ABC):
         return config.num_attention_heads, config.num_attention_heads
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare encoder or decoder inside a model with any head, by transformers' own name for it.
+        """The bare encoder or decoder inside a model with any head, by transformers' own name for it; of text alone.
 
         A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
@@ -195,7 +198,7 @@ class Architecture(ABC):
 
         name = getattr(transformers, f"{self.class_prefix}Model").base_model_prefix
         base: nn.Module = getattr(model, name, model)
-        return base
+        return base.get_submodule(self.text_tower_at)
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""

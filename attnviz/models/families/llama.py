@@ -306,6 +306,15 @@ class Gemma3(Gemma2):
         return replace(super().parameters(base_model, layer), cap=None)
 
 
+class Gemma3WithImages(Gemma3):
+    """Gemma 3 above 1B reads images, too: here its text tower, on text alone."""
+
+    name = "gemma3"
+    class_prefix = "Gemma3"
+    language_class = "Gemma3ForConditionalGeneration"
+    text_tower_at = "language_model"
+
+
 class Granite(Llama):
     """Granite Team 2024: multipliers of embeddings, scores, what is added to the residual stream, and logits."""
 
