@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 import attnviz
+from attnviz.commands.explain import reference
 from attnviz.commands.explain.steps import step_of
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.encoders import OPT
+from attnviz.models.families.encoders import OPT, ModernBert
 from attnviz.reference.attention import HeadParameters
 from tests.support.explained import steps_of
 from tests.support.mutations import rolled
@@ -121,3 +122,27 @@ def test_other_positions_of_opt_are_noticed_in_logits_and_input(monkeypatch):
 def test_opt_350ms_settings_are_refused_by_name(setting):
     with pytest.raises(ArchitectureError, match=f"this opt has {next(iter(setting))}="):
         checkpoint_of("opt", **setting)
+
+
+def test_the_other_half_as_gate_is_noticed(monkeypatch):
+    checkpoint, right = checkpoint_of("modernbert"), reference._gate_and_expand
+    monkeypatch.setattr(reference, "_gate_and_expand", lambda modules: right(modules)[::-1])
+    with pytest.raises(VerificationError, match="gate of layer 1"):
+        attnviz.explain(TEXT, checkpoint, layer=1)
+
+
+def test_a_norm_before_the_first_layer_is_noticed(monkeypatch):
+    checkpoint, right = checkpoint_of("modernbert"), ModernBert.layer_modules
+    normed = lambda modules: replace(modules, attention_norm=modules.attention_norm or modules.feed_forward_norm)  # noqa: E731
+    monkeypatch.setattr(ModernBert, "layer_modules", lambda *given: normed(right(*given)))
+    with pytest.raises(VerificationError, match="layer 0"):
+        attnviz.explain(TEXT, checkpoint, layer=0)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_cos_and_sin_of_modernbert_are_rounded_before_they_turn_in_float32(monkeypatch, rounded):
+    checkpoint, right = checkpoint_of("modernbert", torch.bfloat16), ModernBert.parameters
+    change = turned(rounded=rounded)
+    monkeypatch.setattr(ModernBert, "parameters", lambda *given: change(right(*given)))
+    errors = [check.pattern_error for check in attnviz.analyze(TEXT, checkpoint, syntax=False).verification.layers]
+    assert (max(errors) == 0) == rounded
