@@ -154,8 +154,8 @@ class HeadParameters(Scoring):
     output_weight: Tensor
     output_bias: Tensor | None
     rotary: Rotary | None = None
-    query_norm: RMSNorm | None = None
-    key_norm: RMSNorm | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
     query_scale: float = 1.0
 
     @property
@@ -211,9 +211,12 @@ def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> t
     return query, repeat_kv(key, parameters.n_heads)
 
 
-def normed_heads(x: Tensor, norm: RMSNorm | None) -> Tensor:
-    """Queries or keys [.., n_heads, n, d_head], normed a head at a time, or all together if the norm is as wide."""
-    if norm is None or len(norm.weight) == x.shape[-1]:
+def normed_heads(x: Tensor, norm: Norm | None) -> Tensor:
+    """Queries or keys [.., n_heads, n, d_head], normed a head at a time, or all together if the norm is as wide.
+
+    A head at a time the weights are the same for all, [d_head], or each head's own, [n_heads, 1, d_head].
+    """
+    if norm is None or norm.weight is None or norm.weight.shape[-1] == x.shape[-1]:
         return x if norm is None else norm(x)
     together = norm(x.transpose(-3, -2).flatten(-2))
     return together.reshape(*together.shape[:-1], x.shape[-3], -1).transpose(-3, -2)

@@ -35,6 +35,7 @@ class Rotary:
         beyond: the frequencies of longer texts (LongRoPE).
         in_float32: whether queries and keys are turned in float32 and rounded once (OLMo).
         rounded: whether cos and sin are rounded to the number format even so (ModernBERT).
+        interleaved: whether pairs are neighbours, (2i, 2i + 1), as in the paper (Cohere).
     """
 
     frequencies: Tensor
@@ -43,6 +44,7 @@ class Rotary:
     beyond: Tensor | None = None
     in_float32: bool = False
     rounded: bool = False
+    interleaved: bool = False
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
@@ -61,7 +63,11 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     x, given = x.to(dtype), x.dtype
     half = len(frequencies)
     first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1).to(given)
+    if rotary.interleaved:
+        first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    turned = first * cos - second * sin, second * cos + first * sin
+    joined = torch.stack(turned, -1).flatten(-2) if rotary.interleaved else torch.cat(turned, -1)
+    return torch.cat([joined, others], dim=-1).to(given)
 
 
 def default_frequencies(d: int, base: float) -> Tensor:

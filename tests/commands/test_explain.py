@@ -276,6 +276,7 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         explain(LLAMAS_TEXT, sharp_llama(family, **changes), tokenizer=sentencepiece_tokenizer())
         for family, changes in (("phi3", {}), ("granite", {}), ("starcoder2", {}), ("starcoder2", {"use_bias": False}))
     )
+    cohere = explain(LLAMAS_TEXT, sharp_llama("cohere"), tokenizer=sentencepiece_tokenizer())
     for result, step, formula in (
         (llama, "split", "Q: 64 = 4 × 16; K, V: 32 = 2 × 16"),
         (llama, "attention_norm", "norm(x) = x / √(mean(x²) + ε) · γ"),
@@ -295,6 +296,7 @@ def test_steps_are_told_with_this_models_numbers(llamas: dict[str, Explanation])
         (neox, "feed_forward_norm", "norm(x) = (x − mean) / √(var + ε) · γ + β"),
         (neox, "expanded", "u = norm(x) W_1 + b_1"),
         (neox, "output", "x + attention + feed forward"),
+        (cohere, "attention_norm", "norm(x) = (x − mean) / √(var + ε) · γ"),
     ):
         assert step_of(result, step).formula == formula
     row, positive = llama.tensor("input")[2], int((llama.tensor("gate")[2] > 0).sum())

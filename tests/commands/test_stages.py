@@ -133,6 +133,7 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
         ("phi3", {"rotated", "gate", "gated"}),
         ("olmo2", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
         ("gpt_neox", {"rotated", "feed_forward_norm"}),
+        ("stablelm", {"head_norm", "rotated"}),
         ("mixtral", {"rotated", "router", "experts"}),
         ("qwen2_moe", {"rotated", "gate", "router", "experts", "experts_output", "shared_gate", "shared_output"}),
         ("qwen3_moe", {"head_norm", "rotated", "gate", "gated"}),  # of which the first layer is dense
@@ -289,6 +290,8 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "the other gelu": ("gemma2", lambda p: replace(p, activation=ACTIVATIONS["gelu"])),
     "no norm after the attention": ("gemma2", lambda p: replace(p, attention_output_norm=None)),
     "no norm after the network": ("gemma3_text", lambda p: replace(p, feed_forward_output_norm=None)),
+    "halves of one norm in a row": ("phi", lambda p: replace(p, parallel=False)),
+    "pairs of halves": ("cohere", in_heads(rotary=lambda rotary: replace(rotary, interleaved=False))),
     "halves in a row": ("gpt_neox", lambda p: replace(p, parallel=False)),
     "one norm for both halves": ("gpt_neox", lambda p: replace(p, feed_forward_norm=p.attention_norm)),
     "queries of another head": ("gpt_neox", in_heads(query=lambda of: replace(of, weight=of.weight.roll(1, 0)))),

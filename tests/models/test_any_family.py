@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     ),
     "another scale": ("seed_oss", "attention_scores", lambda q, k, scale: scores(q, k, 1.1 * scale)),
     "another order of groups": (
-        "cohere", "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[1], 1, 1)
+        "helium", "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[1], 1, 1)
     ),
 }  # fmt: skip
 allowed, scores = attention.allowed_positions, attention.attention_scores

@@ -30,6 +30,7 @@ from tests.support.llamas import (
     DRAWN,
     FAMILIES,
     IN_PARALLEL,
+    INTERLEAVED,
     N_HEADS,
     N_LAYERS,
     NORMED,
@@ -233,8 +234,13 @@ def _no_one(parameters: HeadParameters) -> HeadParameters:
     return replace(parameters, query_norm=replace(parameters.query_norm, one_more=False))
 
 
+def _norms_of_other_heads(parameters: HeadParameters) -> HeadParameters:
+    norm: Any = parameters.query_norm
+    return replace(parameters, query_norm=replace(norm, weight=norm.weight.roll(1, 0)))
+
+
 ALL = tuple(FAMILIES)
-BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2")
+BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2", "phi")
 CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
     "no scale": (ALL, lambda p: replace(p, scale=1.0)),
@@ -246,6 +252,11 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "RoPE of a whole head": (
         PARTLY_ROTATED, lambda p: replace(p, rotary=Rotary(default_frequencies(8, 10000.0)))
     ),
+    "RoPE not interleaved": (INTERLEAVED, lambda p: _rotary(p, lambda r: replace(r, interleaved=False))),
+    "RoPE in layers without a window": (
+        ("cohere2",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 10000.0), interleaved=True))
+    ),
+    "query norms of other heads": (("stablelm", "cohere"), _norms_of_other_heads),
     "RoPE in every layer": (("smollm3",), lambda p: replace(p, rotary=Rotary(default_frequencies(8, 2000000.0)))),
     "RoPE of the other type of layer": (
         ("gemma3_text",), lambda p: replace(p, rotary=Rotary(default_frequencies(16, 1000000.0)))
@@ -262,7 +273,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "query norm with w for 1 + w": (("gemma3_text",), _no_one),
     "no biases of queries and keys": (BIASED, lambda p: _without_bias(p, "query", "key")),
     "no bias of values": (BIASED, lambda p: _without_bias(p, "value")),
-    "no bias of the output": (("llama", "phimoe", "gpt_neox"), lambda p: replace(p, output_bias=None)),
+    "no bias of the output": (("llama", "phimoe", "gpt_neox", "phi"), lambda p: replace(p, output_bias=None)),
     "no bound": (("olmo",), lambda p: _bounded(p, None)),
     "another bound": (("olmo",), lambda p: _bounded(p, 1.6)),
     "no bound of normed queries": (
@@ -332,7 +343,7 @@ def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int,
 
 STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "RoPE off by one": (SHARED, "apply_rotary", queries_one_further),
-    "RoPE interleaved": (ALL, "apply_rotary", interleaved),
+    "RoPE interleaved": (tuple(family for family in ALL if family not in INTERLEAVED), "apply_rotary", interleaved),
     "groups in turn": (SHARED, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
     "norms a head at a time": (("olmo2", "olmo3"), "normed_heads", normed_a_head_at_a_time),
@@ -384,11 +395,14 @@ def test_a_multiplier_of_the_residual_stream_that_is_left_out_fails_verification
         run(sharp_llama("granite"))
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("family", IN_PARALLEL)
+@pytest.mark.parametrize(
+    ("family", "parallel"),
+    [*((family, True) for family in (*IN_PARALLEL, "stablelm")), ("gpt_neox", False), ("stablelm", False)],
+)
 def test_halves_in_the_other_order_fail_by_name(monkeypatch, family, parallel):
     """And a block that passes on another sum fails, too."""
-    model, kind = sharp_llama(family, use_parallel_residual=parallel), type(ARCHITECTURES[family])
+    changes = {"use_parallel_residual": parallel} if family in ("gpt_neox", "stablelm") else {}
+    model, kind = sharp_llama(family, **changes), type(ARCHITECTURES[family])
     original = kind.layer_modules
     wrong = "the norm before its feed-forward network" if not parallel else "the sum of its input and its attention's"
     with monkeypatch.context() as patch:
@@ -450,6 +464,7 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert max(layer.sum_error for layer in result.layers) <= 1e-5
     both = {"attention bias", "final norm bias"}
     biases = {"llama": {"attention bias"}, "phimoe": both, "gpt_neox": both, "starcoder2": both}
+    biases |= {"stablelm": {"final norm bias"}, "phi": {*both, "unembedding bias"}}
     if family == "gemma2":
         assert "final_logit_softcapping" in result.no_attribution
     else:

@@ -9,6 +9,10 @@ import torch
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3Config,
@@ -39,6 +43,8 @@ from transformers import (
     OlmoForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PhimoeConfig,
     PhimoeForCausalLM,
     PreTrainedTokenizerFast,
@@ -52,6 +58,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
     Starcoder2Config,
     Starcoder2ForCausalLM,
 )
@@ -192,6 +200,10 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
     ),
     "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM, {"rope_parameters": _HALF_ROTATED}),
+    "stablelm": (StableLmConfig, StableLmForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
+    "phi": (PhiConfig, PhiForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
+    "cohere": (CohereConfig, CohereForCausalLM, {"use_qk_norm": True}),
+    "cohere2": (Cohere2Config, Cohere2ForCausalLM, {"sliding_window": WINDOW, "layer_types": _ALTERNATING}),
 }
 """By ``model_type``: config, model with its head, and settings by which what is special about a family shows."""
 
@@ -254,6 +266,29 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "sliding_window": st.sampled_from([1, 3, 20]),
         "rope_parameters": st.sampled_from([None, {"full_attention": {"rope_type": "linear", "factor": 3.0}}]),
     },
+    "stablelm": {
+        "use_parallel_residual": st.booleans(),
+        "qk_layernorm": st.booleans(),
+        "use_qkv_bias": st.booleans(),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "rope_parameters": _PARTLY_ROTATED,
+    },
+    "phi": {
+        "qk_layernorm": st.booleans(),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "rope_parameters": _PARTLY_ROTATED,
+    },
+    "cohere": {
+        "use_qk_norm": st.booleans(),
+        "attention_bias": st.booleans(),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+    },
+    "cohere2": {
+        "attention_bias": st.booleans(),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]]),
+        "sliding_window": st.sampled_from([1, 3, 20]),
+    },
     "gpt_neox": {
         "use_parallel_residual": st.booleans(),
         "attention_bias": st.booleans(),
@@ -303,12 +338,13 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
-WINDOWED = (*WINDOWED_THROUGHOUT, "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
+NORMED = ("stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
+WINDOWED = (*WINDOWED_THROUGHOUT, "cohere2", "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
 SHARED = tuple(family for family in FAMILIES if family != "gpt_neox")
 """Families of which heads may share keys and values."""
-IN_PARALLEL = ("gpt_neox",)
-PARTLY_ROTATED = ("phi3", "gpt_neox")
+IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
+PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi")
+INTERLEAVED = ("cohere", "cohere2")
 
 
 def llama_config(family: str, **changes: Any) -> Any:
@@ -340,7 +376,7 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
             if name.endswith("bias"):
                 parameter.normal_(std=0.5)
-            elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            elif any(part in name for part in ("q_norm.", "k_norm.", "q_layernorm.", "k_layernorm.")):
                 parameter.add_(1.0)
             elif name.endswith(("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
                 parameter.mul_(10)

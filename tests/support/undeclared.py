@@ -22,14 +22,10 @@ _SIZES: dict[str, Any] = {
 UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     "helium": ("Helium", {"num_key_value_heads": 2, "head_dim": 8}),
     "seed_oss": ("SeedOss", {"num_key_value_heads": 2, "head_dim": 8}),
-    "stablelm": ("StableLm", {"num_key_value_heads": 2}),
-    "cohere": ("Cohere", {"num_key_value_heads": 2}),
-    "cohere2": ("Cohere2", {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8}),
     "ministral": (
         "Ministral",
         {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8, "layer_types": ["sliding_attention"] * 2},
     ),
-    "phi": ("Phi", {}),
     "ultrabert": ("Ultrabert", {"num_key_value_heads": 2, "sliding_window": 3}),
     "albert": ("Albert", {"embedding_size": 16}),
 }

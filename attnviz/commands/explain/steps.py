@@ -173,7 +173,7 @@ _STEPS = {
     "split": Step("Split into heads", "{split}", "{cut}", numbers=_split_numbers,
                   unseen="the same numbers, regrouped"),
     "head_norm": Step("Norms of queries and keys", "{norm_q}{bound}, and likewise of k", "{each_query} "
-                      "is brought to mean square 1, then weighted (γ): scores depend less on lengths.",
+                      "{brought_to_one}: scores depend less on lengths.",
                       brief="norm", numbers=_pair_numbers),
     "rotated": Step("Rotary positions", "pair i of {turned} turned by position · f_i", "Each query and key is "
                     "turned by angles that grow with its position: a score depends on how far apart the two are.",
@@ -404,7 +404,7 @@ def _split_words(result: Explanation) -> dict[str, object]:
         cut = f"Q is cut into {parts}, K and V into {counted(n_shared, 'head')}: {each}."
     turned = 0 if heads.rotary is None else 2 * len(heads.rotary.frequencies)
     part = "Q and K" if turned == d_head else f"the first {turned} dimensions of Q and K"
-    apart = heads.query_norm is None or len(heads.query_norm.weight) == d_head
+    apart = heads.query_norm is None or heads.query_norm.weight is None or heads.query_norm.weight.shape[-1] == d_head
     each_query = (
         "Each head's query and key" if apart else "Each token's query, of all heads together, and likewise key,"
     )
@@ -437,12 +437,25 @@ def _norm_words(result: Explanation) -> dict[str, object]:
     kind = norm_kind(result)
     formula = _NORMS[result.checkpoint.architecture.norm_kind]
     to_one = _TO_ONE[kind] if "γ" in formula else _TO_ONE[kind].partition(", then")[0]
+    own, heads = layer_parameters(result.checkpoint, result.layer), _heads_of(result)
+    if (norm := own.attention_norm or own.attention_output_norm) is None or norm.bias is None:
+        formula, to_one = formula.removesuffix(" + β"), to_one.replace(" and shifted (β)", "")
     letters = {"x": "x", "h": "x" if result.parallel else "h", "y": "y", "out": "out", "q": "q", "a": "attention",
                "f": "feed forward"}  # fmt: skip
     norms = {f"norm_{name}": formula.replace("x", letter) for name, letter in letters.items()}
     added = {name: _as_added(result, f"{name}_output") for name in ("attention", "feed_forward")}
     said = {name: name.replace("_", " ") for name in added}
     said |= {name: f"norm({said[name]})" for name, step in added.items() if step.endswith("norm")}
-    factor = layer_parameters(result.checkpoint, result.layer).residual_multiplier
+    factor, of_heads = own.residual_multiplier, to_one.partition(" vector ")[2]
+    if heads.query_norm is not None and heads.query_norm.bias is None:
+        norms["norm_q"] = norms["norm_q"].removesuffix(" + β")
+        of_heads = of_heads.replace(" and shifted (β)", "")
     said = said if factor == 1 else {name: f"{factor:g} · {of}" for name, of in said.items()}
-    return {**norms, **said, "norm_kind": kind, "Norm": kind[0].upper() + kind[1:], "to_one": to_one}
+    return {
+        **norms,
+        **said,
+        "brought_to_one": of_heads,
+        "norm_kind": kind,
+        "Norm": kind[0].upper() + kind[1:],
+        "to_one": to_one,
+    }

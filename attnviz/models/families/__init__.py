@@ -29,7 +29,7 @@ from attnviz.models.families.llama import (
     SmolLM3,
     Starcoder2,
 )
-from attnviz.models.families.neox import GPTNeoX
+from attnviz.models.families.neox import Cohere, Cohere2, GPTNeoX, Phi, StableLm
 from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3, OlmoE
 from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
@@ -39,6 +39,7 @@ _FAMILIES: tuple[Architecture, ...] = (
     GPTNeoX(), Granite(), GraniteMoE(), Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(),
     MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(), OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(),
     Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(), T5(), XLMRoberta(),
+    Cohere(), Cohere2(), Phi(), StableLm(),
 )  # fmt: skip
 
 ARCHITECTURES: Registry[Architecture] = Registry(

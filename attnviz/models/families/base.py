@@ -321,7 +321,11 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     if architecture.norm_kind == "layer, no weights":
         return LayerNorm(None, None, epsilon)
     if architecture.norm_kind == "layer":
-        return LayerNorm(parameter_of(module, "weight"), parameter_of(module, "bias"), epsilon)
+        heads = getattr(module, "norms", [module])  # StableLM: a module a head
+        weights = [parameter_of(each, "weight") for each in heads]
+        weight = weights[0] if len(weights) == 1 else torch.stack(weights)
+        bias = parameter_of(heads[0], "bias") if hasattr(heads[0], "bias") else None
+        return LayerNorm(weight if weight.ndim == 1 else weight[:, None], bias, epsilon)
     return RMSNorm(
         parameter_of(module, "weight"),
         epsilon,
