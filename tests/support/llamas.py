@@ -340,7 +340,8 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
 WINDOWED = (*WINDOWED_THROUGHOUT, "cohere2", "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
-SHARED = tuple(family for family in FAMILIES if family != "gpt_neox")
+UNSHARED = ("gpt_neox",)
+SHARED = tuple(family for family in FAMILIES if family not in UNSHARED)
 """Families of which heads may share keys and values."""
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
 PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi")
@@ -361,7 +362,7 @@ def llama_config(family: str, **changes: Any) -> Any:
         "eos_token_id": 2,
     }
     settings |= FAMILIES[family][2] | changes
-    if family not in SHARED:
+    if family in UNSHARED:
         del settings["num_key_value_heads"]
     return FAMILIES[family][0](**settings)
 
