@@ -465,8 +465,10 @@ COMMANDS = {
             Option("names", list[str], "A built-in model, a folder, a hub id, or a model of a paper (bert-large, "
                    "gpt2-xl, gpt3-175b). Default: all that are known here.", (), "NAME", positional=True),
             _switch("families", "List instead the architectures that are reproduced, and which commands work."),
+            _switch("verify", "Load the named models instead, and verify every head on a fixed set of short texts."),
         ),
-        output=(replace(_OUT, help="Folder for models.json and models.csv. Default: none."), _JSON),
+        output=(replace(_OUT, help="Folder for models.json and models.csv, or models-verify.json and .csv. Default: "
+                        "none."), _JSON),
     ),
 }
 """By name, in the order of ``attnviz --help``."""

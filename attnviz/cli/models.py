@@ -12,7 +12,7 @@ from attnviz.errors import CheckpointError, UsageError
 
 
 @command
-def models(run: Run, names: Sequence[str], families: bool) -> Job:
+def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
     """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 
     The numbers come from config files and papers; no weights are loaded. Without a name it lists the built-in models,
@@ -25,10 +25,14 @@ def models(run: Run, names: Sequence[str], families: bool) -> Job:
             Sizes of given models, and whether attnviz measures them.
         attnviz models --families
             All architectures that attnviz knows.
+        attnviz models ./my-bert --verify
+            Whether a checkpoint can be trusted here: exit code 1 if not.
     """
     wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
     if families:
         return Job(partial(_list_families, wanted, out, as_json))
+    if verify:
+        return _verify(list(dict.fromkeys(wanted)), out, as_json)
     from attnviz.commands.models.measure import Configuration, model_configurations
     from attnviz.commands.models.report import LAYOUT, models_document, models_report
     from attnviz.present.output_folder import OutputFolder
@@ -65,6 +69,36 @@ def models(run: Run, names: Sequence[str], families: bool) -> Job:
             say_what_was_written(output)
         if failed:
             raise typer.Exit(failed[0].exit_code)
+
+    return Job(work, output)
+
+
+def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
+    if not names:
+        raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
+    from attnviz.commands.models.report import VERIFY_LAYOUT, verified_report
+    from attnviz.commands.models.verify import VERSIONS, verified
+    from attnviz.present.output_folder import OutputFolder
+
+    output = None if out is None else OutputFolder(Path(out), VERIFY_LAYOUT)
+
+    def work() -> None:
+        with progress(quiet=False) as tell:
+            found = []
+            for done, name in enumerate(names):
+                tell(f"verifying {name}", done, len(names))
+                found.append(verified(name))
+        document = {**VERSIONS, "models": found}
+        if output is not None:
+            with output:
+                document = output.commit(document)
+        print_results(
+            document, lambda width: verified_report(document, width), as_json, folder=output.path if output else None
+        )
+        if output is not None:
+            say_what_was_written(output)
+        if any(each["level"] != 4 for each in found):
+            raise typer.Exit(1)
 
     return Job(work, output)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from transformers.models.bert.modeling_bert import BertSelfAttention
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -184,3 +185,34 @@ def test_from_python_a_list_of_configurations(bert_folder):
     assert both == [configuration, paper_configuration("gpt2-xl")]
     assert told == [(0, 2), (1, 2)]
     assert model_configurations(None) == model_configurations()
+
+
+def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_level_4(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    typed = ["models", str(bert_folder), "tiny-gpt2", "--verify", "-o", str(tmp_path / "proof")]
+    ran = CliRunner().invoke(app, typed, terminal_width=120)
+    assert ran.exit_code == 0, ran.output
+    document = json.loads((tmp_path / "proof" / "models-verify.json").read_text())
+    assert {"attnviz", "torch", "transformers", "python"} <= set(document)
+    for model in document["models"]:
+        assert (model["level"], model["reason"], len(model["texts"]), len(model["tokens"])) == (4, None, 4, 4)
+        assert max(model["tokens"]) > min(model["tokens"]), "nothing is padded"
+        assert len(model["model"]["weights_sha256"]) == 64
+        assert model["seconds"] > 0
+        assert model["peak_bytes"] > 1e8
+        worst = max(layer["pattern_error"] for layer in model["verification"]["layers"])
+        assert model["errors"]["pattern_error"] == worst
+    rows = (tmp_path / "proof" / "models-verify.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert rows[0].startswith("name,revision,weights_sha256,dtype,level,")
+    monkeypatch.setattr(
+        BertSelfAttention, "scaling", property(lambda self: 0.1, lambda self, value: None), raising=False
+    )
+    ran = CliRunner().invoke(app, ["models", str(bert_folder), "nonsuch", "--verify", "--json"])
+    assert ran.exit_code == 1
+    wrong, missing = json.loads(ran.stdout)["models"]
+    assert (wrong["level"], missing["level"]) == (None, None)
+    assert "do not reproduce the model" in wrong["reason"]
+    assert "cannot load the model 'nonsuch'" in missing["reason"]
+    assert CliRunner().invoke(app, ["models", "--verify"]).exit_code == 2

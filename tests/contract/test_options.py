@@ -18,7 +18,7 @@ OF_THE_COMMAND_LINE = {
     "compare": {"texts"},
     "profile": {"corpora", "show"},
     "rollout": {"target"},  # only refused
-    "models": {"families"},
+    "models": {"families", "verify"},
 }
 """What no Python function has under this name."""
 

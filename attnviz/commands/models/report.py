@@ -49,6 +49,35 @@ LAYOUT = FileLayout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"
 """Files that ``attnviz models`` writes on request."""
 
 
+def _verify_csv(content: dict[str, Any]) -> str:
+    columns = ("name", "revision", "weights_sha256", "dtype", "level", "seconds", "peak_bytes", "reason")
+    errors = list(next((model["errors"] for model in content["models"] if model["level"]), ()))
+    rows = ({**model["model"], **model, **model.get("errors", {})} for model in content["models"])
+    return csv_text([*columns, *errors], ({key: row.get(key) for key in (*columns, *errors)} for row in rows))
+
+
+VERIFY_LAYOUT = FileLayout(
+    "models-verify.json", "models-verify.csv", _verify_csv, others=re.compile(r"(?!)"), same=("attnviz",)
+)
+"""Files that ``attnviz models --verify`` writes on request."""
+
+
+def verified_report(document: dict[str, Any], width: int) -> RenderableType:
+    """Table with a row per model that was verified, and why others were not."""
+    columns: list[Field[dict[str, Any]]] = [
+        Field("Name", lambda model: visible(model["model"]["name"]), left=True, least=_NARROWEST_NAME, fold=True),
+        Field("Level", lambda model: model["level"]),
+        Field("Pattern\nerror", lambda model: model["level"] and f"{model['errors']['pattern_error']:.1e}"),
+        Field("Output\nerror", lambda model: model["level"] and f"{model['errors']['output_error']:.1e}"),
+        Field("Time", lambda model: model.get("seconds"), "s"),
+        Field("Memory", lambda model: model["level"] and model["peak_bytes"] / 2**30, "GiB"),
+    ]
+    title, models = "Verified on four texts: long, padded, another script, special tokens", document["models"]
+    failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["level"] != 4]
+    said = f"{_LEVEL} Errors: the largest of all. Memory: the peak of the process so far, or of the GPU."
+    return spaced([column_table(title, columns, models, width=width), notes(*map(visible, [said, *failed]))])
+
+
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
     """Table with a row per model; if wide also the paper's count, the share in attention and the size in float32."""
     wide = width >= _WIDE

@@ -1,0 +1,77 @@
+"""``attnviz models NAME… --verify``: every head verified on a fixed set of short texts."""
+
+import platform
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+import transformers
+
+from attnviz.errors import AttnvizError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.opening import open_checkpoint
+from attnviz.models.sources import find_checkpoint
+from attnviz.present.documents import model_entry, verification_entry
+from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
+from attnviz.texts.reading import Text
+from attnviz.version import __version__
+
+_SHORT = "The cat that I saw ran away."
+_LONG = "The old house by the river, which nobody had entered for years, was sold to a young couple. " * 4
+
+ERRORS = ("pattern_error", "output_error", "residual_error", "input_error", "head_output_error")
+"""Of these the largest of all layers and texts is told."""
+
+VERSIONS = {"attnviz": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
+VERSIONS |= {"python": platform.python_version(), "platform": platform.platform()}
+
+
+def texts_of(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """A long text, a short one, one in other scripts, and one in which a special token of this model is written."""
+    special = next(iter(checkpoint.tokenizer.all_special_tokens), "[MASK]")
+    other = "Кошка, которую я видел, убежала. 猫が逃げた。 रात"
+    return _LONG, _SHORT, other, f"The {special} ran {special}."
+
+
+def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[EncodedText]:
+    """A text as the model reads it; half of it, or less, where the whole is too long; empty where nothing can be."""
+    items = encode(checkpoint, [Text(" ".join(words))], lambda *_: None)
+    return items if items or len(words) < 2 else _encoded(checkpoint, words[: len(words) // 2])
+
+
+def verified(name: str) -> dict[str, Any]:
+    """What verification of a model by name gave; ``level`` is None, with the ``reason``, where there is none."""
+    started = time.perf_counter()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        checkpoint = open_checkpoint(find_checkpoint(name))[0]
+        items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
+        if checkpoint.stacks:
+            items = [replace(item, target=item.ids) for item in items]
+        attention = SampledAttention(checkpoint)
+        attention.verify(collate(checkpoint, items), lambda _: None)
+    except AttnvizError as error:
+        return {"model": {"name": name}, "level": None, "reason": str(error)}
+    entry = verification_entry(attention.verification)
+    return {
+        "model": model_entry(checkpoint),
+        "level": entry["level"],
+        "reason": None,
+        "texts": [item.source.text for item in items],
+        "tokens": [len(item) for item in items],
+        "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS},
+        "seconds": time.perf_counter() - started,
+        "peak_bytes": _peak_bytes(checkpoint.device),
+        "verification": entry,
+    }
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """The largest memory so far: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
