@@ -3,6 +3,7 @@
 import errno
 import math
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,6 +87,15 @@ def free_address_space() -> float:
     except (ImportError, OSError, ValueError, IndexError):
         return math.inf
     return address_space() - pages * resource.getpagesize()
+
+
+def peak_memory() -> int | None:
+    """Bytes of this process's largest memory so far; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def free_memory() -> float:

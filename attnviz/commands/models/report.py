@@ -70,7 +70,7 @@ def verified_report(document: dict[str, Any], width: int) -> RenderableType:
         Field("Pattern\nerror", lambda model: model["level"] and f"{model['errors']['pattern_error']:.1e}"),
         Field("Output\nerror", lambda model: model["level"] and f"{model['errors']['output_error']:.1e}"),
         Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", lambda model: model["level"] and model["peak_bytes"] / 2**30, "GiB"),
+        Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
     ]
     title, models = "Verified on four texts: long, padded, another script, special tokens", document["models"]
     failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["level"] != 4]

@@ -1,8 +1,6 @@
 """``attnviz models NAME… --verify``: every head verified on a fixed set of short texts."""
 
 import platform
-import resource
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 import transformers
 
 from attnviz.errors import AttnvizError
+from attnviz.memory import peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
@@ -70,8 +69,6 @@ def verified(name: str) -> dict[str, Any]:
     }
 
 
-def _peak_bytes(device: torch.device) -> int:
+def _peak_bytes(device: torch.device) -> int | None:
     """The largest memory so far: of the GPU, or of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory()
