@@ -325,7 +325,7 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
         weights = [parameter_of(each, "weight") for each in heads]
         weight = weights[0] if len(weights) == 1 else torch.stack(weights)
         bias = parameter_of(heads[0], "bias") if hasattr(heads[0], "bias") else None
-        return LayerNorm(weight if weight.ndim == 1 else weight[:, None], bias, epsilon)
+        return LayerNorm(weight[:, None] if weight is not None and weight.ndim == 2 else weight, bias, epsilon)
     return RMSNorm(
         parameter_of(module, "weight"),
         epsilon,
