@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +23,8 @@ _ADDED = {
 """By sum, the stream and what is added to it, before its own norm if it has one."""
 
 _NORMS = {
-    "layer": "norm(x) = (x − mean) / √(var + ε) · γ + β",
-    "layer, no weights": "norm(x) = (x − mean) / √(var + ε)",
-    "rms": "norm(x) = x / √(mean(x²) + ε) · γ",
-    "rms, rounded once": "norm(x) = x / √(mean(x²) + ε) · γ",
-    "rms, 1 + w": "norm(x) = x / √(mean(x²) + ε) · (1 + γ)",
+    "layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β",
+    "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ",
 }
 _TO_ONE = {
     "layer norm": "Each token's vector is brought to mean 0 and variance 1, then weighted (γ) and shifted (β)",
@@ -282,7 +280,7 @@ def numbers_of(result: Explanation, name: str) -> str:
 
 def norm_kind(result: Explanation) -> str:
     """``layer norm`` or ``RMS norm``."""
-    return "layer norm" if result.checkpoint.architecture.norm_kind.startswith("layer") else "RMS norm"
+    return "layer norm" if result.checkpoint.architecture.norm_kind == "layer" else "RMS norm"
 
 
 def _heads_of(result: Explanation) -> HeadParameters:
@@ -435,11 +433,15 @@ def _bias_words(result: Explanation) -> dict[str, object]:
 def _norm_words(result: Explanation) -> dict[str, object]:
     """Words on the norms, and on what is added."""
     kind = norm_kind(result)
-    formula = _NORMS[result.checkpoint.architecture.norm_kind]
-    to_one = _TO_ONE[kind] if "γ" in formula else _TO_ONE[kind].partition(", then")[0]
+    formula, to_one = _NORMS[kind], _TO_ONE[kind]
     own, heads = layer_parameters(result.checkpoint, result.layer), _heads_of(result)
-    if (norm := own.attention_norm or own.attention_output_norm) is None or norm.bias is None:
+    norm: Any = own.attention_norm or own.feed_forward_norm or own.attention_output_norm
+    if norm.bias is None:
         formula, to_one = formula.removesuffix(" + β"), to_one.replace(" and shifted (β)", "")
+    if norm.weight is None:
+        formula, to_one = formula.removesuffix(" · γ"), to_one.partition(", then")[0]
+    if getattr(norm, "one_more", False):
+        formula = formula.replace("γ", "(1 + γ)")
     letters = {"x": "x", "h": "x" if result.parallel else "h", "y": "y", "out": "out", "q": "q", "a": "attention",
                "f": "feed forward"}  # fmt: skip
     norms = {f"norm_{name}": formula.replace("x", letter) for name, letter in letters.items()}

@@ -12,7 +12,7 @@ from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 
-NormKind = Literal["layer", "layer, no weights", "rms", "rms, 1 + w", "rms, rounded once"]
+NormKind = Literal["layer", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,17 @@ class Architecture(ABC):
     text_tower_at: str = (
         ""  # path, in the bare model, of the text model of one that also reads images; empty for others
     )
+    # names of a layer's modules, see :meth:`layer_modules`
+    attention_at: str = "self_attn"
+    projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    head_norm_names: tuple[str, ...] = ("q_norm", "k_norm")
+    heads_first: bool = False  # whether the input of these norms is [batch, n_heads, n, d_head]
+    # before the attention, after it, before the network, after it
+    norm_names: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
+    network_at: str = "mlp"  # empty where its maps are the layer's own
+    # of the first linear map, the gate, the gate's activation and the second map
+    network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
+    parallel: bool = False  # whether attention and network read the same input; a layer may say so itself (GPT-NeoX)
     final_norm_at: str = ""  # path of the norm after the last layer in the bare model; empty without one
     # first parts of the names of weights of task heads
     head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
@@ -214,9 +225,40 @@ class Architecture(ABC):
         layers: Any = base_model.get_submodule(self.layers_at)
         return [self.layer_modules(layer) for layer in layers]
 
-    @abstractmethod
     def layer_modules(self, layer: Any) -> LayerModules:
-        """The modules of one layer."""
+        """The modules of one layer, of which the attention returns (output after W_O, pattern)."""
+        attention, network = layer.get_submodule(self.attention_at), layer.get_submodule(self.network_at)
+        *projections, o_proj = (getattr(attention, name) for name in self.projection_names)
+        routed = self.routed_modules(network) if hasattr(network, "experts") else None
+        dense = network if routed is None else getattr(network, "shared_expert", None)
+        up_proj, gate, activation, down_proj = (
+            None if dense is None or name is None else getattr(dense, name) for name in self.network_names
+        )
+        norms = [None if name is None else getattr(layer, name) for name in self.norm_names]
+        return LayerModules(
+            block=layer,
+            projections=tuple(projections),
+            pattern=attention,
+            o_proj=o_proj,
+            output=attention,
+            attention_norm=None if isinstance(norms[0], nn.Identity) else norms[0],
+            attention_output_norm=norms[1],
+            up_proj=up_proj,
+            down_proj=down_proj,
+            feed_forward_norm=norms[2],
+            feed_forward_output_norm=norms[3],
+            head_norms=tuple(getattr(attention, name) for name in self.head_norm_names if hasattr(attention, name)),
+            heads_first=self.heads_first,
+            gate=gate,
+            activation=activation,
+            routed=routed,
+            parallel=self.parallel or getattr(layer, "use_parallel_residual", False),
+        )
+
+    def routed_modules(self, network: Any) -> RoutedModules:
+        """The modules of a network of experts."""
+        router = network.router if hasattr(network, "router") else network.gate
+        return RoutedModules(network, router, network.experts, getattr(network, "shared_expert_gate", None))
 
     @abstractmethod
     def embeddings(self, base_model: Any) -> Embeddings:
@@ -318,14 +360,11 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
-    if architecture.norm_kind == "layer, no weights":
-        return LayerNorm(None, None, epsilon)
     if architecture.norm_kind == "layer":
-        heads = getattr(module, "norms", [module])  # StableLM: a module a head
-        weights = [parameter_of(each, "weight") for each in heads]
-        weight = weights[0] if len(weights) == 1 else torch.stack(weights)
-        bias = parameter_of(heads[0], "bias") if hasattr(heads[0], "bias") else None
-        return LayerNorm(weight[:, None] if weight is not None and weight.ndim == 2 else weight, bias, epsilon)
+        bias = parameter_of(module, "bias") if hasattr(module, "bias") else None
+        heads = [parameter_of(each, "weight") for each in getattr(module, "norms", ())]  # StableLM: a module a head
+        weight = torch.stack(heads) if heads else parameter_of(module, "weight") if hasattr(module, "weight") else None
+        return LayerNorm(weight if weight is None or weight.ndim == 1 else weight[:, None], bias, epsilon)
     return RMSNorm(
         parameter_of(module, "weight"),
         epsilon,

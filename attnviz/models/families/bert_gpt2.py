@@ -103,6 +103,12 @@ class DistilBert(Bert):
     title = "DistilBERT"
     class_prefix = "DistilBert"
     layers_at = "transformer.layer"
+    attention_at = "attention"
+    projection_names = ("q_lin", "k_lin", "v_lin", "out_lin")
+    norm_names = ("sa_layer_norm", None, "output_layer_norm", None)
+    network_at = "ffn"
+    network_names = ("lin1", None, None, "lin2")
+    layer_modules = Architecture.layer_modules
     head_weights = (
         "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
     )  # fmt: skip
@@ -118,21 +124,6 @@ class DistilBert(Bert):
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The three modules of ``DistilBertForSequenceClassification``'s head."""
         return chained(model, "pre_classifier", nn.ReLU(), "classifier")
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
-        attention = layer.attention
-        return LayerModules(
-            block=layer,
-            projections=(attention.q_lin, attention.k_lin, attention.v_lin),
-            pattern=attention,
-            o_proj=attention.out_lin,
-            output=attention,
-            attention_norm=layer.sa_layer_norm,
-            up_proj=layer.ffn.lin1,
-            down_proj=layer.ffn.lin2,
-            feed_forward_norm=layer.output_layer_norm,
-        )
 
 
 class Roberta(Bert):
@@ -184,6 +175,10 @@ class GPT2(Architecture):
     class_prefix = "GPT2"
     layers_at = "h"
     final_norm_at = "ln_f"
+    attention_at = "attn"
+    projection_names = ("c_attn", "c_proj")
+    norm_names = ("ln_1", None, "ln_2", None)
+    network_names = ("c_fc", None, None, "c_proj")
     head_weights = ("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head")
     old_buffers = (".attn.bias", ".attn.masked_bias")
     causal = True
@@ -200,20 +195,6 @@ class GPT2(Architecture):
                 "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
                 "expected float32, float16 or bfloat16."
             )
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``GPT2Attention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        return LayerModules(
-            block=layer,
-            projections=(layer.attn.c_attn,),
-            pattern=layer.attn,
-            o_proj=layer.attn.c_proj,
-            output=layer.attn,
-            attention_norm=layer.ln_1,
-            up_proj=layer.mlp.c_fc,
-            down_proj=layer.mlp.c_proj,
-            feed_forward_norm=layer.ln_2,
-        )
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words and positions are added; the first norm is the first layer's."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, chained, not_reproduced
 from attnviz.models.families.llama import refuse_rope, rotary_of
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters
@@ -19,6 +19,10 @@ class ModernBert(Architecture):
     class_prefix = "ModernBert"
     language_task = "ForMaskedLM"
     final_norm_at = "final_norm"
+    attention_at = "attn"
+    projection_names = ("Wqkv", "Wo")
+    norm_names = ("attn_norm", None, "mlp_norm", None)
+    network_names = ("Wi", "Wi", "act", "Wo")
     head_weights = ("head", "decoder", "classifier")
     linear_biases = False
     pre_norm = True
@@ -39,22 +43,6 @@ class ModernBert(Architecture):
         config: Any = model.config
         head = getattr(model, "head", None) if config.classifier_pooling == "cls" else None
         return chained(head, "dense", "act", "norm", getattr(model, "classifier", None))
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``ModernBertAttention`` gives (output after W_O, pattern); one map gives gate and network side by side."""
-        return LayerModules(
-            block=layer,
-            projections=(layer.attn.Wqkv,),
-            pattern=layer.attn,
-            o_proj=layer.attn.Wo,
-            output=layer.attn,
-            attention_norm=None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm,
-            up_proj=layer.mlp.Wi,
-            down_proj=layer.mlp.Wo,
-            feed_forward_norm=layer.mlp_norm,
-            gate=layer.mlp.Wi,
-            activation=layer.mlp.act,
-        )
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone, normalised; positions enter as rotations."""
@@ -79,6 +67,10 @@ class OPT(Architecture):
     class_prefix = "OPT"
     layers_at = "decoder.layers"
     final_norm_at = "decoder.final_layer_norm"
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    norm_names = ("self_attn_layer_norm", None, "final_layer_norm", None)
+    network_at = ""
+    network_names = ("fc1", None, None, "fc2")
     linear_biases = False
     causal = True
     pre_norm = True
@@ -94,21 +86,6 @@ class OPT(Architecture):
             raise not_reproduced(self.name, "word_embed_proj_dim", config.word_embed_proj_dim, f"{config.hidden_size}")
         if config._remove_final_layer_norm:
             raise not_reproduced(self.name, "_remove_final_layer_norm", True, "a norm after the last layer")
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``OPTAttention`` gives (output after W_O, pattern)."""
-        attention = layer.self_attn
-        return LayerModules(
-            block=layer,
-            projections=(attention.q_proj, attention.k_proj, attention.v_proj),
-            pattern=attention,
-            o_proj=attention.out_proj,
-            output=attention,
-            attention_norm=layer.self_attn_layer_norm,
-            up_proj=layer.fc1,
-            down_proj=layer.fc2,
-            feed_forward_norm=layer.final_layer_norm,
-        )
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words and positions are added; the first two rows of positions are for no token."""

@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import (
-    Architecture,
-    Embeddings,
-    LayerModules,
-    NormKind,
-    RoutedModules,
-    not_reproduced,
-)
+from attnviz.models.families.base import Architecture, Embeddings, NormKind, not_reproduced
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, softcap, upcast
 from attnviz.reference.positions import (
@@ -48,16 +41,10 @@ class Llama(Architecture):
     norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting: str | float = "rms_norm_eps"
-    projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
-    # of the first linear map, the gate, the gate's activation and the second map
-    network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
-    network_at = "mlp"  # name of the feed-forward network in a layer
+    words_at = "embed_tokens"
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
-    # before the attention, after it, before the network, after it
-    norm_names: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
-    normed_heads = False  # whether queries and keys are normed before they are rotated
-    heads_first = False  # whether the input of these norms is [batch, n_heads, n, d_head]
+    rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
@@ -78,45 +65,12 @@ class Llama(Architecture):
         return "full_attention"
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
-        """``num_attention_heads`` and ``num_key_value_heads``."""
-        return config.num_attention_heads, config.num_key_value_heads
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        attention, network = layer.self_attn, getattr(layer, self.network_at)
-        routed = self.routed_modules(network) if hasattr(network, "experts") else None
-        dense = network if routed is None else getattr(network, "shared_expert", None)
-        up_proj, gate, activation, down_proj = (
-            None if dense is None or name is None else getattr(dense, name) for name in self.network_names
-        )
-        norms = [None if name is None else getattr(layer, name) for name in self.norm_names]
-        return LayerModules(
-            block=layer,
-            projections=tuple(getattr(attention, name) for name in self.projection_names),
-            pattern=attention,
-            o_proj=attention.o_proj,
-            output=attention,
-            attention_norm=norms[0],
-            attention_output_norm=norms[1],
-            up_proj=up_proj,
-            down_proj=down_proj,
-            feed_forward_norm=norms[2],
-            feed_forward_output_norm=norms[3],
-            head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
-            heads_first=self.heads_first,
-            gate=gate,
-            activation=activation,
-            routed=routed,
-        )
-
-    def routed_modules(self, network: Any) -> RoutedModules:
-        """The modules of a network of experts."""
-        router = network.router if hasattr(network, "router") else network.gate
-        return RoutedModules(network, router, network.experts, getattr(network, "shared_expert_gate", None))
+        """``num_attention_heads`` and ``num_key_value_heads``, if there are such."""
+        return config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions enter as rotations, the first norm is the first layer's."""
-        return Embeddings(parameter_of(base_model.embed_tokens, "weight"))
+        return Embeddings(parameter_of(getattr(base_model, self.words_at), "weight"))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
@@ -126,7 +80,8 @@ class Llama(Architecture):
         """With rotary positions, and the softmax in float32."""
         config, parameters = base_model.config, super().parameters(base_model, layer)
         rotary = rotary_of(config, parameters.query.weight.shape[-1], self.layer_type(config, layer))
-        return replace(parameters, softmax_in_float32=True, rotary=replace(rotary, in_float32=self.rotary_in_float32))
+        rotary = replace(rotary, in_float32=self.rotary_in_float32, interleaved=self.rotary_interleaved)
+        return replace(parameters, softmax_in_float32=True, rotary=rotary)
 
 
 class Mistral(Llama):
@@ -173,7 +128,6 @@ class Qwen3(Qwen2):
 
     name = "qwen3"
     class_prefix = "Qwen3"
-    normed_heads = True
 
 
 class SmolLM3(Qwen2):
@@ -200,7 +154,6 @@ class Qwen3MoE(Mixtral):
 
     name = "qwen3_moe"
     class_prefix = "Qwen3Moe"
-    normed_heads = True
 
 
 class PhiMoE(Mixtral):
@@ -237,10 +190,8 @@ class PhiMoE(Mixtral):
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled rotary positions with the frequencies of short texts, and a factor of its own."""
-        parameters, factor = (
-            super().parameters(base_model, layer),
-            base_model.config.rope_parameters.get("short_mscale"),
-        )
+        parameters, settings = super().parameters(base_model, layer), base_model.config.rope_parameters
+        factor = settings.get("short_mscale")
         if factor is None or parameters.rotary is None:
             return parameters
         return replace(parameters, rotary=Rotary(parameters.rotary.frequencies, float(factor)))
@@ -252,7 +203,7 @@ class Phi3(Mistral):
     name = "phi3"
     class_prefix = "Phi3"
     partial_rotary = True
-    projection_names = ("qkv_proj",)
+    projection_names = ("qkv_proj", "o_proj")
     network_names = ("gate_up_proj", "gate_up_proj", "activation_fn", "down_proj")
 
 
@@ -298,7 +249,6 @@ class Gemma3(Gemma2):
     name = "gemma3_text"
     class_prefix = "Gemma3Text"
     language_class = "Gemma3ForCausalLM"
-    normed_heads = True
     heads_first = True
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:

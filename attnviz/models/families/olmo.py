@@ -13,15 +13,16 @@ class Olmo(Llama):
 
     name = "olmo"
     class_prefix = "Olmo"
-    norm_kind: NormKind = "layer, no weights"
-    epsilon_setting = 1e-5
+    norm_kind: NormKind = "layer"
+    epsilon_setting: str | float = 1e-5
     rotary_in_float32 = True
+    bounded = ("query", "key", "value")
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """With the bound ``clip_qkv``."""
         parameters, clip = super().parameters(base_model, layer), base_model.config.clip_qkv
-        query, key, value = (replace(each, clip=clip) for each in (parameters.query, parameters.key, parameters.value))
-        return replace(parameters, query=query, key=key, value=value)
+        bounded: dict[str, Any] = {name: replace(getattr(parameters, name), clip=clip) for name in self.bounded}
+        return replace(parameters, **bounded)
 
 
 class Olmo2(Llama):
@@ -31,7 +32,6 @@ class Olmo2(Llama):
     class_prefix = "Olmo2"
     norm_kind: NormKind = "rms, rounded once"
     norm_names = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
-    normed_heads = True
     rotary_in_float32 = True
 
 
@@ -42,16 +42,12 @@ class Olmo3(Olmo2, Qwen2):
     class_prefix = "Olmo3"
 
 
-class OlmoE(Llama):
+class OlmoE(Olmo):
     """Muennighoff et al. 2024: experts; queries and keys of all heads are normed together, then bounded."""
 
     name = "olmoe"
     class_prefix = "Olmoe"
-    normed_heads = True
-
-    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """With the bound ``clip_qkv``."""
-        parameters, clip = super().parameters(base_model, layer), base_model.config.clip_qkv
-        names = ("query_norm", "key_norm", "value")
-        bounded: dict[str, Any] = {name: replace(getattr(parameters, name), clip=clip) for name in names}
-        return replace(parameters, **bounded)
+    norm_kind: NormKind = "rms"
+    epsilon_setting = Llama.epsilon_setting
+    rotary_in_float32 = False
+    bounded = ("query_norm", "key_norm", "value")
