@@ -15,7 +15,7 @@ from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
-from attnviz.present.published import ARROWS, role_name, role_numbers
+from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
@@ -107,7 +107,7 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     rows = [
         [
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
-            short_float(role.baseline), short_float(role.error_reduction), *map(short_float, role.interval), role.n,
+            short_float(shown_baseline(role.baseline)), short_float(role.error_reduction), *map(short_float, role.interval), role.n,
             short_float(role.untrained),
             role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]

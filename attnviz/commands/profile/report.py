@@ -21,7 +21,7 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, named, plain
-from attnviz.present.published import ARROWS, beside, published_table
+from attnviz.present.published import ARROWS, beside, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
@@ -37,7 +37,7 @@ _FIELDS: tuple[Field[Role], ...] = (
     *plain("id", "role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
-    Field("Baseline", name="baseline"),
+    Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, optional=2,
           write=span),
