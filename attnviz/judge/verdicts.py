@@ -57,7 +57,8 @@ class Verdict:
         score: the share (0-1) or accuracy (0-1); None where not measurable.
         baseline: the same under uniform attention; of a relation the largest of its ``baselines``; None for broad,
             whose score is a share of uniform attention's.
-        n: number of queries (or instances of the relation) of the score.
+        n: number of queries (or instances of the relation) of the score; of broad, which must hold without sinks, too,
+            the content queries.
         passed: score against threshold; see ``threshold``.
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
@@ -129,7 +130,7 @@ class Label:
         name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed`` or ``too
             short``.
         verdicts: behind each of its parts; none for the last two.
-        n: of the last verdict, at most the content positions of the text; without a verdict these.
+        n: of the last verdict; without one the content positions of the text.
     """
 
     name: str
@@ -204,7 +205,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     if not parts:
         return Label(UNNAMED, (), n)
     named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in parts]
-    return Label(BOTH.join(named), tuple(parts), min(n, parts[-1].n))
+    return Label(BOTH.join(named), tuple(parts), parts[-1].n)
 
 
 def _rank(verdict: Verdict) -> int:
@@ -241,11 +242,10 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score = ratio(statistics["entropy"], context.uniform["entropy"])
+    score, n = ratio(statistics["entropy"], context.uniform["entropy"]), context.n_non_sink
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
-    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_non_sink)
-    words = _words(rules.BROAD, "broad")
-    return Verdict("broad", "broad", score, None, len(context.query_positions), passed, words, on_content=on_content)
+    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, n)
+    return Verdict("broad", "broad", score, None, n, passed, _words(rules.BROAD, "broad"), on_content=on_content)
 
 
 def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
