@@ -391,7 +391,43 @@ def test_relations_that_heads_find_are_said_in_words():
 def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():
     lines = lines_of(hand_made(profile=PROFILE), top=None, select=["syntactic"], width=100)
     (row,) = [line.split() for line in lines if "L0H1" in line and "nsubj" in line and "broad" in line]
-    assert row[:4] == ["broad,", "syntactic", "L0H1", "broad?"]
+    assert row[:4] == ["syntactic,", "broad", "L0H1", "broad?"]
+
+
+def test_heads_selected_by_a_role_show_that_role_the_best_first():
+    """Whatever other roles they have; a relation found in both directions says which head finds which."""
+    to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
+    det = role("syntactic:det", 0.9, 0.4, **to_verb)
+    roles = {
+        "L0H0": [det, role("syntactic:obj", 0.6, 0.4, **to_object)],
+        "L0H1": [role("syntactic:obj", 0.5, 0.4, **to_verb)],
+        "L1H0": [det, role("syntactic:obj", 0.7, 0.4, **to_verb)],
+    }
+    best_first = [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
+    for top in (None, 0):
+        lines = lines_of(hand_made(profile=profile_of(roles)), top=top, select=["obj"], width=120)
+        found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) \(0\.40\)", line) for line in lines]
+        assert [row.groups() for row in found if row][:3] == best_first
+        assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
+    assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
+
+
+def test_heads_selected_by_a_label_show_the_score_of_that_part():
+    (row,) = [line for line in lines_of(resting(), top=None, select=["sink"], width=100) if "L0H0 " in line][:1]
+    assert "0.77 (" in row
+
+
+def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
+    one = text_of(hand_made(profile=PROFILE), top=None, select=["L0H1"], width=100)
+    assert "On this text" not in one.split("Heads to look at")[0]
+    assert "Next:" not in one
+    assert "Over a corpus:" not in one
+    unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
+    assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
+    for top in (None, 0):
+        *_, last = lines_of(hand_made(), top=top, width=100)
+        assert last.startswith("Next: --select L0H0 (one head), ")
+        assert ("--top 0" in last) == (top is None)
 
 
 def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not():

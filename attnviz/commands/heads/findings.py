@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
@@ -97,6 +97,12 @@ class HeadFindings:
         corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
         return " · ".join(filter(None, [str(self.id), "" if corpus and self.label == UNNAMED else self.shown, corpus]))
 
+    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | StoredRole]]:
+        """The parts of the label, and the roles, that any of these names selects, by name."""
+        found: list[tuple[str, Verdict | StoredRole]] = [*self.on_text, *self.over_corpus]
+        wanted = set(map(str.casefold, names))
+        return [(name, each) for name, each in found if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
+
     @property
     def mark(self) -> str:
         """``?`` if the label is an indication only, else ''."""
@@ -111,6 +117,22 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
         return (True, rank_value(of_kind[0])) if of_kind else head.rank_key
 
     return sorted(heads, key=clarity, reverse=True)
+
+
+def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
+    """Sort heads by what these names select them for, the clearest first, and let those roles lead their roles.
+
+    Heads that are selected by id come last, all of them without names, by their labels.
+    """
+    clarity: dict[HeadId, float] = {}
+    shown = []
+    for head in clearest_first(heads):
+        found = head.found_as(names)
+        clarity[head.id] = max((rank_value(each) for _, each in found), default=float("-inf"))
+        leading = {name for name, _ in found}
+        roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
+        shown.append(replace(head, roles=roles))
+    return sorted(shown, key=lambda head: -clarity[head.id])
 
 
 def rank_value(found: Verdict | StoredRole) -> float:
