@@ -166,3 +166,9 @@ def test_published_heads_stand_apart(profile: Profile):
     start = next(i for i, line in enumerate(lines) if line.startswith("Published (Clark et al. 2019; not measured"))
     assert any("L7H9" in line for line in lines[start:])
     assert not [line for line in printed(profile) if line.startswith("Published")]
+
+
+def test_a_model_without_roles_has_a_sentence_in_place_of_an_empty_table(profile: Profile):
+    text = "\n".join(printed(replace(profile, roles=())))
+    assert "None of the 12 heads shows a role over this corpus." in text
+    assert "Heads (" not in text

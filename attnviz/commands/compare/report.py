@@ -94,6 +94,9 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
     sides = result.first, result.second
     yield Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
+    if not result.any_beyond_rounding:
+        yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
+        return
     table, starred = _heads_table(result, choices, width)
     yield table
     layer = Field[LayerDifference]("Layer", lambda layer: str(layer.layer))
@@ -128,6 +131,10 @@ def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
     return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
 
+def _rounding(result: Comparison) -> str:
+    return f"Rounding alone may move a weight by {result.floor:.1e}."
+
+
 def _notes(result: Comparison, starred: bool) -> Text:
     return notes(
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
@@ -135,8 +142,8 @@ def _notes(result: Comparison, starred: bool) -> Text:
         f"No yardstick of dropout: {result.no_noise}."
         if result.no_noise
         else f"Dropout: {dropout_note(result.dropout, 'this text')}; the mean of up to four pairs of passes.",
-        f"A single label holds on both sides. Rounding alone may move a weight by {result.floor:.1e}. One text shows "
-        "what changed here, not what changes in general.",
+        f"A single label holds on both sides. {_rounding(result)} One text shows what changed here, not what changes "
+        "in general.",
         f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",
     )
 
