@@ -1,5 +1,6 @@
 """Font fallback, code points for characters without a font, and measuring, cutting and wrapping of texts."""
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,10 @@ DEFAULT_FAMILY = "DejaVu Sans"
 _SHORT = 0.3
 """Of a last line, as a share of the width that there is."""
 
-_EQUALS = "\u00a0=\u00a0"
-"""With spaces at which no line ends."""
+_TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
+"""Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
+
+_NO_BREAK = "\u00a0"
 
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
@@ -114,16 +117,16 @@ def _cut(
 
 
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` is one word.
+    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
 
     A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
-    short takes words of the line before.
+    short, or a word alone, takes words of the line before.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
         return _balanced([shown])
     lines: list[str] = []
-    for word in shown.replace(" = ", _EQUALS).split(" "):
+    for word in _TIED.sub(_NO_BREAK, shown).split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
@@ -132,13 +135,15 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
             if "”" in word and "”" not in lines[-1]:
                 room = pixels - text_width("”", size, dpi, weight)
                 lines[-1] = _cut(word, size, dpi, room, weight) + "”"
-    while len(lines) > 1 and " " in lines[-2] and text_width(lines[-1], size, dpi, weight) < _SHORT * pixels:
+    while len(lines) > 1 and " " in lines[-2]:
         before, _, word = lines[-2].rpartition(" ")
         longer = f"{word} {lines[-1]}"
-        if text_width(longer, size, dpi, weight) > pixels:
+        last, width, rest = (text_width(each, size, dpi, weight) for each in (lines[-1], longer, before))
+        alone = " " not in lines[-1] and width <= rest
+        if width > pixels or not (alone or last < _SHORT * pixels):
             break
         lines[-2:] = before, longer
-    return _balanced([line.replace(_EQUALS, " = ") for line in lines])
+    return _balanced([line.replace(_NO_BREAK, " ") for line in lines])
 
 
 def _balanced(lines: Sequence[str]) -> list[str]:
