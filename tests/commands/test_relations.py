@@ -177,6 +177,22 @@ def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_b
     assert abs(low - words["saw"]) < 6 < abs(high - low)  # from “a” to “saw”, which is on its left
 
 
+def test_the_parse_is_of_the_sentence_and_the_heads_are_of_the_model() -> None:
+    (plan,) = plans(two())
+    parse, _, heads = plan.caption.partition(", and what heads of by-hand find of it: ")
+    assert parse.startswith("Dependency parse of “")
+    assert "by-hand" not in parse
+    assert heads.startswith("L0H0 (")
+
+
+@pytest.mark.parametrize(("style", "broken"), [(LIGHT, False), (Style(width=2.0), True)])
+def test_where_arcs_go_on_in_the_next_line_it_says_so(style: Style, broken: bool) -> None:
+    (plan,) = plans(two(), style=style)
+    lines = {text.get_position()[1] for text in arcs_figure(plan, style).axes[0].texts if text.get_text() in WORDS}
+    assert (len(lines) > len(plan.blocks)) == broken
+    assert ("on in the next line" in plan.caption) == broken
+
+
 def test_every_word_of_a_long_text_is_written() -> None:
     words = WORDS * 9
     arcs = tuple(Arc(one + 10 * i, other + 10 * i, name) for i in range(9) for one, other, name in ARCS)
