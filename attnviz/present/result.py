@@ -7,7 +7,7 @@ see :mod:`attnviz.present.report`.
 
 import html
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -331,7 +331,11 @@ class Result:
     def _choices(self, style: "Style | None", choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         from attnviz.present.view import ViewOptions
 
-        spec = spec_of(self.command)
+        spec, select = spec_of(self.command), choices.get("select")
+        if isinstance(select, Sized) and not isinstance(select, str | tuple) and not len(select):  # () is the default
+            raise UsageError(
+                "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
+            )
         return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:
