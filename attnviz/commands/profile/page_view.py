@@ -107,8 +107,8 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     rows = [
         [
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
-            short_float(shown_baseline(role.baseline)), short_float(role.error_reduction), *map(short_float, role.interval), role.n,
-            short_float(role.untrained),
+            short_float(shown_baseline(role.baseline)), short_float(role.error_reduction),
+            *map(short_float, role.interval), role.n, short_float(role.untrained),
             role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()
