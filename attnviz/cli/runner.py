@@ -51,7 +51,7 @@ _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
 
-def _nothing() -> str:
+def _nothing(_: BaseException) -> str:
     """Say that nothing is kept."""
     return ""
 
@@ -63,13 +63,13 @@ class Job:
     Attributes:
         work: the function that does it.
         output: the folder that it writes to, if any.
-        kept: a sentence on what an interruption leaves to resume from; '' for nothing.
+        kept: a sentence on what an error or an interruption leaves; '' for nothing.
         silent: whether another process prints messages.
     """
 
     work: Callable[[], None]
     output: "OutputFolder | None" = None
-    kept: Callable[[], str] = _nothing
+    kept: Callable[[BaseException], str] = _nothing
     silent: bool = False
 
 
@@ -139,7 +139,7 @@ class Run:
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
-        kept: Callable[[], str] = _nothing,
+        kept: Callable[[BaseException], str] = _nothing,
         silent: bool = False,
     ) -> Job:
         """Make the job that measures, writes and prints; options of figures and output are checked at once.
@@ -229,8 +229,11 @@ class Run:
         return names
 
 
-def unfinished_note(file: Path) -> Callable[[], str]:
-    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one."""
+def unfinished_note(file: Path) -> Callable[[BaseException], str]:
+    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one.
+
+    Likewise where heads did not verify, since they would not again.
+    """
 
     def identity() -> tuple[int, int] | None:
         """Inode and mtime."""
@@ -240,9 +243,9 @@ def unfinished_note(file: Path) -> Callable[[], str]:
             return None
         return status.st_ino, status.st_mtime_ns
 
-    def note() -> str:
+    def note(error: BaseException) -> str:
         kept = f"What was measured is kept in {file}: the same command goes on from there."
-        return "" if identity() in (None, before) else kept
+        return "" if identity() in (None, before) or isinstance(error, VerificationError) else kept
 
     before = identity()
     return note
@@ -314,9 +317,9 @@ def _checked(option: Option, value: Any) -> Any:
 
 
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    """Print the error, and what is kept to resume from, on standard error; returns the exit code."""
+    """Print the error, and what is kept, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None or isinstance(error, VerificationError) else job.kept()  # it would fail there again
+    kept = "" if job is None else job.kept(error)
     if isinstance(error, AttnvizError):
         message, code = f"{error} {kept}".rstrip(), error.exit_code
         silent = silent and not isinstance(error, _OF_ONE_PROCESS)

@@ -148,6 +148,7 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
     assert done.exit_code == code
     assert done.stderr.startswith(f"attnviz: {message}")
     assert done.stderr.count("\n") == 1
+    assert ("No text was analysed: all are checked first." in done.stderr) == (message.startswith("x.txt:"))
     assert not Path("out").exists()
 
 
@@ -198,6 +199,30 @@ def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: p
     assert len(list(Path("out").glob("*/heads.json"))) == 2
     assert not Path("out/heads-texts.json").exists()
     assert not Path("out/heads.jsonl").exists()
+
+
+def test_a_line_that_does_not_verify_is_named_and_the_texts_before_it_stay(run: Any, monkeypatch: pytest.MonkeyPatch):
+    read = texts_measure.Reader.read
+
+    def wrong(self: Any, text: str, *more: Any) -> Any:
+        if text == LINES[2]:
+            raise attnviz.VerificationError("layer 0 differs.")
+        return read(self, text, *more)
+
+    monkeypatch.setattr(texts_measure.Reader, "read", wrong)
+    done = run("\n".join(LINES), "--no-figures")
+    assert done.exit_code == 3
+    assert done.stderr.startswith("attnviz: x.txt:3: layer 0 differs. 2 texts were written to out, each whole")
+    assert len(list(Path("out").glob("*/heads.json"))) == 2
+
+
+def test_all_files_are_counted_and_their_folder_is_named(run: Any):
+    done = run("\n".join(LINES), "--figures", "overview,texts")
+    assert done.exit_code == 0, done.output
+    files = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert "attnviz: each text has a folder of its own in out, 3 in all\n" in done.stderr
+    assert done.stderr.endswith(f"Wrote {len(files)} files to out\n")
+    assert len(files) > 3 * 3
 
 
 def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
