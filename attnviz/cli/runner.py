@@ -23,7 +23,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
-from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, layout_of, spec_of, views_in_words, views_of
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
@@ -49,6 +49,13 @@ _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
+
+
+_ADD_FIGURES = ("sinks", "token", "maps", "relations", "relation")
+"""Options that imply a figure, where ``--no-figures`` is not typed."""
+
+_OF_TABLES = ("select", "relations", "relation", "figures", "no_figures")
+"""Options of pictures that do something where none is drawn."""
 
 
 def _nothing(_: BaseException) -> str:
@@ -101,6 +108,15 @@ class Run:
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{self.changed[name]} {why}.")
+
+    @property
+    def idle(self) -> list[str]:
+        """Options that do nothing, as typed, because nothing is drawn."""
+        of_pictures = [option.name for option in self.known.options if option.group == PICTURES]
+        changed = {name: typed for name, typed in self.changed.items() if name in of_pictures}
+        none = self.options.get("figures") == "none" and not changed.keys() & set(_ADD_FIGURES)
+        drawn = not (none or self.options.get("no_figures"))
+        return [] if drawn else [typed for name, typed in changed.items() if name not in _OF_TABLES]
 
     @property
     def quiet(self) -> bool:
@@ -280,7 +296,11 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                     _check_working_folder()
                     _check_address_space()
                 arguments = {name: values[name] for name in known.measuring if name not in ("model", "revision")}
-                job = function(Run(function.__name__, values), **arguments)
+                run = Run(function.__name__, values)
+                job = function(run, **arguments)
+                if run.idle:
+                    verb = "do" if len(run.idle) > 1 else "does"
+                    say(f"{', '.join(run.idle)} {verb} nothing here: no figure is drawn.", run.quiet or job.silent)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
             raise typer.Exit(_tell(error, job)) from error
