@@ -409,6 +409,7 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
         found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) \(0\.40\)", line) for line in lines]
         assert [row.groups() for row in found if row][:3] == best_first
         assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
+        assert any(line.startswith("Heads (3, clearest of what selected them first)") for line in lines) == (top == 0)
     assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
 
 

@@ -92,7 +92,8 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
             yield layers_table(heads, width)
-            yield _head_table(part, heads, top, width)
+            first = f"clearest {'of what selected them' if names else 'pattern'} first"
+            yield _head_table(part, heads, top, f"Heads ({{}}, {first})", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
         yield _pattern_table(heads, whole, width)
         if choices.relations:
@@ -104,7 +105,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     yield Group(notes_below, *[_next(parts[0][1], choices)] * (len(ids) > 1))
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, width: int) -> Table:
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
@@ -120,7 +121,7 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     for field in named(FIELDS, *(_OF_ONE_TEXT if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    return first_rows("Heads ({}, clearest pattern first)", columns, ranked, top, "heads.csv", width=width, last=last)
+    return first_rows(title, columns, ranked, top, "heads.csv", width=width, last=last)
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
