@@ -206,5 +206,12 @@ def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):
     for part in ("CJK, Devanagari, Hiragana", "apt install fonts-noto-cjk fonts-noto-core", "brew install --cask"):
         assert part in message
     assert fonts.fonts_to_install() == ""
+    assert fonts.drawable("👧👨🏽\ue000 𐎠") == "U+1F467U+1F468U+1F3FDU+E000 U+103A0"
+    message = fonts.fonts_to_install()
+    assert "the characters of emoji or symbols, Old Persian: " in message
+    assert "apt install fonts-symbola fonts-noto-core (" in message
+    assert "--cask font-noto-emoji font-noto-sans-old-persian (" in message
+    fonts.drawable("\ue000")  # for private use: no font is the one
+    assert fonts.fonts_to_install() == ""
     fonts.drawable("a cat")
     assert fonts.fonts_to_install() == ""
