@@ -190,7 +190,7 @@ def test_where_arcs_go_on_in_the_next_line_it_says_so(style: Style, broken: bool
     (plan,) = plans(two(), style=style)
     lines = {text.get_position()[1] for text in arcs_figure(plan, style).axes[0].texts if text.get_text() in WORDS}
     assert (len(lines) > len(plan.blocks)) == broken
-    assert ("on in the next line" in plan.caption) == broken
+    assert ("goes on in the next line" in plan.caption) == broken
 
 
 def test_every_word_of_a_long_text_is_written() -> None:

@@ -73,7 +73,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     )
     missed = any(pair.guess is not None and not pair.found for each in relations for pair in each.pairs)
     blocks, words = tuple(_block(parse, each) for each in relations), tuple(_words(analysis, parse))
-    on = ", at an edge on in the next line" if in_several_lines(words, style) else ""
+    on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
