@@ -66,8 +66,14 @@ def test_a_run_of_another_text_removes_the_table_of_the_earlier_one(tmp_path: Pa
 
 def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):
     sides = [attnviz.analyze(text, bert_folder, syntax=False) for text in ("the cat ran", "the dog ran")]
-    attnviz.compare(*sides).save(tmp_path, figures=(), table="md")
-    assert "| rank | id | distance |" in (tmp_path / "compare.md").read_text()
+    comparison = attnviz.compare(*sides)
+    comparison.save(tmp_path, figures=(), table="md")
+    text = (tmp_path / "compare.md").read_text()
+    assert "| rank | id | distance |" in text
+    unsure = [head for head in comparison.heads if not head.before.certain]
+    assert unsure  # of so few tokens
+    assert all(f" {head.before.shown} | {head.after.shown} |" in text for head in comparison.heads)
+    assert "A question mark: an indication only, n below 10." in text
 
 
 def test_the_command_line_takes_names_with_commas(tmp_path: Path, bert_folder: Path):

@@ -50,7 +50,8 @@ _FIELDS: tuple[Field[HeadDifference], ...] = (
         csv={f"content_{name}": (name,) for name in ("difference", "query", "key", "query_label", "key_label")},
     ),
     *plain("label_before", "label_after", "label_changed"),
-    Field(value=lambda head: head.before.certain and head.after.certain, name="label_certain"),
+    Field(value=lambda head: head.before.certain, name="label_before_certain"),
+    Field(value=lambda head: head.after.certain, name="label_after_certain"),
     Field(value=lambda head: not head.rounding, name="beyond_rounding"),
 )
 
