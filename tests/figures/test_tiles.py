@@ -55,6 +55,21 @@ def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysi
         assert "no head need look like it" in plan.caption
 
 
+def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
+    found = long_one(6, 2, 3)
+    patterns = np.stack([found.layer_patterns(layer).numpy() for layer in (0, 1)])
+    each, alone = means_of(found, select=("L0H1", "L1"))
+    expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
+    for tile, values in zip(tiles_of(each), expected, strict=True):
+        np.testing.assert_allclose(tile.values, values, atol=1e-6)
+    np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
+    assert "mean of 4 heads of 6" in alone.title
+    assert all("elected L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
+    assert "elected" not in "".join(plan.caption for plan in means_of(found))
+    (one,) = tiles_of(means_of(found, select=("L1H2",))[1])
+    np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
+
+
 def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: Analysis):
     plan, _ = means_of(analysis, drop_special=True)
     inner = by_design(6).numpy()[:, :, 1:5, 1:5]

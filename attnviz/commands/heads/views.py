@@ -1,6 +1,7 @@
 """The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -184,7 +185,7 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan the means of layers and of all heads, ``mean``; then the latter alone, large, ``mean-all``.
 
-    Of an encoder-decoder both of each kind of attention.
+    Of a selection the means of its heads. Of an encoder-decoder both of each kind of attention.
 
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
     So every picture says that no head need look like it.
@@ -192,38 +193,42 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     for part in analysis.parts_of(choices.select):
         shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
         labels, keys = labels_of(shown)
-        layers = dict.fromkeys(head.id.layer for head in shown.heads)
-        names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
+        heads = [head.id for head in part.select(choices.select)]
+        of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
+        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
         pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
-        means, of_all = _mean_patterns(shown, list(layers), pooled)
+        means, of_all = _mean_patterns(shown, of_layers, pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, style)
+        chosen = f"selected {', '.join(map(visible, choices.select))}" if len(heads) < len(part.heads) else ""
+        yield _mean(shown, names, means, top, style, len(heads), chosen)
         pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style)
+        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
 
 
-def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
-    """Mean over the heads of each layer, pooled, and over all layers, [n_queries, n_keys], float64.
+def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> tuple[list[Array], Array]:
+    """Mean over these heads of each layer, pooled, and over all of them, [n_queries, n_keys], float64.
 
     The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
     layer has been added.
     """
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total = np.zeros((n_queries, n_keys))
-    for layer in layers:
+    for layer, heads in of_layers.items():
         of_layer = PooledPattern(n_queries, n_keys, pooled, np.float64)
-        for first, block in shown.blocks(layer):
+        for first, block in shown.blocks(layer, heads):
             mean = block.double().mean(0)
             of_layer.add(first, mean)
-            total[first : first + len(mean), : mean.shape[1]] += mean.numpy()
+            total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
         means.append(of_layer.cells)
-    total /= len(layers)
+    total /= sum(map(len, of_layers.values()))
     return means, total
 
 
-def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, style: Style) -> TilesPlan:
-    """Plan pooled means, a tile each."""
+def _mean(
+    shown: Analysis, names: list[str], means: list[Array], top: float, style: Style, n_heads: int, chosen: str
+) -> TilesPlan:
+    """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
     about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
@@ -231,9 +236,10 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
     own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
-    of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
-    of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
-    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
+    of_layer, of_all = counted(shown.shape[1], "head"), counted(n_heads, f"{kind}head")
+    of_all = f"all {of_all}" if n_heads > 1 and not chosen else of_all
+    of_layer, of_all = ("selected heads", f"{of_all} of {len(shown.heads)}") if chosen else (of_layer, of_all)
+    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all {'of them' if chosen else 'layers'}"
     larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
     colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
     tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
@@ -241,6 +247,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
         stem=shown.stem("mean-all" if alone else "mean"),
         **about.caption_and_notes(
             f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
+            chosen,
             f"a mean: no head need look like it. {rows}",
             f"{about.named(every)} {about.pooled(pooled)}".strip(),
             alone=(colours,),
