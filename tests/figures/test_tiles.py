@@ -63,8 +63,9 @@ def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
     for tile, values in zip(tiles_of(each), expected, strict=True):
         np.testing.assert_allclose(tile.values, values, atol=1e-6)
     np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
-    assert "mean of 4 heads of 6" in alone.title
-    assert all("elected L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
+    assert "mean of 4 of 6 heads" in alone.title
+    assert all("elected: L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
+    assert [tile.name for tile in tiles_of(each)] == ["layer 0", "layer 1", "all selected"]
     assert "elected" not in "".join(plan.caption for plan in means_of(found))
     (one,) = tiles_of(means_of(found, select=("L1H2",))[1])
     np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)

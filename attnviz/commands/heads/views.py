@@ -195,12 +195,13 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         labels, keys = labels_of(shown)
         heads = [head.id for head in part.select(choices.select)]
         of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
-        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "all"]
+        given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
+        chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
+        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
         pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
         means, of_all = _mean_patterns(shown, of_layers, pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        chosen = f"selected {', '.join(map(visible, choices.select))}" if len(heads) < len(part.heads) else ""
         yield _mean(shown, names, means, top, style, len(heads), chosen)
         pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
         yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
@@ -238,7 +239,9 @@ def _mean(
     own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(n_heads, f"{kind}head")
     of_all = f"all {of_all}" if n_heads > 1 and not chosen else of_all
-    of_layer, of_all = ("selected heads", f"{of_all} of {len(shown.heads)}") if chosen else (of_layer, of_all)
+    of_layer, of_all = (
+        ("selected heads", f"{n_heads} of {len(shown.heads)} {kind}heads") if chosen else (of_layer, of_all)
+    )
     whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all {'of them' if chosen else 'layers'}"
     larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
     colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
@@ -268,7 +271,7 @@ def _mean(
 
 def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
     """The tile of a mean, with its own scale if requested."""
-    full = "all layers" if name == "all" else f"layer {name.removeprefix('L')}"
+    full = {"all": "all layers", "selected": "all selected"}.get(name, f"layer {name.removeprefix('L')}")
     if not own:
         return Tile(full, mean, (name,))
     end = f"0–{mean.max():.2f}"
