@@ -72,6 +72,11 @@ ABBREVIATIONS = {
 """Names of labels and roles where a picture has no room for the whole name."""
 
 
+def brief_name(name: str) -> str:
+    """A label or role below a thumbnail, beside its family's mark: ``prev``; – for none."""
+    return "–" if name == UNNAMED.name else ABBREVIATIONS.get(name, name)
+
+
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
     """Families that occur, in the order of legends, with labels: ``sink (11)``."""
     return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

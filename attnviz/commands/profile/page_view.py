@@ -8,6 +8,7 @@ from typing import Any
 from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import LONGEST, named_examples
+from attnviz.figures.families import UNNAMED, brief_name
 from attnviz.judge.roles import Role
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
@@ -67,13 +68,13 @@ def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
-    name = role_name(roles[0].role, None) if roles else "unnamed"
+    name = role_name(roles[0].role, None) if roles else UNNAMED.name
     return {
         "id": str(head),
         "row": head.layer,
         "column": head.head,
         "label": name,
-        "short": name,
+        "short": brief_name(name),
         "family": asdict(family_of(roles)),
         "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
         "role": None,
