@@ -27,6 +27,7 @@ from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_parser
 from tests.support.drawn import drawing_of, texts_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
@@ -118,6 +119,17 @@ def test_the_relation_is_the_labels_else_the_roles_and_heads_without_one_are_lef
     assert of_role == roles
     assert of_role
     assert [each.name for each in relations_of(labelled(two(), "syntactic:amod", "sink"), two().heads[:1])] == ["det"]
+
+
+def test_a_named_relation_has_the_direction_of_the_role_else_the_better_one_named_as_such() -> None:
+    back = analysis_of({2: 0, 5: 4})
+    role = StoredRole("syntactic:det", 0.9, 0.3, 200, (0.8, 1.0), True, "dependent_to_head")
+    with_role = replace(back.heads[0], roles=(StoredRole("local", 0.9, 0.3, 200, (0.8, 1.0), True), role))
+    (named,), (other,) = relations_of(back, [with_role], "det"), relations_of(back, [with_role], "nsubj")
+    assert (named.direction, named.found, named.arrow) == ("dependent_to_head", 0, "det dep→head")
+    assert other.arrow.endswith(" (better direction here)")
+    (alone,) = relations_of(back, [replace(with_role, roles=(role,))])
+    assert (alone.direction, alone.pairs) == (named.direction, named.pairs)  # the same with --relations
 
 
 @pytest.mark.parametrize(
