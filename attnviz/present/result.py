@@ -6,6 +6,7 @@ see :mod:`attnviz.present.report`.
 """
 
 import html
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -178,10 +179,16 @@ class Result:
         from attnviz.present.documents import paper_table
 
         spec = spec_of(self.command)
-        caption = f"{repr(self)[1:-1]} (attnviz {self.command.partition('.')[0]}, version {__version__})."
+        document, listed = self._document((), choices), ""
+        if choices.select:
+            every = self._document((), replace(choices, select=()))
+            rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
+            listed = f"; {rows} of {counted(all_rows, 'head')} listed" * (rows < all_rows)
+        what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
+        caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(
-            spec.csv(self._document((), choices)), choices.table or "md", choices.columns or spec.paper, caption, label
+            spec.csv(document), choices.table or "md", choices.columns, caption, label, default=spec.paper
         )
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
