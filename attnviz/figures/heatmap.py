@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
+    MOST_NUMBERED,
     Array,
     Cells,
     Labels,
@@ -20,6 +21,7 @@ from attnviz.figures.matrix import (
     label_pixels,
     label_size,
     named_every,
+    value_size,
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
@@ -53,6 +55,16 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
     n, most = max(len(labels), n_keys), _MOST_CELLS if style.width is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
     return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
+
+
+def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
+    """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
+    side = max(values.shape)
+    if side > MOST_NUMBERED:
+        return False
+    texts = {text for value in values.flat if (text := hundredths(float(value)))}
+    points = _cell(labels, side, style) * 72 / file_dpi(style)
+    return bool(texts) and value_size(texts, points, points) is not None
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:

@@ -12,7 +12,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.families import ABBREVIATIONS
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan
+from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
@@ -144,6 +144,15 @@ def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
         assert said in plan.caption + " ".join(plan.notes)
     assert ("logarithmic colours from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
     assert not re.search(r"[\x00-\x1f]", plan.caption)
+
+
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+def test_a_caption_speaks_of_numbers_where_the_picture_has_them(width: float | None):
+    style = Style(width=width)
+    for n in (6, 14, 18, 23, 26):
+        plan = heatmap(hand_made(patterns=uniform_pattern(n)[None, None], labels=["[CLS]", *"a" * (n - 1)]), style=style)
+        numbers = heatmap_figure(plan, style).axes[0].texts
+        assert ("are written in the cells" in plan.caption) == bool(numbers)
 
 
 def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():

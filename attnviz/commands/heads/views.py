@@ -17,7 +17,7 @@ from attnviz.commands.heads.summary import over_corpus
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.style import Style
@@ -157,7 +157,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 first=f"{about.model} on {about.text_line}",
                 alone=(
                     colours_in_words(style, _SAME, f"the head's largest weight, {most:.2g}"),
-                    "weights of at least 0.005 are written into cells with room" if max(values.shape) <= 24 else "",
+                    "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
