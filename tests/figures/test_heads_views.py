@@ -18,7 +18,7 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of, texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
-from tests.support.stored import PROFILE
+from tests.support.stored import PROFILE, profile_of, role
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
@@ -119,6 +119,26 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
 
 
+def test_a_caption_gives_the_result_of_the_role_on_this_text():
+    pattern = torch.eye(6)
+    pattern[2] = pattern[4] = torch.eye(6)[3]  # "cat" and "away" attend to "ran"
+    words = tuple(Word(word, (place,)) for place, word in enumerate(LABELS[1:5], 1))
+    parse = Parse(words, (Arc(1, 2, "nsubj"), Arc(3, 2, "nsubj"), Arc(0, 1, "nsubj"), Arc(0, 1, "det")), "by hand")
+    profile = profile_of({
+        "L0H0": [role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")],
+        "L0H1": [role("next-token", 0.7, 0.4)],
+        "L0H2": [role("syntactic:obj", 0.7, 0.4, direction="dependent_to_head")],
+        "L0H3": [role("syntactic:nsubj", 0.7, 0.4, direction="head_to_dependent")],
+    })  # fmt: skip
+    result = hand_made(patterns=pattern.expand(1, 4, 6, 6).clone(), parse=parse, profile=profile)
+    assert "on this text nsubj dep→head, 2 of 3 found; over the corpus nsubj" in heatmap(result, "L0H0").caption
+    assert "on this text next-token 0.25, uniform attention 0.19, n = 3" in heatmap(result, "L0H1").caption
+    for without in ("L0H2", "L0H3"):  # no case, and the other direction
+        assert "on this text nsubj" not in heatmap(result, without).caption
+    outlined = heatmap(result, "L0H0", relations=True).caption
+    assert outlined.count("2 of 3 found") == 1
+
+
 def test_of_few_tokens_labels_are_grey_and_questions():
     few, many = hand_made(), hand_made(labels=["[CLS]", *map(str, range(11)), "[SEP]"], special=(0, 12))
     for result, certain in ((few, False), (many, True)):
@@ -150,7 +170,9 @@ def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
 def test_a_caption_speaks_of_numbers_where_the_picture_has_them(width: float | None):
     style = Style(width=width)
     for n in (6, 14, 18, 23, 26):
-        plan = heatmap(hand_made(patterns=uniform_pattern(n)[None, None], labels=["[CLS]", *"a" * (n - 1)]), style=style)
+        plan = heatmap(
+            hand_made(patterns=uniform_pattern(n)[None, None], labels=["[CLS]", *"a" * (n - 1)]), style=style
+        )
         numbers = heatmap_figure(plan, style).axes[0].texts
         assert ("are written in the cells" in plan.caption) == bool(numbers)
 

@@ -13,7 +13,7 @@ from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus
+from attnviz.commands.heads.summary import over_corpus, role_on_text
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -160,6 +160,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                     "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
+                    role_on_text(head) if relation is None else "",  # else the outlines say it
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 ),
             ),
