@@ -75,6 +75,19 @@ def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     assert show(saved / "profile.json", "--show", of.id).stdout == done.stdout
 
 
+@needs_minilm
+def test_examples_of_broad_are_told_by_how_far_attention_is_spread():
+    spread, both, relation = (show("--show", "L0H0", *role, "--model", "minilm").stdout
+                              for role in (("--show", "broad"), (), ("--show", "list")))  # fmt: skip
+    assert ["hits of most weight" in " ".join(each.split()) for each in (spread, both, relation)] == [False, True, True]
+    assert ["attention spread most" in " ".join(each.split()) for each in (spread, both, relation)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [each.count("Right one") for each in (spread, both, relation)] == [0, 1, 1]
+
+
 def shown_examples(saved, *names):
     """Head and role of each list of examples that is shown."""
     given = [part for name in names for part in ("--show", name)]
