@@ -63,9 +63,9 @@ def role_on_text(head: HeadFindings) -> str:
         return ""
     wanted = role.relation or role.role, role.relation is not None
     verdict = next((each for each in head.patterns if (each.name, each.kind == "syntactic") == wanted), None)
-    if verdict is None or verdict.judged[0] is None or not verdict.n or verdict.direction != role.direction:
+    score, baseline = (None, None) if verdict is None else verdict.judged
+    if verdict is None or score is None or not verdict.n or verdict.direction != role.direction:
         return ""
-    score, baseline = verdict.judged
     if role.relation is not None:
         found = f"{round(score * verdict.n)} of {verdict.n} found"
         return f"on this text {role_name(role.role, role.direction)}, {found}"

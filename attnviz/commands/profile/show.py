@@ -141,9 +141,9 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width
         title = _title(each, _role(profile, each))
         yield column_table(title, columns, named_examples(each), width=width)
     licences = _licences(profile, chosen)
-    other = "; (the right one) where that is another" * any(others)
+    another = "; (the right one) where that is another" * any(others)
     yield notes(
-        f"{which_examples(chosen)} [query] attends most to {{key}}, with this weight{other}.",
+        f"{which_examples(chosen)} [query] attends most to {{key}}, with this weight{another}.",
         *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
     )
 
