@@ -81,8 +81,8 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
-    from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
+    from attnviz.models.head_ids import ids_and_names
     from attnviz.present.documents import json_text, read_document
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views, layout_of

@@ -292,6 +292,8 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
         try:
             with handled(interruption()), out_of_memory_named():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
+                if function.__name__ != "heads":
+                    _check_ids(values.get("select", ()), function.__name__)
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()
@@ -371,6 +373,14 @@ def _folder(out: str | None) -> str | None:
     from attnviz.present.output_folder import folder_named
 
     return str(folder_named(out))
+
+
+def _check_ids(select: Sequence[str], command: str) -> None:
+    """Raise UsageError where heads are selected by what they do, before anything is measured."""
+    if select:
+        from attnviz.models.head_ids import check_ids
+
+        check_ids(select, command)
 
 
 def _check_working_folder() -> None:

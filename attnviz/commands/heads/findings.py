@@ -1,6 +1,5 @@
 """The findings of one head: its label on this text and, kept apart, its role over a corpus."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +11,10 @@ from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
-from attnviz.models.head_ids import FORMS, HeadId, selection_texts
+from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
-
-_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
-"""Selections by id, or by kind of attention; no label or role has a digit."""
 
 _LABELS = {*(spec.name for spec in PATTERNS), "coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT}
 """Labels and roles but relations, which other texts or corpora may have."""
@@ -183,13 +179,6 @@ def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[Head
             raise UsageError(_nobody(name, heads))
         chosen |= ids
     return chosen
-
-
-def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """Split selections into ids of heads, and labels or roles."""
-    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
-    ids = [part for part in parts if _IDS.fullmatch(part)]
-    return ids, [part for part in parts if part not in ids]
 
 
 def _names(head: HeadFindings) -> set[str]:

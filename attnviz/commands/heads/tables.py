@@ -11,12 +11,13 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, telling_heads
-from attnviz.commands.heads.findings import HeadFindings, as_selected, ids_and_names
+from attnviz.commands.heads.findings import HeadFindings, as_selected
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
