@@ -12,6 +12,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
+from attnviz.figures.tiles import tiles_figure
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
@@ -160,6 +161,15 @@ def test_of_many_heads_the_clearest_are_shown():
     assert len(kept) == MOST_HEADS < len(many.heads)
     left_out = [head.rank_key for head in many.heads if str(head.id) not in kept]
     assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
+
+
+def test_of_heads_without_a_label_the_first_are_shown():
+    short = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=torch.cat([by_design(3)] * 8))
+    plan = panel_of(short)
+    assert plan.title.endswith("heads, the first")
+    assert [tile.name for tile in tiles_of(plan)] == [f"{head.id} · too short" for head in short.heads[:MOST_HEADS]]
+    written = [ax.get_title(loc="left") for ax in tiles_figure(plan, Style()).axes]
+    assert len({"too short" in name for name in written if name}) == 1  # all names of one form
 
 
 # --- panel letters, and no title and notes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.families import family_of_label
+from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
@@ -87,11 +87,25 @@ class HeadFindings:
         return visible(self.labelled.shown)
 
     @property
+    def name(self) -> str:
+        """The label for figures; of an unnamed head its role over the corpus, if it has one: ``obj (corpus)``."""
+        if self.label != UNNAMED or self.role is None:
+            return self.shown
+        return f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)"
+
+    @property
     def title(self) -> str:
-        """Id, label, and the role over the corpus where that is another: ``L2H0 · obj (corpus)``."""
-        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
-        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
-        return " · ".join(filter(None, [str(self.id), "" if corpus and self.label == UNNAMED else self.shown, corpus]))
+        """Id and name, in all pictures: ``L2H0 · obj (corpus)``."""
+        return f"{self.id} · {self.name}"
+
+    @property
+    def briefer_titles(self) -> tuple[str, ...]:
+        """Titles where there is less room, the fullest first; the last is the id alone."""
+        name = self.name.replace(SYNTACTIC, "")
+        brief = name.rpartition(BOTH)[2]
+        for whole, short in ABBREVIATIONS.items():
+            brief = brief.replace(whole, short)
+        return f"{self.id} · {name}", f"{self.id} · {brief}", str(self.id)
 
     def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | StoredRole]]:
         """The parts of the label, and the roles, that any of these names selects, by name."""

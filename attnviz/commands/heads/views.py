@@ -293,17 +293,18 @@ def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     shown, selected = analysis.drawn(choices.drop_special), analysis.select(choices.select)
     style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
-    clearest = clearest_first(selected)[:MOST_HEADS]
+    any_label = any(head.labelled.verdict for head in selected)
+    clearest = (clearest_first(selected) if any_label else selected)[:MOST_HEADS]
     heads = [head for head in selected if head in clearest]
     target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
     about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
-        Tile(head.title, values, (str(head.id),)) for head, values in pooled_patterns(shown, heads, pooled, own)
+        Tile(head.title, values, head.briefer_titles) for head, values in pooled_patterns(shown, heads, pooled, own)
     )
     count = counted(len(heads), "head")
     if len(heads) < len(selected):
-        count = f"{len(heads)} of {len(selected)} heads, the clearest"
+        count = f"{len(heads)} of {len(selected)} heads, {'the clearest' if any_label else 'the first'}"
     of_source = analysis.context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(

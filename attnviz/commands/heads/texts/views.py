@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels
@@ -73,8 +72,7 @@ def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pool
     by_id = {head.id: (head, values) for head, values in patterns}
     for wanted in heads:
         head, values = by_id[wanted.id]
-        brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
-        yield Tile(f"{head.id}  {head.shown}", values, brief, labels=labels, pooled=pooled)
+        yield Tile(head.title, values, head.briefer_titles, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:
