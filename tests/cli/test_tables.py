@@ -171,8 +171,8 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
     assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
                            "3", "–"]  # fmt: skip
-    assert "that have an earlier copy" in text_of(analysis, width=200)
-    assert "that have an earlier copy" not in text_of(hand_made(), width=200)
+    assert "with an earlier copy" in text_of(analysis, width=200)
+    assert "with an earlier copy" not in text_of(hand_made(), width=200)
 
 
 # --- a stored profile, published heads
@@ -440,8 +440,16 @@ def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not
     assert lines == []  # 0.12 is less than five times uniform attention
     chosen = hand_made(labels="abcdefghijkl", special=(0,), patterns=torch.stack([away, torch.eye(12)])[None])
     (line,) = [line for line in lines_of(chosen, top=None) if line.startswith("Farthest")]
-    assert "L0H0 1.00" in line
+    assert line.startswith("Farthest (no sinks), score (mean tokens away): L0H0 1.00 (")
     assert "L0H1" not in line
+
+
+@pytest.mark.parametrize(("labels", "repeats"), [("abcdefghijkl", False), ("abcdefabcdef", True)])
+def test_the_short_notes_say_what_each_bracket_is(labels, repeats):
+    analysis = hand_made(labels=labels, special=(0,), patterns=torch.eye(12)[None, None])
+    notes = " ".join(lines_of(analysis, top=None, width=100))
+    assert ("; of induction and duplicate-token the attention of repeated tokens. n: " in notes) == repeats
+    assert "A sink that also does something else counts under both kinds." in notes
 
 
 @pytest.mark.parametrize(

@@ -168,4 +168,4 @@ def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     ]  # fmt: skip
     ranked = sorted(known, key=lambda each: (-each[0], each[2]))[:_FARTHEST]
     named = ", ".join(f"{id} {rounded(score)} ({away:.1f})" for score, away, id in ranked)
-    return f"Farthest but for sinks (mean {part.units.name}s away): {named}." if named else ""
+    return f"Farthest (no sinks), score (mean {part.units.name}s away): {named}." if named else ""

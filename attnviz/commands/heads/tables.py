@@ -257,7 +257,7 @@ def _notes(analysis: Analysis) -> Text:
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy."
+        repeats = f"Of induction and duplicate-token in brackets: mean attention of the n {unit}s with an earlier copy."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
         mapped = parse.vocabulary.mapped_from
@@ -293,9 +293,11 @@ def _short_notes(analysis: Analysis) -> Text:
     syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
     hidden = "(not here): not seen in this text." if profile is not None else ""
+    repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
-        f"In brackets the baseline: uniform attention or the best guess. n: {unit}s or instances; below {ENOUGH} weak "
-        "(?). Sinks that do more count twice."
+        "In brackets the baseline (uniform attention or the best guess)"
+        f"{repeats * any(analysis.context.counts[name] for name in REPEATS)}. n: {unit}s or instances; below {ENOUGH} "
+        "weak (?). A sink that also does something else counts under both kinds."
     )
     return notes(
         " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
