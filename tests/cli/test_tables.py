@@ -394,6 +394,24 @@ def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():
     assert row[:4] == ["syntactic,", "broad", "L0H1", "broad?"]
 
 
+def test_of_several_names_some_heads_of_each_are_listed_though_one_has_clearer_heads():
+    roles = {
+        "L0H0": [role("sink", 0.95, 0.1)],
+        "L0H1": [role("sink", 0.9, 0.1)],
+        "L1H0": [role("syntactic:obj", 0.5, 0.4, direction="dependent_to_head")],
+    }
+    profile = profile_of(roles)
+    for names, first in (
+        (["obj,sink"], ["L1H0", "L0H0"]),
+        (["sink,obj"], ["L0H0", "L1H0"]),
+        (["sink"], ["L0H0", "L0H1"]),
+    ):
+        analysis = hand_made(profile=profile, patterns=torch.full((2, 2, 6, 6), 1 / 6))
+        lines = lines_of(analysis, top=2, select=names, width=100)
+        rows = lines[lines.index(next(line for line in lines if line.startswith("Heads to look at"))) :]
+        assert re.findall(r"L\dH\d", "\n".join(rows))[:2] == first
+
+
 def test_heads_selected_by_a_role_show_that_role_the_best_first():
     """Whatever other roles they have; a relation found in both directions says which head finds which."""
     to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}

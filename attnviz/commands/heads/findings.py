@@ -130,19 +130,24 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
 
 
 def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
-    """Sort heads by what these names select them for, the clearest first, and let those roles lead their roles.
+    """Sort heads by what these names select them for, and let those roles lead their roles.
 
-    Heads that are selected by id come last, all of them without names, by their labels.
+    The clearest of each name come first, in turn, then the next of each. Heads that are selected by id come last, all
+    of them without names, by their labels.
     """
-    clarity: dict[HeadId, float] = {}
+    ranked = clearest_first(heads)
+    places: dict[HeadId, tuple[float, int]] = {}
+    for turn, name in enumerate(names):
+        clarity = {head.id: max(rank_value(each) for _, each in found) for head in ranked
+                   if (found := head.found_as([name]))}  # fmt: skip
+        for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
+            places[id] = min(places.get(id, (rank, turn)), (rank, turn))
     shown = []
-    for head in clearest_first(heads):
-        found = head.found_as(names)
-        clarity[head.id] = max((rank_value(each) for _, each in found), default=float("-inf"))
-        leading = {name for name, _ in found}
+    for head in sorted(ranked, key=lambda head: places.get(head.id, (float("inf"), 0))):
+        leading = dict(head.found_as(names))
         roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
         shown.append(replace(head, roles=roles))
-    return sorted(shown, key=lambda head: -clarity[head.id])
+    return shown
 
 
 def rank_value(found: Verdict | StoredRole) -> float:
