@@ -254,3 +254,4 @@ def test_the_picture_has_a_row_a_text_and_a_column_a_head(result: attnviz.TextsA
     assert [ax.images[0].get_array().shape for ax in tiles] == [(9, 9)] * 2 + [(10, 10)] * 2 + [(7, 7)] * 2
     for ax, analysis in zip(tiles[::2], result.first, strict=True):
         np.testing.assert_allclose(ax.images[0].get_array(), analysis.pattern("L0H1").numpy())
+    assert "in brackets" not in " ".join(texts)  # which only the caption has

@@ -38,8 +38,8 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         stem="texts",
         **about.caption_and_notes(
             f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on {of}, row by "
-            "row",
-            "rows attend to columns; in brackets the label that most texts give the head, above each square its own",
+            "row; in brackets the label that most texts give the head",
+            "rows attend to columns; above each square the label of the head on this text",
             why_log,
             about.pooled(pooled),
             first=result.source,
