@@ -157,6 +157,7 @@ def test_few_texts_conclude_nothing(plain: Ablation) -> None:
     assert "4 texts are too few for intervals (at least 30)" in text
     assert f"mean {numbers[0]}; uniform {numbers[1]}." in text
     assert not re.search("(super|sub)-additive", text)
+    assert "agree on a verdict" not in " ".join(plain.report(80).split())
     assert plain.removable is None
     assert "L0H0 alone" in compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
 
@@ -179,6 +180,7 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     assert layer[2:4] == ["4.000", "2.000"]
     assert ("[0.400," in head, "[1.500," in layer, "0.200" in report) == (width >= 80, width >= 80, True)
     assert "9 more heads left out" in report
+    assert "agree on a verdict" in " ".join(report.split())
     assert "left out" not in made_up.report(width, top=0)
 
 
