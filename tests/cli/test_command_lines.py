@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
     ("explain ... --token zebra", 2, "no token “zebra”"),
     ("explain ... --token saw#0", 2, "“saw” stands in the text once, found saw#0: occurrences count from saw#1."),
-    ("outputs ... --token cat", 2, "a position (--token, token=...) is for promoted tokens. Promoted tokens are not"),
+    ("outputs ... --token cat", 2, "leave out --token (token=...), the position of promoted tokens. Promoted"),
     ("outputs TEXT -m loud-gpt2 --token dog", 2, "no token “dog” in the text: expected one of"),
     ("rollout ... --token '#9'", 2, "or a position from #0 to #8."),
     ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
