@@ -54,7 +54,11 @@ _FAMILY_OF = (
     _NAMED
     | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
-    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"], "too short": _NAMED["unnamed"]}
+    | {
+        "offset": _NAMED["positional"],
+        "diagonal": _NAMED["positional"],
+        **dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"]),
+    }
 )
 
 

@@ -34,6 +34,12 @@ BOTH = "; "
 TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
+FEW_ROWS = "too few rows"
+"""The same where so few of its rows were chosen."""
+
+NO_LABEL = (TOO_SHORT, FEW_ROWS)
+"""What stands for a label where there is too little for one."""
+
 DIAGONAL = "diagonal"
 """The label of a cross-attention head that follows the diagonal from target to source."""
 
@@ -127,8 +133,8 @@ class Label:
     """The label of a head on one text: whether its attention rests on sinks, and what it does among other tokens.
 
     Attributes:
-        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed`` or ``too
-            short``.
+        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed``,
+            ``too short`` or ``too few rows``.
         verdicts: behind each of its parts; none for the last two.
         n: of the last verdict; without one the content positions of the text.
     """
@@ -155,7 +161,7 @@ class Label:
     @property
     def shown(self) -> str:
         """The name, with a question mark if not :attr:`certain`."""
-        return self.name if self.certain or self.name == TOO_SHORT else f"{self.name}?"
+        return self.name if self.certain or self.name in NO_LABEL else f"{self.name}?"
 
 
 def judge(
@@ -186,10 +192,10 @@ def judge(
     return [*verdicts, *general, *(_syntactic(relation, id) for relation in relations)]
 
 
-def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
+def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> Label:
     """The label of a head on a text, from its verdicts.
 
-    ``too short`` where ``n``, the number of content positions of the text, is below :data:`LEAST_N`. Else it has two
+    ``too_few`` where ``n``, the number of measured content positions, is below :data:`LEAST_N`. Else it has two
     parts, since where attention rests says nothing of the attention that is left. The first is sink, if that passes.
     The second is the first of these: previous, current and next token, induction, duplicate token and relations with
     10 instances or more of which the head has at least three more right than the baseline (our own choice), whichever
@@ -198,7 +204,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     part the label is ``unnamed``.
     """
     if n < LEAST_N:
-        return Label(TOO_SHORT, (), n)
+        return Label(too_few, (), n)
     passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
     ranked = sorted(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
     parts = [each for each in ranked if each.kind == SINK] + [each for each in ranked if each.kind != SINK][:1]

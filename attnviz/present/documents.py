@@ -157,7 +157,7 @@ def paper_table(
     Raises:
         UsageError: no column of this name; the message names the nearest one.
     """
-    from attnviz.judge.verdicts import ENOUGH, TOO_SHORT  # torch, which help does not need
+    from attnviz.judge.verdicts import ENOUGH, NO_LABEL  # torch, which help does not need
 
     header, *rows = csv.reader(io.StringIO(content))
     check_columns(columns, header)
@@ -171,7 +171,7 @@ def paper_table(
     unsure = [
         (row, header.index(name))
         for i, column in enumerate(header) if (name := column.removesuffix("_certain")) != column and name in header
-        for row in rows if row[i] == "False" and row[header.index(name)] != TOO_SHORT
+        for row in rows if row[i] == "False" and row[header.index(name)] not in NO_LABEL
     ]  # fmt: skip
     for row, i in unsure:
         row[i] += "?"

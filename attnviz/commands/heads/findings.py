@@ -8,7 +8,7 @@ from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.judge.rules import BROAD_SHARE
-from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
+from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.models.head_ids import FORMS, HeadId
@@ -16,7 +16,7 @@ from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
 
-_LABELS = {*(spec.name for spec in PATTERNS), "coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT}
+_LABELS = {*(spec.name for spec in PATTERNS), "coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, *NO_LABEL}
 """Labels and roles but relations, which other texts or corpora may have."""
 
 
@@ -165,7 +165,7 @@ def shorter(name: str) -> str:
 def evidence(head: HeadFindings) -> str:
     """Score and baseline of the label's pattern, or of the nearest one."""
     verdict = head.strongest
-    if head.label == TOO_SHORT:
+    if head.label in NO_LABEL:
         return f"n = {head.labelled.n}: no label below {LEAST_N}"
     if verdict is None or verdict.score is None:
         return "not measurable on this text"

@@ -14,7 +14,7 @@ from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, profile_of
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.judge.verdicts import TOO_SHORT, UNNAMED
+from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.checkpoint import Checkpoint
@@ -112,7 +112,7 @@ class HeadSpread:
     @property
     def rank_key(self) -> tuple[bool, int, float]:
         """Sort key: heads whose label names a pattern first, by number of texts."""
-        return self.label not in (UNNAMED, TOO_SHORT), self.labels[self.label], self.score.mean or 0.0
+        return self.label not in (UNNAMED, *NO_LABEL), self.labels[self.label], self.score.mean or 0.0
 
 
 @dataclass(frozen=True, repr=False)
