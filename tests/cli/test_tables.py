@@ -462,6 +462,19 @@ def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not
     assert "L0H1" not in line
 
 
+def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():
+    analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
+    for width in (100, 170):
+        text = text_of(analysis, top=None, width=width)
+        assert "On this text: no labels, which need 3 content tokens." in text
+        for part in ("Heads", "too short", "Patterns", "Next:"):
+            assert part not in text
+    asked = text_of(analysis, top=5, width=170)
+    assert "too short" in asked
+    assert "Labels by layer" not in asked
+    assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
+
+
 @pytest.mark.parametrize(("labels", "repeats"), [("abcdefghijkl", False), ("abcdefabcdef", True)])
 def test_the_short_notes_say_what_each_bracket_is(labels, repeats):
     analysis = hand_made(labels=labels, special=(0,), patterns=torch.eye(12)[None, None])

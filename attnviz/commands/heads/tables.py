@@ -14,7 +14,7 @@ from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, tellin
 from attnviz.commands.heads.findings import HeadFindings, as_selected
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
-from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.head_ids import ids_and_names
@@ -86,13 +86,16 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
         lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
         if lines:
             yield Group(*lines)
-    for part, heads in parts:
+    told = [
+        each for each in parts if choices.top is not None or choices.select or choices.relations or not _short(each[1])
+    ]
+    for part, heads in told:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
         yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield layers_table(heads, width)
+            yield from [] if _short(heads) else [layers_table(heads, width)]
             first = f"clearest {'of what selected them' if names else 'pattern'} first"
             yield _head_table(part, heads, top, f"Heads ({{}}, {first})", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
@@ -103,7 +106,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published, width)
     notes_below = _notes(analysis) if whole else _short_notes(analysis)
-    yield Group(notes_below, *[_next(parts[0][1], choices)] * (len(ids) > 1))
+    yield Group(notes_below, *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
+
+
+def _short(heads: Sequence[HeadFindings]) -> bool:
+    """Whether the text is too short to label any head, which the answer says in a sentence."""
+    return all(head.label == TOO_SHORT for head in heads)
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
