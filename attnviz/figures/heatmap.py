@@ -99,7 +99,11 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
     left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
     corner = left / whole_width, bottom / whole_height
-    ax.set_position((*corner, cell * columns / whole_width, cell * rows / whole_height))
+    across = cell * columns / whole_width
+    ax.set_position((*corner, across, cell * rows / whole_height))
+    for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
+        place = bar.get_position(original=True)
+        bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
     return figure, ax, cells
 
 
