@@ -187,6 +187,7 @@ def test_a_bare_figure_has_its_letter_and_no_other_words_above(analysis: Analysi
     assert words(lettered) == ["a"]
     assert words(bare) == []
     assert bare.get_figheight() < lettered.get_figheight() < full.get_figheight()
+    assert lettered.get_figheight() - bare.get_figheight() < 0.2  # the picture begins below the letter
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg"])
