@@ -289,7 +289,7 @@ COMMANDS = {
         output=(
             _save("attention", "one tensor per layer"),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind.", None),
+                 "a few heads of each kind; 12, with all this, on terminals of 140 columns and wider.", None),
             *_TABLE, *_FILES,
         ),
         of_one=("pair", "target", "token", "generate", "relation", "any_family", "queries"),

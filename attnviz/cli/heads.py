@@ -81,8 +81,8 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
-    from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
+    from attnviz.models.head_ids import ids_and_names
     from attnviz.present.documents import json_text, read_document
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views, layout_of
@@ -113,6 +113,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
                 with OutputFolder(path, layout_of("heads"), run.options["overwrite"]) as output:
                     shown = replace(choices, relations=choices.relations and not without_relations(analysis))
                     document = analysis.write(output, shown, figures=drawn, formats=formats)
+                folder.below += len(output.written)
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)
@@ -127,9 +128,10 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     def finish(_: dict[str, Any]) -> Iterator[str]:
         for name, count in without.items():
             yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
-        yield f"each text has a folder of its own there, {len(written)} in all"
+        assert job.output is not None
+        yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
 
-    def kept() -> str:
+    def kept(_: BaseException) -> str:
         assert job.output is not None
         if not written or job.output.committed:
             return ""

@@ -24,7 +24,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
-from attnviz.options import COMMANDS, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
@@ -54,7 +54,14 @@ _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
 
-def _nothing() -> str:
+_ADD_FIGURES = ("sinks", "token", "maps", "relations", "relation")
+"""Options that imply a figure, where ``--no-figures`` is not typed."""
+
+_OF_TABLES = ("select", "relations", "relation", "figures", "no_figures")
+"""Options of pictures that do something where none is drawn."""
+
+
+def _nothing(_: BaseException) -> str:
     """Say that nothing is kept."""
     return ""
 
@@ -66,13 +73,13 @@ class Job:
     Attributes:
         work: the function that does it.
         output: the folder that it writes to, if any.
-        kept: a sentence on what an interruption leaves to resume from; '' for nothing.
+        kept: a sentence on what an error or an interruption leaves; '' for nothing.
         silent: whether another process prints messages.
     """
 
     work: Callable[[], None]
     output: "OutputFolder | None" = None
-    kept: Callable[[], str] = _nothing
+    kept: Callable[[BaseException], str] = _nothing
     silent: bool = False
 
 
@@ -104,6 +111,15 @@ class Run:
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{self.changed[name]} {why}.")
+
+    @property
+    def idle(self) -> list[str]:
+        """Options that do nothing, as typed, because nothing is drawn."""
+        of_pictures = [option.name for option in self.known.options if option.group == PICTURES]
+        changed = {name: typed for name, typed in self.changed.items() if name in of_pictures}
+        none = self.options.get("figures") == "none" and not changed.keys() & set(_ADD_FIGURES)
+        drawn = not (none or self.options.get("no_figures"))
+        return [] if drawn else [typed for name, typed in changed.items() if name not in _OF_TABLES]
 
     @property
     def quiet(self) -> bool:
@@ -146,7 +162,7 @@ class Run:
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
-        kept: Callable[[], str] = _nothing,
+        kept: Callable[[BaseException], str] = _nothing,
         silent: bool = False,
     ) -> Job:
         """Make the job that measures, writes and prints; options of figures and output are checked at once.
@@ -236,8 +252,11 @@ class Run:
         return names
 
 
-def unfinished_note(file: Path) -> Callable[[], str]:
-    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one."""
+def unfinished_note(file: Path) -> Callable[[BaseException], str]:
+    """Make ``Job.kept`` of a run that resumes from ``file``: silent until the file is new or another one.
+
+    Likewise where heads did not verify, since they would not again.
+    """
 
     def identity() -> tuple[int, int] | None:
         """Inode and mtime."""
@@ -247,9 +266,9 @@ def unfinished_note(file: Path) -> Callable[[], str]:
             return None
         return status.st_ino, status.st_mtime_ns
 
-    def note() -> str:
+    def note(error: BaseException) -> str:
         kept = f"What was measured is kept in {file}: the same command goes on from there."
-        return "" if identity() in (None, before) else kept
+        return "" if identity() in (None, before) or isinstance(error, VerificationError) else kept
 
     before = identity()
     return note
@@ -281,11 +300,17 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
             with handled(interruption()), out_of_memory_named():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
+                if function.__name__ != "heads":
+                    _check_ids(values.get("select", ()), function.__name__)
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()
                 arguments = {name: values[name] for name in known.measuring if name not in _OF_MODEL}
-                job = function(Run(function.__name__, values), **arguments)
+                run = Run(function.__name__, values)
+                job = function(run, **arguments)
+                if run.idle:
+                    verb = "do" if len(run.idle) > 1 else "does"
+                    say(f"{', '.join(run.idle)} {verb} nothing here: no figure is drawn.", run.quiet or job.silent)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
             raise typer.Exit(_tell(error, job)) from error
@@ -321,9 +346,9 @@ def _checked(option: Option, value: Any) -> Any:
 
 
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    """Print the error, and what is kept to resume from, on standard error; returns the exit code."""
+    """Print the error, and what is kept, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None or isinstance(error, VerificationError) else job.kept()  # it would fail there again
+    kept = "" if job is None else job.kept(error)
     if isinstance(error, AttnvizError):
         message, code = f"{error} {kept}".rstrip(), error.exit_code
         silent = silent and not isinstance(error, _OF_ONE_PROCESS)
@@ -355,6 +380,14 @@ def _folder(out: str | None) -> str | None:
     from attnviz.present.output_folder import folder_named
 
     return str(folder_named(out))
+
+
+def _check_ids(select: Sequence[str], command: str) -> None:
+    """Raise UsageError where heads are selected by what they do, before anything is measured."""
+    if select:
+        from attnviz.models.head_ids import check_ids
+
+        check_ids(select, command)
 
 
 def _check_working_folder() -> None:

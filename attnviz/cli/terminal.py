@@ -193,7 +193,9 @@ def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
     if not quiet:
         files = "file" if output.removed == 1 else "files"
         removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
-        typer.echo(f"Wrote {len(output.written)} files to {printable(str(output.path))}{removed}", err=True)
+        typer.echo(
+            f"Wrote {len(output.written) + output.below} files to {printable(str(output.path))}{removed}", err=True
+        )
 
 
 def split_names(values: Sequence[str]) -> list[str]:

@@ -104,7 +104,17 @@ _Row = tuple[_Line, _Spans, _Spans]
 
 def arcs_inches(plan: ArcsPlan, style: Style) -> float:
     """Height of all sentences with their arcs in inches."""
-    return _height(plan, (prose_width(plan.words, style, _SPACE) - 2 * MARGIN) * 72) / 72
+    return _height(plan, _room(plan.words, style)) / 72
+
+
+def in_several_lines(words: Sequence[Piece], style: Style) -> bool:
+    """Whether a text takes several lines, so that arcs may go on from one to the next."""
+    return len(text_lines(words, _LETTERS, _room(words, style), _SPACE)) > 1
+
+
+def _room(words: Sequence[Piece], style: Style) -> float:
+    """Width of a line in points."""
+    return (prose_width(words, style, _SPACE) - 2 * MARGIN) * 72
 
 
 def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views

@@ -45,7 +45,8 @@ _FAMILY_OF = live(REGISTRY, lambda: (
     _NAMED
     | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
-    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"], "too short": _NAMED["unnamed"]}
+    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
+    | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
 ))  # fmt: skip
 
 
@@ -61,6 +62,11 @@ ABBREVIATIONS = {
     "retrieval": "retr",
 }  # fmt: skip
 """Names of labels and roles where a picture has no room for the whole name."""
+
+
+def brief_name(name: str) -> str:
+    """A label or role below a thumbnail, beside its family's mark: ``prev``; – for none."""
+    return "–" if name == UNNAMED.name else ABBREVIATIONS.get(name, name)
 
 
 def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:

@@ -1,5 +1,6 @@
 """Font fallback, code points for characters without a font, and measuring, cutting and wrapping of texts."""
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,10 @@ DEFAULT_FAMILY = "DejaVu Sans"
 _SHORT = 0.3
 """Of a last line, as a share of the width that there is."""
 
-_EQUALS = "\u00a0=\u00a0"
-"""With spaces at which no line ends."""
+_TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
+"""Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
+
+_NO_BREAK = "\u00a0"
 
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
@@ -36,27 +39,50 @@ def font_families(texts: Iterable[str]) -> list[str]:
 
 _missing: set[str] = set()
 
-_ONE_FONT = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
+_IN_CJK = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"}
 """Beginnings of the names of characters that Noto Sans CJK has; of other scripts each has a Noto font of its own."""
+
+_OF_SCRIPT = re.compile(r"(.+?) (?:LETTER|SYLLABLE|VOWEL|CONSONANT|SIGN|MARK|DIGIT|NUMBER|CAPITAL|SMALL)\b")
+"""Beginnings of the names of other scripts' characters: ``OLD PERSIAN SIGN A``."""
+
+_SYMBOLS = "emoji or symbols"
 
 
 def fonts_to_install() -> str:
     """Hint which fonts to install for characters drawn as code points since the last call, or ''.
 
-    Noto (Google 2014) has a font for nearly every script.
+    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw;
+    Symbola and Noto Emoji have emoji as outlines.
     """
-    scripts = sorted({unicodedata.name(character, "UNASSIGNED").split()[0] for character in _missing})
+    scripts = sorted({script for character in _missing if (script := _script(character))}, key=str.casefold)
     _missing.clear()
     if not scripts:
         return ""
-    cjk = sorted({"cjk" if script in _ONE_FONT else script.lower() for script in scripts})
-    debian = " ".join(dict.fromkeys("fonts-noto-cjk" if font == "cjk" else "fonts-noto-core" for font in cjk))
-    casks = " ".join(f"font-noto-sans-{font}" for font in cjk)
-    named = ", ".join(script if script == "CJK" else script.capitalize() for script in scripts)
+    packages, casks = zip(*map(_fonts_of, scripts), strict=True)
+    debian, mac = (" ".join(dict.fromkeys(names)) for names in (packages, casks))
     return (
-        f"no installed font has the characters of {named}: figures show their numbers (U+…). Install one: "
-        f"apt install {debian} (Debian, Ubuntu), brew install --cask {casks} (macOS)."
+        f"no installed font has the characters of {', '.join(scripts)}: figures show their numbers (U+…). Install one: "
+        f"apt install {debian} (Debian, Ubuntu), brew install --cask {mac} (macOS)."
     )
+
+
+def _fonts_of(script: str) -> tuple[str, str]:
+    """Package of Debian and cask of Homebrew with a font of a script."""
+    if script == _SYMBOLS:
+        return "fonts-symbola", "font-noto-emoji"
+    if script.upper() in _IN_CJK:
+        return "fonts-noto-cjk", "font-noto-sans-cjk"
+    return "fonts-noto-core", f"font-noto-sans-{script.lower().replace(' ', '-')}"
+
+
+def _script(character: str) -> str:
+    """The script of a character, as its name in Unicode begins, or that it is a symbol; '' where it is unassigned."""
+    name = unicodedata.name(character, "")
+    if unicodedata.category(character)[0] == "S" or name.startswith("MATHEMATICAL"):
+        return _SYMBOLS
+    first, script = name.partition(" ")[0], _OF_SCRIPT.match(name)
+    words = first if first in _IN_CJK or script is None else script[1]
+    return words if words == "CJK" else words.title()
 
 
 def drawable(text: str) -> str:
@@ -114,16 +140,16 @@ def _cut(
 
 
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` is one word.
+    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
 
     A word that is too wide is cut with an ellipsis; a quotation keeps its closing mark. A last line that would be
-    short takes words of the line before.
+    short, or a word alone, takes words of the line before.
     """
     shown = drawable(text)
     if _fits(shown, size, dpi, pixels, weight):
         return _balanced([shown])
     lines: list[str] = []
-    for word in shown.replace(" = ", _EQUALS).split(" "):
+    for word in _TIED.sub(_NO_BREAK, shown).split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
@@ -132,13 +158,15 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
             if "”" in word and "”" not in lines[-1]:
                 room = pixels - text_width("”", size, dpi, weight)
                 lines[-1] = _cut(word, size, dpi, room, weight) + "”"
-    while len(lines) > 1 and " " in lines[-2] and text_width(lines[-1], size, dpi, weight) < _SHORT * pixels:
+    while len(lines) > 1 and " " in lines[-2]:
         before, _, word = lines[-2].rpartition(" ")
         longer = f"{word} {lines[-1]}"
-        if text_width(longer, size, dpi, weight) > pixels:
+        last, width, rest = (text_width(each, size, dpi, weight) for each in (lines[-1], longer, before))
+        alone = " " not in lines[-1] and width <= rest
+        if width > pixels or not (alone or last < _SHORT * pixels):
             break
         lines[-2:] = before, longer
-    return _balanced([line.replace(_EQUALS, " = ") for line in lines])
+    return _balanced([line.replace(_NO_BREAK, " ") for line in lines])
 
 
 def _balanced(lines: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
+    MOST_NUMBERED,
     Array,
     Cells,
     Labels,
@@ -20,6 +21,7 @@ from attnviz.figures.matrix import (
     label_pixels,
     label_size,
     named_every,
+    value_size,
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
@@ -55,6 +57,16 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
     return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
 
 
+def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
+    """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
+    side = max(values.shape)
+    if side > MOST_NUMBERED:
+        return False
+    texts = {text for value in values.flat if (text := hundredths(float(value)))}
+    points = _cell(labels, side, style) * 72 / file_dpi(style)
+    return bool(texts) and value_size(texts, points, points) is not None
+
+
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with one heatmap, weights in the cells if they fit, colour bar, title and notes."""
     with figure_style():
@@ -87,7 +99,11 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
     left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
     corner = left / whole_width, bottom / whole_height
-    ax.set_position((*corner, cell * columns / whole_width, cell * rows / whole_height))
+    across = cell * columns / whole_width
+    ax.set_position((*corner, across, cell * rows / whole_height))
+    for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
+        place = bar.get_position(original=True)
+        bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
     return figure, ax, cells
 
 

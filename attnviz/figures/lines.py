@@ -172,14 +172,18 @@ def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Ar
 
 def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
     """Write the labels of one side that fit, with a heading."""
-    labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
+    labels = plan.keys if side and plan.keys else plan.labels
+    rows, size = plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
     put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
     for row in _named(plan, side, pitch):
-        text, ink = fitted_token(labels[row], size, DPI, width / PIXEL), outer_ink(style)
+        # the weight stays whole: only the token is cut
+        weight = f"{plan.written[row]} " if side and row in plan.written else ""
+        room = width - (points_of(f"{weight}…", size) - points_of("…", size))
+        text, ink = weight + fitted_token(labels[row], size, DPI, room / PIXEL), outer_ink(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 

@@ -79,6 +79,8 @@ def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, bo
     """
     lines = heading(title, notes, style, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
+    if style.bare and lines:  # a panel's letter alone: the picture begins at its foot
+        head = MARGIN + _ASCENT * lines[0][1] / 72
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
     height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
     rect = (0, MARGIN / 3 / height, 1, body / height)

@@ -139,12 +139,14 @@ def _draw(
 
 
 def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
-    """The fullest name of each tile that fits a width in pixels, all of one size in points."""
-    ways = [((name, size) for name in (tile.name, *tile.shorter) for size in _NAME_SIZES) for tile in tiles]
-    fitting = [next((way for way in each if text_width(*way, DPI) <= room), None) for each in ways]
-    least = min(_NAME_SIZES[-1] if way is None else way[1] for way in fitting)
-    cut = (fitted((tile.name, *tile.shorter)[-1], least, DPI, room) for tile in tiles)
-    return [(last if way is None else way[0], least) for way, last in zip(fitting, cut, strict=True)]
+    """The fullest form of name with which every tile's fits a width in pixels, all of one size in points."""
+    ways = [(tile.name, *tile.shorter) for tile in tiles]
+    forms = [[way[min(form, len(way) - 1)] for way in ways] for form in range(max(map(len, ways)))]
+    for names in forms:
+        for size in _NAME_SIZES:
+            if all(text_width(name, size, DPI) <= room for name in names):
+                return [(name, size) for name in names]
+    return [(fitted(name, _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]) for name in forms[-1]]
 
 
 def tile_pooling(

@@ -34,6 +34,12 @@ BOTH = "; "
 TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
+FEW_ROWS = "too few rows"
+"""The same where so few of its rows were chosen."""
+
+NO_LABEL = (TOO_SHORT, FEW_ROWS)
+"""What stands for a label where there is too little for one."""
+
 DIAGONAL = "diagonal"
 """The label of a cross-attention head that follows the diagonal from target to source."""
 
@@ -57,7 +63,8 @@ class Verdict:
         score: the share (0-1) or accuracy (0-1); None where not measurable.
         baseline: the same under uniform attention; of a relation the largest of its ``baselines``; None for broad,
             whose score is a share of uniform attention's.
-        n: number of queries (or instances of the relation) of the score.
+        n: number of queries (or instances of the relation) of the score; of broad, which must hold without sinks, too,
+            the content queries.
         passed: score against threshold; see ``threshold``.
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
@@ -126,10 +133,10 @@ class Label:
     """The label of a head on one text: whether its attention rests on sinks, and what it does among other tokens.
 
     Attributes:
-        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed`` or ``too
-            short``.
+        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed``,
+            ``too short`` or ``too few rows``.
         verdicts: behind each of its parts; none for the last two.
-        n: of the last verdict, at most the content positions of the text; without a verdict these.
+        n: of the last verdict; without one the content positions of the text.
     """
 
     name: str
@@ -154,7 +161,7 @@ class Label:
     @property
     def shown(self) -> str:
         """The name, with a question mark if not :attr:`certain`."""
-        return self.name if self.certain or self.name == TOO_SHORT else f"{self.name}?"
+        return self.name if self.certain or self.name in NO_LABEL else f"{self.name}?"
 
 
 def judge(
@@ -185,10 +192,10 @@ def judge(
     return [*verdicts, *general, *(_syntactic(relation, id) for relation in relations)]
 
 
-def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
+def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> Label:
     """The label of a head on a text, from its verdicts.
 
-    ``too short`` where ``n``, the number of content positions of the text, is below :data:`LEAST_N`. Else it has two
+    ``too_few`` where ``n``, the number of measured content positions, is below :data:`LEAST_N`. Else it has two
     parts, since where attention rests says nothing of the attention that is left. The first is sink, if that passes.
     The second is the first of these: previous, current and next token, induction, duplicate token and relations with
     10 instances or more of which the head has at least three more right than the baseline (our own choice), whichever
@@ -197,14 +204,14 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     part the label is ``unnamed``.
     """
     if n < LEAST_N:
-        return Label(TOO_SHORT, (), n)
+        return Label(too_few, (), n)
     passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
     ranked = sorted(passed, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
     parts = [each for each in ranked if each.kind == SINK] + [each for each in ranked if each.kind != SINK][:1]
     if not parts:
         return Label(UNNAMED, (), n)
     named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in parts]
-    return Label(BOTH.join(named), tuple(parts), min(n, parts[-1].n))
+    return Label(BOTH.join(named), tuple(parts), parts[-1].n)
 
 
 def _rank(verdict: Verdict) -> int:
@@ -241,11 +248,10 @@ def _repeats(name: str, statistics: dict[str, float | None], context: TextContex
 
 
 def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score = ratio(statistics["entropy"], context.uniform["entropy"])
+    score, n = ratio(statistics["entropy"], context.uniform["entropy"]), context.n_non_sink
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
-    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, context.n_non_sink)
-    words = _words(rules.BROAD, "broad")
-    return Verdict("broad", "broad", score, None, len(context.query_positions), passed, words, on_content=on_content)
+    passed = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, n)
+    return Verdict("broad", "broad", score, None, n, passed, _words(rules.BROAD, "broad"), on_content=on_content)
 
 
 def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:

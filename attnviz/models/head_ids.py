@@ -14,6 +14,9 @@ _SELECTION = re.compile(
     r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?)?",
     re.IGNORECASE,
 )
+_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
+"""Selections by id, or by kind of attention; no label or role has a digit."""
+
 FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 """How heads are selected, with examples."""
 
@@ -160,6 +163,23 @@ def selection_texts(selections: object) -> list[str]:
         if not isinstance(text, str | HeadId):
             raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {text!r} among them.")
     return [str(text) for text in texts]
+
+
+def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
+    """Split selections into ids of heads, and labels or roles."""
+    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+    ids = [part for part in parts if _IDS.fullmatch(part)]
+    return ids, [part for part in parts if part not in ids]
+
+
+def check_ids(selections: Iterable[str], command: str) -> None:
+    """Raise UsageError where a selection is a label or role, which ``attnviz heads`` alone knows."""
+    _, names = ids_and_names(selections)
+    if names:
+        raise UsageError(
+            f"--select {names[0]!r}: labels and roles select heads in attnviz heads alone, which prints their ids; "
+            f"{command} takes ids: {FORMS}."
+        )
 
 
 def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:

@@ -77,10 +77,12 @@ def error(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number in about three digits: ``0.0123``, ``1.4e-05``."""
+    """A number in about three digits with a true minus sign: ``−0.0123``, ``1.4e-05``."""
     if value == 0:
         return "0"
-    return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
+    size = abs(value)
+    text = f"{size:.1e}" if size < 0.0005 else f"{size:.4f}" if size < 0.1 else f"{size:.3f}"
+    return f"−{text}" if value < 0 else text
 
 
 def abbreviated(count: int | None) -> str:

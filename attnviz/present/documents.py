@@ -49,6 +49,9 @@ _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", 
 
 _OF_STACK = ("name", "letter", "n_layers", "n_heads")
 
+_PAGE = 50
+"""Rows of a table that fit a page of a paper."""
+
 _FORMULA = ("=", "+", "-", "@", "\t")
 """Characters that begin a formula in a spreadsheet."""
 
@@ -139,35 +142,44 @@ def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     return buffer.getvalue()
 
 
-def paper_table(content: str, kind: str, columns: Sequence[str], caption: str, label: str) -> str:
+def paper_table(
+    content: str, kind: str, columns: Sequence[str], caption: str, label: str, default: Sequence[str] = ()
+) -> str:
     """A CSV file's content as a table of a paper.
 
     Args:
         content: as :func:`csv_text` makes it.
         kind: ``tex``, with the rules of booktabs, or ``md``.
-        columns: which of its columns, in this order; without any all. Where another one, ``NAME_certain``, is False,
-            the value of NAME gets a question mark, as on the terminal, and the caption says what it means.
+        columns: which of its columns, in this order. Where another one, ``NAME_certain``, is False, the value of NAME
+            gets a question mark, as on the terminal, and the caption says what it means.
         caption: of the table, in plain text.
         label: for references in LaTeX.
+        default: without ``columns`` these of them, or all, but for columns that are empty in every row.
 
     Raises:
         UsageError: no column of this name; the message names the nearest one.
     """
-    from attnviz.judge.verdicts import ENOUGH, TOO_SHORT  # torch, which help does not need
+    from attnviz.judge.verdicts import ENOUGH, NO_LABEL  # torch, which help does not need
 
     header, *rows = csv.reader(io.StringIO(content))
     check_columns(columns, header)
-    at = [header.index(column) for column in columns or header]
+    for row in rows:
+        for i, column in enumerate(header):
+            if column.endswith("baseline") and row[i] == "1.0":
+                row[i] = ""  # as on the terminal: see shown_baseline
+    at = [header.index(column) for column in columns or default or header]
+    if not columns:
+        at = [i for i in at if not rows or any(row[i] for row in rows)]
     unsure = [
         (row, header.index(name))
         for i, column in enumerate(header) if (name := column.removesuffix("_certain")) != column and name in header
-        for row in rows if row[i] == "False" and row[header.index(name)] != TOO_SHORT
+        for row in rows if row[i] == "False" and row[header.index(name)] not in NO_LABEL
     ]  # fmt: skip
     for row, i in unsure:
         row[i] += "?"
     if any(i in at for _, i in unsure):
         caption += f" A question mark: an indication only, n below {ENOUGH}."
-    cells = [[_number(row[i]) for i in at] for row in rows]
+    cells = [list(row) for row in zip(*(_numbers([row[i] for row in rows]) for i in at), strict=True)]
     names = [header[i].replace("_", " ") for i in at]
     right = [all(_is_number(row[i]) for row in cells) for i in range(len(at))]
     if kind == "md":
@@ -175,17 +187,19 @@ def paper_table(content: str, kind: str, columns: Sequence[str], caption: str, l
         escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
         return "\n".join([f"Table: {caption}", "", *(f"| {' | '.join(line)} |" for line in escaped)]) + "\n"
     body = [" & ".join(_latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in [names, *cells]]
-    return "\n".join([
-        r"% \usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex(caption)}}}",
-        rf"\label{{{label}}}",
-        rf"\begin{{tabular}}{{{''.join('r' if each else 'l' for each in right)}}}",
-        r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]) + "\n"  # fmt: skip
+    aligned = "".join("r" if each else "l" for each in right)
+    title, label, rules = rf"\caption{{{_latex(caption)}}}", rf"\label{{{label}}}", [r"\toprule", body[0], r"\midrule"]
+    if len(cells) > _PAGE:
+        table = [
+            r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\",
+            *rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot", *body[1:], r"\end{longtable}",
+        ]  # fmt: skip
+    else:
+        table = [
+            r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label,
+            rf"\begin{{tabular}}{{{aligned}}}", *rules, *body[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}",
+        ]  # fmt: skip
+    return "\n".join(table) + "\n"
 
 
 def check_columns(columns: Iterable[str], header: Sequence[str]) -> None:
@@ -195,9 +209,15 @@ def check_columns(columns: Iterable[str], header: Sequence[str]) -> None:
         raise UsageError(f"the table has no column {unknown[0]!r}: expected any of {', '.join(header)}.{meant}")
 
 
-def _number(text: str) -> str:
-    """A number of a CSV file with two decimals, whole ones as they are; any other text unchanged."""
-    return rounded(float(text)) if "." in text and _is_number(text) else text
+def _numbers(column: Sequence[str]) -> list[str]:
+    """A column of a CSV file, with two decimals or as many as show two digits of its largest number.
+
+    Whole numbers and texts stay as they are.
+    """
+    fractions = {text: float(text) for text in column if _is_number(text) and not re.fullmatch(r"-?\d*", text)}
+    largest = max(map(abs, fractions.values()), default=0.0)
+    digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
+    return [rounded(fractions[text], digits) if text in fractions else text for text in column]
 
 
 def _is_number(text: str) -> bool:

@@ -62,6 +62,7 @@ class OutputFolder:
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
         self._created: list[Path] = []  # the innermost first
         self.written: dict[str, None] = {}  # the files of this run, in order, each once
+        self.below = 0  # files that this run wrote to result folders below this one
         self.committed = False
         self.removed = 0
 

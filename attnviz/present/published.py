@@ -33,7 +33,14 @@ def role_name(role: str, direction: str | None) -> str:
 
 def role_numbers(role: "Role | StoredRole") -> str:
     """``score 0.52, baseline 0.31, n = 1,234`` of a role over a corpus."""
-    return f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+    baseline = shown_baseline(role.baseline)
+    beside_it = "" if baseline is None else f" baseline {rounded(baseline)},"
+    return f"score {rounded(role.score)},{beside_it} n = {role.n:,}"
+
+
+def shown_baseline(baseline: float | None) -> float | None:
+    """The baseline; None for 1: the score of ``broad`` is itself a share of uniform attention and has no other."""
+    return None if baseline == 1 else baseline
 
 
 _MOST_DIGITS = 6
@@ -54,12 +61,13 @@ def score_text(score: float | None, name: str) -> str:
 
 
 def beside(judged: "Verdict | Role | StoredRole | Confirmation | None") -> str:
-    """``0.52 (0.31)``, score and baseline; a dash for None. A share of uniform attention has no other baseline."""
+    """``0.52 (0.31)``, score and baseline; a dash for None."""
     if judged is None:
         return "–"
     score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
+    baseline = shown_baseline(baseline)
     name = getattr(judged, "role", getattr(judged, "name", ""))
-    return score_text(score, name) + ("" if score is None or baseline in (None, 1) else f" ({rounded(baseline)})")
+    return score_text(score, name) + ("" if score is None or baseline is None else f" ({rounded(baseline)})")
 
 
 def published_table(published: Sequence[PublishedHead], width: int) -> Group:

@@ -6,8 +6,9 @@ see :mod:`attnviz.present.report`.
 """
 
 import html
+import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -179,10 +180,16 @@ class Result:
         from attnviz.present.documents import paper_table
 
         spec = spec_of(self.command)
-        caption = f"{repr(self)[1:-1]} (attnviz {self.command.partition('.')[0]}, version {__version__})."
+        document, listed = self._document((), choices), ""
+        if choices.select:
+            every = self._document((), replace(choices, select=()))
+            rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
+            listed = f"; {rows} of {counted(all_rows, 'head')} listed" * (rows < all_rows)
+        what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
+        caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(
-            spec.csv(self._document((), choices)), choices.table or "md", choices.columns or spec.paper, caption, label
+            spec.csv(document), choices.table or "md", choices.columns, caption, label, default=spec.paper
         )
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
@@ -332,7 +339,11 @@ class Result:
     def _choices(self, style: "Style | None", choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         from attnviz.present.view import ViewOptions
 
-        spec = spec_of(self.command)
+        spec, select = spec_of(self.command), choices.get("select")
+        if isinstance(select, Sized) and not isinstance(select, str | tuple) and not len(select):  # () is the default
+            raise UsageError(
+                "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
+            )
         return spec.completed(ViewOptions.of(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions") -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
     assert "Untrained" in result.stdout
     result = run("trees.conllu", "--no-store", "--no-control", "--limit", "9")
     assert (result.exit_code, document()["control_texts"]) == (0, None)
-    assert "no untrained copy was measured (--control)" in " ".join(result.stdout.split())
+    assert "No untrained copy was measured (--control)" in " ".join(result.stdout.split())
     limited = run("trees.conllu", "lines.txt", "--no-store", "--limit", "7", "--no-syntax")
     assert (limited.exit_code, document()["control_texts"]) == (0, 14)
 

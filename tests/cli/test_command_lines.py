@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
     ("explain ... --token zebra", 2, "no token “zebra”"),
     ("explain ... --token saw#0", 2, "“saw” stands in the text once, found saw#0: occurrences count from saw#1."),
-    ("outputs ... --token cat", 2, "a position (--token, token=...) is for promoted tokens. Promoted tokens are not"),
+    ("outputs ... --token cat", 2, "leave out --token (token=...), the position of promoted tokens. Promoted"),
     ("outputs TEXT -m loud-gpt2 --token dog", 2, "no token “dog” in the text: expected one of"),
     ("rollout ... --token '#9'", 2, "or a position from #0 to #8."),
     ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
@@ -283,6 +283,25 @@ RUNS = {
     "profile": ("bert", ["trees.conllu", "--limit", "9", "--no-control"]),
     "rollout": ("bert", [TEXT]),
 }
+
+
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ("--panel abc --no-figures", "--panel does nothing here: no figure is drawn."),
+        ("--figures none --bare --format svg", "--format, --bare do nothing here: no figure is drawn."),
+        ("--token cat --no-figures", "--token does nothing here: no figure is drawn."),
+        ("--select L0H0 --top 2 --no-figures", ""),
+        ("--panel a --figures map", ""),
+        ("--panel a --figures none --map sink", ""),
+        ("--panel a --figures none --quiet", ""),
+    ],
+)
+@pytest.mark.usefixtures("undrawn")
+def test_options_that_do_nothing_without_figures_are_named(run: Any, options: str, idle: str):
+    done = run("heads", TEXT, "--no-syntax", *options.split(), model="bert")
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.stderr.splitlines() if " nothing here" in line] == [f"attnviz: {idle}"] * bool(idle)
 
 
 @pytest.mark.draws

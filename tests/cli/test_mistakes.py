@@ -32,6 +32,13 @@ def test_the_nearest_name_is_suggested(typed: list[str], meant: str, model: str,
     assert f"Did you mean {meant}?" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["compare", "ablate", "outputs"])
+def test_labels_select_heads_in_one_command_alone_and_the_others_say_so_before_they_read_a_model(command: str):
+    done = CliRunner().invoke(app, [command, "the cat ran", "--model", "no-model", "--select", "L2,sink"])
+    assert done.exit_code == 2
+    assert "--select 'sink': labels and roles select heads in attnviz heads alone" in done.stderr
+
+
 def test_the_nearest_built_in_model_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = CliRunner().invoke(app, ["heads", "the cat ran", "--model", "minlm", "--out", str(tmp_path / "out")])

@@ -97,7 +97,7 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
         ["L0H1", "next-token", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
         ["previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
         ["local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
-        ["broad", "0.97", "1.00", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
+        ["broad", "0.97", "–", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
         ["L2H3", "syntactic:obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
     ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6
     assert "1 more head left out" in on_one_line(replace(profile, roles=roles), 1)
@@ -166,3 +166,9 @@ def test_published_heads_stand_apart(profile: Profile):
     start = next(i for i, line in enumerate(lines) if line.startswith("Published (Clark et al. 2019; not measured"))
     assert any("L7H9" in line for line in lines[start:])
     assert not [line for line in printed(profile) if line.startswith("Published")]
+
+
+def test_a_model_without_roles_has_a_sentence_in_place_of_an_empty_table(profile: Profile):
+    text = "\n".join(printed(replace(profile, roles=())))
+    assert "None of the 12 heads shows a role over this corpus." in text
+    assert "Heads (" not in text

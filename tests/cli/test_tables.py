@@ -171,8 +171,8 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
     assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
                            "3", "–"]  # fmt: skip
-    assert "that have an earlier copy" in text_of(analysis, width=200)
-    assert "that have an earlier copy" not in text_of(hand_made(), width=200)
+    assert "with an earlier copy" in text_of(analysis, width=200)
+    assert "with an earlier copy" not in text_of(hand_made(), width=200)
 
 
 # --- a stored profile, published heads
@@ -391,7 +391,62 @@ def test_relations_that_heads_find_are_said_in_words():
 def test_a_selection_says_what_each_head_is_on_the_text_and_over_the_corpus():
     lines = lines_of(hand_made(profile=PROFILE), top=None, select=["syntactic"], width=100)
     (row,) = [line.split() for line in lines if "L0H1" in line and "nsubj" in line and "broad" in line]
-    assert row[:4] == ["broad,", "syntactic", "L0H1", "broad?"]
+    assert row[:4] == ["syntactic,", "broad", "L0H1", "broad?"]
+
+
+def test_of_several_names_some_heads_of_each_are_listed_though_one_has_clearer_heads():
+    roles = {
+        "L0H0": [role("sink", 0.95, 0.1)],
+        "L0H1": [role("sink", 0.9, 0.1)],
+        "L1H0": [role("syntactic:obj", 0.5, 0.4, direction="dependent_to_head")],
+    }
+    profile = profile_of(roles)
+    for names, first in (
+        (["obj,sink"], ["L1H0", "L0H0"]),
+        (["sink,obj"], ["L0H0", "L1H0"]),
+        (["sink"], ["L0H0", "L0H1"]),
+    ):
+        analysis = hand_made(profile=profile, patterns=torch.full((2, 2, 6, 6), 1 / 6))
+        lines = lines_of(analysis, top=2, select=names, width=100)
+        rows = lines[lines.index(next(line for line in lines if line.startswith("Heads to look at"))) :]
+        assert re.findall(r"L\dH\d", "\n".join(rows))[:2] == first
+
+
+def test_heads_selected_by_a_role_show_that_role_the_best_first():
+    """Whatever other roles they have; a relation found in both directions says which head finds which."""
+    to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
+    det = role("syntactic:det", 0.9, 0.4, **to_verb)
+    roles = {
+        "L0H0": [det, role("syntactic:obj", 0.6, 0.4, **to_object)],
+        "L0H1": [role("syntactic:obj", 0.5, 0.4, **to_verb)],
+        "L1H0": [det, role("syntactic:obj", 0.7, 0.4, **to_verb)],
+    }
+    best_first = [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
+    for top in (None, 0):
+        lines = lines_of(hand_made(profile=profile_of(roles)), top=top, select=["obj"], width=120)
+        found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) \(0\.40\)", line) for line in lines]
+        assert [row.groups() for row in found if row][:3] == best_first
+        assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
+        assert any(line.startswith("Heads (3, clearest of what selected them first)") for line in lines) == (top == 0)
+    assert "obj: object→verb." in lines_of(hand_made(profile=profile_of(roles)), top=None, select=["L0H1"], width=100)
+
+
+def test_heads_selected_by_a_label_show_the_score_of_that_part():
+    (row,) = [line for line in lines_of(resting(), top=None, select=["sink"], width=100) if "L0H0 " in line][:1]
+    assert "0.77 (" in row
+
+
+def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
+    one = text_of(hand_made(profile=PROFILE), top=None, select=["L0H1"], width=100)
+    assert "On this text" not in one.split("Heads to look at")[0]
+    assert "Next:" not in one
+    assert "Over a corpus:" not in one
+    unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
+    assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
+    for top in (None, 0):
+        *_, last = lines_of(hand_made(), top=top, width=100)
+        assert last.startswith("Next: --select L0H0 (one head), ")
+        assert ("--top 0" in last) == (top is None)
 
 
 def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not():
@@ -403,8 +458,29 @@ def test_the_farthest_heads_that_are_no_sinks_are_named_whether_they_pass_or_not
     assert lines == []  # 0.12 is less than five times uniform attention
     chosen = hand_made(labels="abcdefghijkl", special=(0,), patterns=torch.stack([away, torch.eye(12)])[None])
     (line,) = [line for line in lines_of(chosen, top=None) if line.startswith("Farthest")]
-    assert "L0H0 1.00" in line
+    assert line.startswith("Farthest (no sinks), score (mean tokens away): L0H0 1.00 (")
     assert "L0H1" not in line
+
+
+def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():
+    analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
+    for width in (100, 170):
+        text = text_of(analysis, top=None, width=width)
+        assert "On this text: no labels, which need 3 content tokens." in text
+        for part in ("Heads", "too short", "Patterns", "Next:"):
+            assert part not in text
+    asked = text_of(analysis, top=5, width=170)
+    assert "too short" in asked
+    assert "Labels by layer" not in asked
+    assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
+
+
+@pytest.mark.parametrize(("labels", "repeats"), [("abcdefghijkl", False), ("abcdefabcdef", True)])
+def test_the_short_notes_say_what_each_bracket_is(labels, repeats):
+    analysis = hand_made(labels=labels, special=(0,), patterns=torch.eye(12)[None, None])
+    notes = " ".join(lines_of(analysis, top=None, width=100))
+    assert ("; of induction and duplicate-token the attention of repeated tokens. n: " in notes) == repeats
+    assert "A sink that also does something else counts under both kinds." in notes
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_methods_that_do_not_agree(second: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0, "0"), (0.00001234, "1.2e-05"), (-0.0004, "-4.0e-04"), (0.01234, "0.0123"), (0.5, "0.500"), (12.0, "12.000")],
+    [(0, "0"), (0.00001234, "1.2e-05"), (-0.0004, "−4.0e-04"), (0.01234, "0.0123"), (0.5, "0.500"), (12.0, "12.000")],
 )
 def test_amounts(value: float, written: str) -> None:
     assert amount(value) == written
@@ -123,7 +123,7 @@ TOGETHER = agreeing(4.0, 2.0, 1.5, 2.5, None)
     ("changes", "facts"),
     [
         ({}, ["0.500 nats/token [0.400, 0.600] (L0H0)", "median of 12 is 0.0100", "5 raise the loss and 3 lower it",
-              "super-additive in L0; sub-additive in L2; depends on the method in L1 (mean 0.250 [-0.100, 0.400], no "
+              "super-additive in L0; sub-additive in L2; depends on the method in L1 (mean 0.250 [−0.100, 0.400], no "
               "difference shown; uniform 0.200 [0.100, 0.300], super-additive)",
               "the 3 least important heads", "half of all heads (6) gives 0.900", "random order 2.000", "no verdict"]),
         ({"layers": (agreeing(*ALIKE, 0), agreeing(-1.0, 0.2, -1.5, -0.5, 1), agreeing(-0.1, -0.3, 0.1, 0.3, 2))},
@@ -157,6 +157,7 @@ def test_few_texts_conclude_nothing(plain: Ablation) -> None:
     assert "4 texts are too few for intervals (at least 30)" in text
     assert f"mean {numbers[0]}; uniform {numbers[1]}." in text
     assert not re.search("(super|sub)-additive", text)
+    assert "agree on a verdict" not in " ".join(plain.report(80).split())
     assert plain.removable is None
     assert "L0H0 alone" in compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
 
@@ -179,6 +180,7 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     assert layer[2:4] == ["4.000", "2.000"]
     assert ("[0.400," in head, "[1.500," in layer, "0.200" in report) == (width >= 80, width >= 80, True)
     assert "9 more heads left out" in report
+    assert "agree on a verdict" in " ".join(report.split())
     assert "left out" not in made_up.report(width, top=0)
 
 
@@ -190,7 +192,7 @@ def test_numbers_are_never_cut(made_up: Ablation) -> None:
         for width in (60, 80, 170):
             report = result.report(width)
             assert "…" not in report
-            assert ("[-3.4e-04, -1.2e-04]" in report.split("Removing one head")[0]) == (width >= 80)
+            assert ("[−3.4e-04, −1.2e-04]" in report.split("Removing one head")[0]) == (width >= 80)
             assert report.count("3.3e-04") >= 2  # both methods
 
 

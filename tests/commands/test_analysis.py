@@ -272,6 +272,8 @@ ODD_CALLS: list[tuple[str, Any]] = [
     ("expected a list of selections such as", lambda found: found.figure(select=5)),
     ("expected a list of selections such as", lambda found: found.document(select=4)),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
+    ("at least one selection such as 'L2H8', found an empty", lambda found: found.figure("heads", select=[])),
+    ("at least one selection such as 'L2H8', found an empty", lambda found: found.save("out", select=[])),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
     ("names layer 3, but the model has layers 0 to 2", lambda found: found.select(["L3"])),
     ("names head 4, but the model has heads 0 to 3", lambda found: found.document(select=["L0H4"])),

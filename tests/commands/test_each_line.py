@@ -148,6 +148,7 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
     assert done.exit_code == code
     assert done.stderr.startswith(f"attnviz: {message}")
     assert done.stderr.count("\n") == 1
+    assert ("No text was analysed: all are checked first." in done.stderr) == (message.startswith("x.txt:"))
     assert not Path("out").exists()
 
 
@@ -200,6 +201,30 @@ def test_an_interruption_leaves_whole_texts_and_says_so(run: Any, monkeypatch: p
     assert not Path("out/heads.jsonl").exists()
 
 
+def test_a_line_that_does_not_verify_is_named_and_the_texts_before_it_stay(run: Any, monkeypatch: pytest.MonkeyPatch):
+    read = texts_measure.Reader.read
+
+    def wrong(self: Any, text: str, *more: Any) -> Any:
+        if text == LINES[2]:
+            raise attnviz.VerificationError("layer 0 differs.")
+        return read(self, text, *more)
+
+    monkeypatch.setattr(texts_measure.Reader, "read", wrong)
+    done = run("\n".join(LINES), "--no-figures")
+    assert done.exit_code == 3
+    assert done.stderr.startswith("attnviz: x.txt:3: layer 0 differs. 2 texts were written to out, each whole")
+    assert len(list(Path("out").glob("*/heads.json"))) == 2
+
+
+def test_all_files_are_counted_and_their_folder_is_named(run: Any):
+    done = run("\n".join(LINES), "--figures", "overview,texts")
+    assert done.exit_code == 0, done.output
+    files = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert "attnviz: each text has a folder of its own in out, 3 in all\n" in done.stderr
+    assert done.stderr.endswith(f"Wrote {len(files)} files to out\n")
+    assert len(files) > 3 * 3
+
+
 def test_the_model_is_loaded_once(run: Any, monkeypatch: pytest.MonkeyPatch):
     opened, original = [], texts_measure.open_checkpoint
 
@@ -229,3 +254,4 @@ def test_the_picture_has_a_row_a_text_and_a_column_a_head(result: attnviz.TextsA
     assert [ax.images[0].get_array().shape for ax in tiles] == [(9, 9)] * 2 + [(10, 10)] * 2 + [(7, 7)] * 2
     for ax, analysis in zip(tiles[::2], result.first, strict=True):
         np.testing.assert_allclose(ax.images[0].get_array(), analysis.pattern("L0H1").numpy())
+    assert "in brackets" not in " ".join(texts)  # which only the caption has

@@ -119,3 +119,11 @@ def test_a_mean_of_one_row_is_a_strip_that_can_be_seen():
 def test_an_encoder_decoder_has_no_rows_of_one_text():
     with pytest.raises(UsageError, match="encoder-decoder; leave it out"):
         analyze(SENTENCE, sharp("t5"), tokenizer=unigram_tokenizer(), queries="last")
+
+
+def test_a_long_text_of_which_few_rows_were_chosen_is_not_called_too_short():
+    checkpoint = checkpoint_of("bert")
+    few, enough = (analyze(SENTENCE, checkpoint, syntax=False, queries=rows) for rows in ("2:4", "2:6"))
+    assert {head.labelled.shown for head in few.heads} == {"too few rows"}
+    assert "too few rows" not in {head.label for head in enough.heads}
+    assert {head.label for head in analyze("cat", checkpoint, syntax=False).heads} == {"too short"}

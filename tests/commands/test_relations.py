@@ -27,6 +27,7 @@ from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_parser
 from tests.support.drawn import drawing_of, texts_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
@@ -120,6 +121,17 @@ def test_the_relation_is_the_labels_else_the_roles_and_heads_without_one_are_lef
     assert [each.name for each in relations_of(labelled(two(), "syntactic:amod", "sink"), two().heads[:1])] == ["det"]
 
 
+def test_a_named_relation_has_the_direction_of_the_role_else_the_better_one_named_as_such() -> None:
+    back = analysis_of({2: 0, 5: 4})
+    role = StoredRole("syntactic:det", 0.9, 0.3, 200, (0.8, 1.0), True, "dependent_to_head")
+    with_role = replace(back.heads[0], roles=(StoredRole("local", 0.9, 0.3, 200, (0.8, 1.0), True), role))
+    (named,), (other,) = relations_of(back, [with_role], "det"), relations_of(back, [with_role], "nsubj")
+    assert (named.direction, named.found, named.arrow) == ("dependent_to_head", 0, "det dep→head")
+    assert other.arrow.endswith(" (better direction here)")
+    (alone,) = relations_of(back, [replace(with_role, roles=(role,))])
+    assert (alone.direction, alone.pairs) == (named.direction, named.pairs)  # the same with --relations
+
+
 @pytest.mark.parametrize(
     ("pieces", "rows", "columns"), [(1, [(1, 1), (5, 5)], [(3, 3), (6, 6)]), (2, [(1, 2), (9, 10)], [(5, 6), (11, 12)])]
 )
@@ -175,6 +187,22 @@ def test_arcs_run_from_dependent_to_head_in_their_colours_and_the_others_stand_b
     words = {text.get_text(): text.get_position()[0] for text in ax.texts}
     low, high = dotted.get_paths()[0].vertices[[0, -1], 0]
     assert abs(low - words["saw"]) < 6 < abs(high - low)  # from “a” to “saw”, which is on its left
+
+
+def test_the_parse_is_of_the_sentence_and_the_heads_are_of_the_model() -> None:
+    (plan,) = plans(two())
+    parse, _, heads = plan.caption.partition(", and what heads of by-hand find of it: ")
+    assert parse.startswith("Dependency parse of “")
+    assert "by-hand" not in parse
+    assert heads.startswith("L0H0 (")
+
+
+@pytest.mark.parametrize(("style", "broken"), [(LIGHT, False), (Style(width=2.0), True)])
+def test_where_arcs_go_on_in_the_next_line_it_says_so(style: Style, broken: bool) -> None:
+    (plan,) = plans(two(), style=style)
+    lines = {text.get_position()[1] for text in arcs_figure(plan, style).axes[0].texts if text.get_text() in WORDS}
+    assert (len(lines) > len(plan.blocks)) == broken
+    assert ("goes on in the next line" in plan.caption) == broken
 
 
 def test_every_word_of_a_long_text_is_written() -> None:

@@ -25,7 +25,7 @@ PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-pa
 
 
 def document_of(analysis, heads=None, figures=("overview.png",)):
-    return analysis.document(figures, select=[str(head.id) for head in heads or ()])
+    return analysis.document(figures, select=tuple(str(head.id) for head in heads or ()))
 
 
 def attention_bytes(analysis):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
+from attnviz.present.documents import paper_table
 from attnviz.present.view import ViewOptions
 from tests.support.hand_made import by_design, hand_made
 
@@ -64,10 +65,49 @@ def test_a_run_of_another_text_removes_the_table_of_the_earlier_one(tmp_path: Pa
     assert not (tmp_path / "heads.md").exists()
 
 
+def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_left_out():
+    content = "id,cosine,loss,n,layer_baseline\nL0H0,0.00349,,7,1.0\nL0H1,-9.7e-05,,8,0.5\n"
+    text = paper_table(content, "md", (), "Some heads.", "tab:some")
+    assert "| id | cosine | n | layer baseline |" in text
+    assert "| L0H0 | 0.0035 | 7 |  |" in text  # the baseline of a share of uniform attention is none
+    assert "| L0H1 | −0.0001 | 8 | 0.50 |" in text
+    assert "| L0H0 |  |" in paper_table(content, "md", ("id", "loss"), "", "")
+
+
+def test_a_table_longer_than_a_page_can_break():
+    rows = "".join(f"L0H{i},0.5\n" for i in range(51))
+    short, long = (paper_table("id,sink\n" + text, "tex", (), "Heads.", "tab:h") for text in (rows[:-10], rows))
+    assert r"\begin{table}" in short
+    assert "longtable" not in short
+    assert r"\usepackage{booktabs, longtable}" in long
+    assert r"\begin{table}" not in long
+    for part in (r"\begin{longtable}{lr}", r"\caption{Heads.}", r"\label{tab:h} \\", r"\endhead", r"\end{longtable}"):
+        assert long.count(part) == 1
+    assert long.count(r" & 0.50 \\") == 51
+
+
+def test_the_caption_says_how_many_heads_are_listed_of_how_many():
+    analysis = hand_made()
+    assert " listed" not in analysis.paper_table(ViewOptions(table="md"))
+    n = len(analysis.heads)
+    assert f"; 1 of {n} heads listed (attnviz" in analysis.paper_table(ViewOptions(table="md", select=("L0H0",)))
+
+
+def test_the_caption_of_several_texts_names_no_class(bert_folder: Path):
+    result = attnviz.analyze_each(["the cat ran", "a dog"], bert_folder, syntax=False)
+    assert "caption{Analysis of " in result.paper_table(ViewOptions(table="tex"))
+
+
 def test_other_commands_have_tables_too(tmp_path: Path, bert_folder: Path):
     sides = [attnviz.analyze(text, bert_folder, syntax=False) for text in ("the cat ran", "the dog ran")]
-    attnviz.compare(*sides).save(tmp_path, figures=(), table="md")
-    assert "| rank | id | distance |" in (tmp_path / "compare.md").read_text()
+    comparison = attnviz.compare(*sides)
+    comparison.save(tmp_path, figures=(), table="md")
+    text = (tmp_path / "compare.md").read_text()
+    assert "| rank | id | distance |" in text
+    unsure = [head for head in comparison.heads if not head.before.certain]
+    assert unsure  # of so few tokens
+    assert all(f" {head.before.shown} | {head.after.shown} |" in text for head in comparison.heads)
+    assert "A question mark: an indication only, n below 10." in text
 
 
 def test_the_command_line_takes_names_with_commas(tmp_path: Path, bert_folder: Path):

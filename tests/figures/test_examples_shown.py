@@ -75,6 +75,15 @@ def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
     assert show(saved / "profile.json", "--show", of.id).stdout == done.stdout
 
 
+@needs_minilm
+def test_examples_of_broad_are_told_by_how_far_attention_is_spread():
+    said = {}
+    for role, given in (("broad", ["--show", "broad"]), ("both", []), ("list", ["--show", "list"])):
+        words = " ".join(show("--show", "L0H0", *given, "--model", "minilm").stdout.split())
+        said[role] = [part in words for part in ("hits of most weight", "attention spread most", "(the right one)")]
+    assert said == {"broad": [False, True, False], "both": [True, True, True], "list": [True, False, True]}
+
+
 def shown_examples(saved, *names):
     """Head and role of each list of examples that is shown."""
     given = [part for name in names for part in ("--show", name)]

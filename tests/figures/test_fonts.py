@@ -177,11 +177,14 @@ def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight)
 
 
 def test_no_line_ends_in_an_equation():
-    text = "nearest: previous-token 0.33 · uniform attention 0.07 · n = 12 · baseline 0.36, n = 1,190"
+    text = "nearest: 3 of 7 · 0.74 of 0.35 · 37 % of uniform attention 0.07 · n = 12 · 5 × 4 weights, n = 1,190"
     for pixels in range(150, 900, 10):
         lines = wrapped(text, 7, 150, pixels)
         assert " ".join(lines) == text
-        assert not any(line.endswith((" n", "=")) or line == "n" for line in lines)
+        assert not any(
+            line.endswith((" n", "=", "3", "3 of", "0.74", "0.74 of", "37", " 5", "×")) for line in lines[:-1]
+        )
+        assert "n" not in lines
 
 
 def test_no_word_stands_alone_in_a_last_line():
@@ -191,6 +194,7 @@ def test_no_word_stands_alone_in_a_last_line():
         assert " ".join(lines) == text
         assert all(text_width(line, 7, 150) <= pixels for line in lines)
         assert len(lines) == 1 or text_width(lines[-1], 7, 150) >= 0.25 * pixels
+        assert len(lines) == 1 or " " in lines[-1] or " " not in lines[-2]
         assert len(lines) <= -(-text_width(text, 7, 150) // (pixels - text_width("nothing ", 7, 150)))
 
 
@@ -201,6 +205,13 @@ def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):
     message = fonts.fonts_to_install()
     for part in ("CJK, Devanagari, Hiragana", "apt install fonts-noto-cjk fonts-noto-core", "brew install --cask"):
         assert part in message
+    assert fonts.fonts_to_install() == ""
+    assert fonts.drawable("👧👨🏽\ue000 𐎠") == "U+1F467U+1F468U+1F3FDU+E000 U+103A0"
+    message = fonts.fonts_to_install()
+    assert "the characters of emoji or symbols, Old Persian: " in message
+    assert "apt install fonts-symbola fonts-noto-core (" in message
+    assert "--cask font-noto-emoji font-noto-sans-old-persian (" in message
+    fonts.drawable("\ue000")  # for private use: no font is the one
     assert fonts.fonts_to_install() == ""
     fonts.drawable("a cat")
     assert fonts.fonts_to_install() == ""

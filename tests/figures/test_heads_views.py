@@ -12,13 +12,13 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.families import ABBREVIATIONS
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan
+from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of, texts_of
 from tests.support.hand_made import LABELS, by_design, hand_made, uniform_pattern
-from tests.support.stored import PROFILE
+from tests.support.stored import PROFILE, profile_of, role
 
 
 def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
-    assert plan.title == f"{alone.title} · nsubj (corpus)"
+    assert plan.title == alone.title == "L0H1 · broad?"
     added = plan.evidence.removeprefix(alone.evidence)
     assert "nsubj dep→head, score 0.70, baseline 0.40, n = 200" in added
     assert "a.conllu, 1,234 texts" in plan.caption
@@ -117,6 +117,40 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
     assert absent.cells[1].right is not None
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
+
+
+def test_all_pictures_name_a_head_alike_by_its_label_or_else_by_its_role():
+    spread = torch.zeros(6, 6)
+    spread[:, [1, 3, 4]] = 1 / 3  # no pattern that has a name
+    result = hand_made(
+        patterns=torch.stack([spread, torch.eye(6)])[None],
+        profile=profile_of({head: [role("coreference", 0.7, 0.4)] for head in ("L0H0", "L0H1")}),
+    )
+    names = ["L0H0 · coreference (corpus)", "L0H1 · current-token?"]
+    assert [tile.name for tile in plans(result, "panel")[0].groups[0][1]] == names
+    assert list(plans(result, "lines")[0].heads) == names
+    assert [block.name for block in plans(result, "text")[0].blocks] == names
+    assert [plan.title for plan in plans(result, "heads")] == names
+
+
+def test_a_caption_gives_the_result_of_the_role_on_this_text():
+    pattern = torch.eye(6)
+    pattern[2] = pattern[4] = torch.eye(6)[3]  # "cat" and "away" attend to "ran"
+    words = tuple(Word(word, (place,)) for place, word in enumerate(LABELS[1:5], 1))
+    parse = Parse(words, (Arc(1, 2, "nsubj"), Arc(3, 2, "nsubj"), Arc(0, 1, "nsubj"), Arc(0, 1, "det")), "by hand")
+    profile = profile_of({
+        "L0H0": [role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")],
+        "L0H1": [role("next-token", 0.7, 0.4)],
+        "L0H2": [role("syntactic:obj", 0.7, 0.4, direction="dependent_to_head")],
+        "L0H3": [role("syntactic:nsubj", 0.7, 0.4, direction="head_to_dependent")],
+    })  # fmt: skip
+    result = hand_made(patterns=pattern.expand(1, 4, 6, 6).clone(), parse=parse, profile=profile)
+    assert "on this text nsubj dep→head, 2 of 3 found; over the corpus nsubj" in heatmap(result, "L0H0").caption
+    assert "on this text next-token 0.25, uniform attention 0.19, n = 3" in heatmap(result, "L0H1").caption
+    for without in ("L0H2", "L0H3"):  # no case, and the other direction
+        assert "on this text nsubj" not in heatmap(result, without).caption
+    outlined = heatmap(result, "L0H0", relations=True).caption
+    assert outlined.count("2 of 3 found") == 1
 
 
 def test_of_few_tokens_labels_are_grey_and_questions():
@@ -144,6 +178,17 @@ def test_captions_say_model_text_unit_and_scale(view: Any, scale: str):
         assert said in plan.caption + " ".join(plan.notes)
     assert ("logarithmic colours from 0.0001" in plan.caption) == ("log scale" in plan.bar) == (scale == "log")
     assert not re.search(r"[\x00-\x1f]", plan.caption)
+
+
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+def test_a_caption_speaks_of_numbers_where_the_picture_has_them(width: float | None):
+    style = Style(width=width)
+    for n in (6, 14, 18, 23, 26):
+        plan = heatmap(
+            hand_made(patterns=uniform_pattern(n)[None, None], labels=["[CLS]", *"a" * (n - 1)]), style=style
+        )
+        numbers = heatmap_figure(plan, style).axes[0].texts
+        assert ("are written in the cells" in plan.caption) == bool(numbers)
 
 
 def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():

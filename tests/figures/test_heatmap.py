@@ -125,6 +125,14 @@ def test_closing_early_and_errors_end_the_threads():
     assert files([]) == []
 
 
+@pytest.mark.parametrize("n", [5, 14, 23])
+def test_the_colour_bar_begins_and_ends_with_the_cells_of_a_narrow_picture(n: int):
+    style = Style(width=3.3)
+    cells, bar = heatmap_figure(plan(n, style, labels=["[CLS]", *["chased"] * (n - 1)]), style).axes
+    assert bar.get_position().x0 == pytest.approx(cells.get_position().x0)
+    assert bar.get_position().x1 <= cells.get_position().x1 + 1e-9
+
+
 @pytest.mark.parametrize("width", [2.0, None])
 def test_score_baseline_and_n_are_never_cut(width: float | None):
     evidence = "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"

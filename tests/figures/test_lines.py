@@ -296,6 +296,17 @@ def test_one_tokens_attention_is_shown_with_its_number_and_its_weights():
     assert plan.written
 
 
+def test_a_label_that_is_too_wide_keeps_its_weight_whole():
+    labels = tuple(f"{name}incomprehensibility{name}" for name in "abcd")
+    (plan,) = plans_of(analysis_of(pattern_of((0, 1, 0.03), (0, 2, 0.5)), labels=labels), token="#0")
+    for style in (Style(width=3.3), Style(theme="dark", width=2.0)):
+        texts = texts_of(lines_figure(plan, style))
+        for weight, first in (("0.03", "b"), ("0.50", "c")):
+            (label,) = (text for text in texts if text.startswith(f"{weight} "))
+            assert label.startswith(f"{weight} {first}")
+            assert "…" in label
+
+
 @pytest.mark.parametrize(("pieces", "numbers"), [(2, "#1, #2"), (6, "#1, #2, #3, #4, …")])
 def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numbers: str):
     analysis = hand_made(

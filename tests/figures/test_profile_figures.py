@@ -12,6 +12,7 @@ from attnviz.commands.profile.likeness import arrange
 from attnviz.commands.profile.views import MOST_MAPS, file_stems, short_name
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
+from attnviz.present.published import role_numbers
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.profiles import HEADS, corpus, distances, model, profile, role, roles_of
@@ -108,6 +109,16 @@ def test_of_many_relations_the_clearest_have_a_map():
     found = plans("scores", profile([*relations, role(0, "broad", 0.9, 1.0, passed=True)]))
     assert [plan.stem for plan in found] == ["roles/broad", *(f"roles/syntactic-r{i}" for i in range(39, 16, -1))]
     assert len(found) == MOST_MAPS
+
+
+def test_broad_is_a_share_of_uniform_attention_and_has_no_baseline():
+    broad = [role(head, "broad", 0.9, 1.0, passed=True) for head in range(HEADS)]
+    plan = score_map("broad", roles=broad)
+    assert "share of uniform attention" in plan.notes[0]
+    assert "aseline" not in plan.caption + "".join(plan.notes)
+    assert plan.maps[0].reference is None
+    assert role_numbers(broad[0]) == "score 0.90, n = 100"
+    assert role_numbers(role(0, "local", 0.9, 0.3)) == "score 0.90, baseline 0.30, n = 100"
 
 
 def test_cosines_have_a_scale_of_their_own():

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import attnviz
-from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
+from attnviz.commands.rollout.report import chosen, flow_sentence, how, sink_sentence, spread_sentence
 from attnviz.commands.rollout.views import MOST_BARS
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
@@ -136,6 +137,14 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
     assert spread(None) == ""
     assert f"(special tokens) hold {100 * last.sink['rollout']:.0f} %" in sink_sentence(result)
     assert "(the first token) hold" in sink_sentence(every_flow)
+
+
+def test_sentences_on_one_layer_and_on_inputs_without_flow_say_what_there_is():
+    one = attnviz.rollout("the cat ran", sharp_bert(), tokenizer=bert_tokenizer(), layer=0, residual=1.0, flow=True)
+    assert how(one) == "through layer 0, 0 attention + 1 identity"
+    assert "here 1.000, 0 where no path leads." in flow_sentence(one.flow)
+    assert "layers multiplied" not in one.report(100)
+    assert "here from 0.250 to 0.750." in flow_sentence(torch.tensor([0.25, 0.75]))
 
 
 def test_several_positions_of_a_token_are_named():

@@ -12,6 +12,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import MOST_HEADS
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
+from attnviz.figures.tiles import tiles_figure
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.hand_made import by_design, hand_made
@@ -53,6 +54,22 @@ def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis: Analysi
     assert (each.stem, alone.stem) == ("mean", "mean-all")
     for plan in (each, alone):
         assert "no head need look like it" in plan.caption
+
+
+def test_of_a_selection_the_means_are_over_its_heads_and_it_says_so():
+    found = long_one(6, 2, 3)
+    patterns = np.stack([found.layer_patterns(layer).numpy() for layer in (0, 1)])
+    each, alone = means_of(found, select=("L0H1", "L1"))
+    expected = patterns[0, 1], patterns[1].mean(0), np.stack([patterns[0, 1], *patterns[1]]).mean(0)
+    for tile, values in zip(tiles_of(each), expected, strict=True):
+        np.testing.assert_allclose(tile.values, values, atol=1e-6)
+    np.testing.assert_array_equal(tiles_of(alone)[0].values, tiles_of(each)[-1].values)
+    assert "mean of 4 of 6 heads" in alone.title
+    assert all("elected: L0H1, L1" in text for plan in (each, alone) for text in (plan.caption, " ".join(plan.notes)))
+    assert [tile.name for tile in tiles_of(each)] == ["layer 0", "layer 1", "all selected"]
+    assert "elected" not in "".join(plan.caption for plan in means_of(found))
+    (one,) = tiles_of(means_of(found, select=("L1H2",))[1])
+    np.testing.assert_allclose(one.values, patterns[1, 2], atol=1e-6)
 
 
 def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis: Analysis):
@@ -146,6 +163,15 @@ def test_of_many_heads_the_clearest_are_shown():
     assert max(left_out) <= min(head.rank_key for head in many.heads if str(head.id) in kept)
 
 
+def test_of_heads_without_a_label_the_first_are_shown():
+    short = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=torch.cat([by_design(3)] * 8))
+    plan = panel_of(short)
+    assert plan.title.endswith("heads, the first")
+    assert [tile.name for tile in tiles_of(plan)] == [f"{head.id} · too short" for head in short.heads[:MOST_HEADS]]
+    written = [ax.get_title(loc="left") for ax in tiles_figure(plan, Style()).axes]
+    assert len({"too short" in name for name in written if name}) == 1  # all names of one form
+
+
 # --- panel letters, and no title and notes
 
 
@@ -161,6 +187,7 @@ def test_a_bare_figure_has_its_letter_and_no_other_words_above(analysis: Analysi
     assert words(lettered) == ["a"]
     assert words(bare) == []
     assert bare.get_figheight() < lettered.get_figheight() < full.get_figheight()
+    assert lettered.get_figheight() - bare.get_figheight() < 0.2  # the picture begins below the letter
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg"])

@@ -179,6 +179,9 @@ def test_ids_can_be_read(screen: Screen, name: str, width: int) -> None:
     )
     assert len(found) == {"heads": 24, "many": 270, "translated": 30}[name]
     assert [text for text, head, fits, size in found if text != head or not fits or size < 11] == []
+    labels = "[...document.querySelectorAll('.head .label')]"
+    assert screen.asked(f"{labels}.length") >= len(found)
+    assert screen.asked(f"{labels}.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)") == []
 
 
 def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(screen: Screen) -> None:

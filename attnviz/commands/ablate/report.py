@@ -365,11 +365,12 @@ def _notes(result: Ablation) -> Iterator[str]:
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
     if result.sets:
-        yield (
-            f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}. Both methods must agree on a verdict. "
-            "Super-additive (sub-additive): more (less) than the sum, zero outside the 95 % interval of the "
-            "difference. No cost: together not clearly above zero. A verdict does not say why."
+        verdicts = (
+            " Both methods must agree on a verdict. Super-additive (sub-additive): more (less) than the sum, zero "
+            "outside the 95 % interval of the difference. No cost: together not clearly above zero. A verdict does "
+            "not say why."
         )
+        yield f"With the method {result.methods[1]}, {GIVES[result.methods[1]]}.{verdicts * result.has_intervals}"
     if result.has_intervals:
         yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 

@@ -10,7 +10,7 @@ from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
-from attnviz.figures.families import family_of_label
+from attnviz.figures.families import brief_name, family_of_label
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import counted, signed, visible
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, pack, statistic_entry
@@ -104,7 +104,7 @@ def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
         "row": head.id.layer,
         "column": head.id.head,
         "label": visible(head.labels),
-        "short": visible(shorter(head.label_after)),
+        "short": visible(brief_name(shorter(head.label_after))),
         "family": asdict(family_of_label(head.label_after)),
         "evidence": f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total "
         f"variation {head.total_variation:.2f} · most: {query} attends to {key} {signed(most.difference)}",

@@ -50,7 +50,8 @@ _FIELDS: tuple[Field[HeadDifference], ...] = (
         csv={f"content_{name}": (name,) for name in ("difference", "query", "key", "query_label", "key_label")},
     ),
     *plain("label_before", "label_after", "label_changed"),
-    Field(value=lambda head: head.before.certain and head.after.certain, name="label_certain"),
+    Field(value=lambda head: head.before.certain, name="label_before_certain"),
+    Field(value=lambda head: head.after.certain, name="label_after_certain"),
     Field(value=lambda head: not head.rounding, name="beyond_rounding"),
 )
 
@@ -94,6 +95,9 @@ def _tables(result: Comparison, choices: ViewOptions, width: int) -> Iterator[Re
     sides = result.first, result.second
     yield Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
+    if not result.any_beyond_rounding:
+        yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
+        return
     table, starred = _heads_table(result, choices, width)
     yield table
     layer = Field[LayerDifference]("Layer", lambda layer: str(layer.layer))
@@ -128,6 +132,10 @@ def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
     return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
 
+def _rounding(result: Comparison) -> str:
+    return f"Rounding alone may move a weight by {result.floor:.1e}."
+
+
 def _notes(result: Comparison, starred: bool) -> Text:
     return notes(
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
@@ -135,8 +143,8 @@ def _notes(result: Comparison, starred: bool) -> Text:
         f"No yardstick of dropout: {result.no_noise}."
         if result.no_noise
         else f"Dropout: {dropout_note(result.dropout, 'this text')}; the mean of up to four pairs of passes.",
-        f"A single label holds on both sides. Rounding alone may move a weight by {result.floor:.1e}. One text shows "
-        "what changed here, not what changes in general.",
+        f"A single label holds on both sides. {_rounding(result)} One text shows what changed here, not what changes "
+        "in general.",
         f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",
     )
 

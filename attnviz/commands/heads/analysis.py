@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_switch
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named, ids_and_names
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
 from attnviz.measures.statistics import TextContext
-from attnviz.models.head_ids import HeadId, Stack
+from attnviz.models.head_ids import HeadId, Stack, ids_and_names
 from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.models.wording import counted, quoted, visible
 from attnviz.present.figure_context import FigureContext

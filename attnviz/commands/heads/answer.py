@@ -1,19 +1,20 @@
 """What the heads do, in the first lines that ``attnviz heads`` prints: counts by kind, and the heads to look at."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Group
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, kind_of, rank_value, shorter
+from attnviz.commands.heads.findings import HeadFindings, kind_of, rank_value, shorter
 from attnviz.commands.heads.summary import KINDS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import SINK
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.present.fields import Field
-from attnviz.present.published import beside
+from attnviz.present.published import beside, role_name
 from attnviz.present.tables import column_table, first_that_fits, listed_of, notes, titled
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
@@ -32,17 +33,18 @@ _Row = tuple[str, HeadFindings]
 
 
 def answer(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
-    """How many heads are of each kind, on the text and over a corpus, with the clearest of each."""
+    """How many heads are of each kind, on the text and over a corpus, with the clearest of each. One is not counted."""
     n, unit = part.context.n_non_sink, part.units.name
     few = f" ({counted(n, f'content {unit}')}: indications only)" if LEAST_N <= n < ENOUGH else ""
     chosen = "" if len(heads) == len(part.heads) else f", {counted(len(heads), 'selected head')}"
     said = f"no labels, which need {LEAST_N} content {unit}s."
     if n >= LEAST_N:
         said = _counts([(head, head.on_text) for head in heads])
-    yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
-    if part.profile is not None:
+    if len(heads) > 1:
+        yield Text.assemble((f"On this text{chosen}{few}: ", "bold"), said)
+    if part.profile is not None and len(heads) > 1:
         yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
-    elif not part.checkpoint.stacks:
+    elif part.profile is None and not part.checkpoint.stacks:
         command = f"attnviz profile CORPUS.conllu {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
@@ -70,18 +72,21 @@ def _counts(heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | St
     return " · ".join([*parts, f"{sum(not found for _, found in heads)} {UNNAMED}"])
 
 
-def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, width: int) -> Iterator[Group]:
-    """Table of the heads to look at: the clearest ``chosen`` ones, or with 0 a few of each kind; then the farthest."""
-    rows = (
-        [(", ".join(_kinds_anywhere(head)), head) for head in clearest_first(heads)[:chosen]] if chosen else _few(heads)
-    )
+def telling_heads(
+    part: Analysis, heads: Sequence[HeadFindings], chosen: int, names: Collection[str], width: int
+) -> Iterator[Group]:
+    """Table of the heads to look at: the first ``chosen``, or with 0 a few of each kind; then the farthest.
+
+    ``names`` are labels and roles that selected them: their kinds stand first, beside the scores on the text.
+    """
+    rows = [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]] if chosen else _few(heads)
     least = WHOLE_NAME if width >= _NARROW else _CUT_NAME
     columns: list[Field[_Row]] = [
         Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
         Field("Head", lambda row: row[1].id, left=True),
         Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=least),
-        Field("Score", lambda row: beside(row[1].labelled.verdict)),
-        Field("n", lambda row: row[1].labelled.n, optional=2),
+        Field("Score", lambda row: beside(_verdict(row[1], names))),
+        Field("n", lambda row: row[1].labelled.n if (its := _verdict(row[1], names)) is None else its.n, optional=2),
     ]
     if part.profile is not None:
         columns += [
@@ -90,7 +95,7 @@ def telling_heads(part: Analysis, heads: Sequence[HeadFindings], chosen: int, wi
             Field("n", lambda row: f"{row[1].role.n:,}" if row[1].role else "", optional=3),
         ]
     if rows:
-        title = f"Heads to look at ({listed_of(len(rows), len(heads))}; --select {rows[0][1].id} shows one)"
+        title = f"Heads to look at ({listed_of(len(rows), len(heads))})"
         below = notes(_farthest(part, heads), _in_words([head for _, head in rows]))
         yield Group(titled(title, column_table("", columns, rows, width=width)), *[below] * bool(below))
 
@@ -100,17 +105,31 @@ def _kind_text(row: _Row, room: int) -> str:
 
 
 def _in_words(heads: Sequence[HeadFindings]) -> str:
-    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''."""
+    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''.
+
+    Of a relation that they find in both directions each stands with its arrow, as in the table.
+    """
     labels = [(verdict.name, verdict.direction) for head in heads if (verdict := head.labelled.verdict)]
     roles = [(role.role.removeprefix(SYNTACTIC), role.direction) for head in heads if (role := head.role)]
-    said = [(name, relation_words(name, direction)) for name, direction in [*labels, *roles]]
-    named = dict.fromkeys(f"{visible(name)}: {words}" for name, words in said if words)
+    found = dict.fromkeys(each for each in [*labels, *roles] if relation_words(*each))
+    both = {name for name, times in Counter(name for name, _ in found).items() if times > 1}
+    named = [
+        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
+        for name, direction in found
+    ]
     return f"{'; '.join(named)}." if named else ""
 
 
-def _kinds_anywhere(head: HeadFindings) -> list[str]:
-    """What a head is on the text or over the corpus, each kind once."""
-    named = dict.fromkeys([*head.kinds, *(kind_of(name) for name, _ in head.over_corpus)])
+def _verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
+    """The verdict on the text that one of these names selects, else that of the label."""
+    selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
+    return next(selected, head.labelled.verdict)
+
+
+def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
+    """What a head is on the text or over the corpus, each kind once, those that these names select first."""
+    found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
+    named = dict.fromkeys(map(kind_of, found))
     return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
 
 
@@ -149,4 +168,4 @@ def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     ]  # fmt: skip
     ranked = sorted(known, key=lambda each: (-each[0], each[2]))[:_FARTHEST]
     named = ", ".join(f"{id} {rounded(score)} ({away:.1f})" for score, away, id in ranked)
-    return f"Farthest but for sinks (mean {part.units.name}s away): {named}." if named else ""
+    return f"Farthest (no sinks), score (mean {part.units.name}s away): {named}." if named else ""

@@ -1,26 +1,22 @@
 """The findings of one head: its label on this text and, kept apart, its role over a corpus."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.families import family_of_label
+from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.judge.rules import BROAD_SHARE
-from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict
+from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import NAMES, RETRIEVAL
-from attnviz.models.head_ids import FORMS, HeadId, selection_texts
+from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.models.wording import visible
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.store import StoredRole
 
-_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
-"""Selections by id, or by kind of attention; no label or role has a digit."""
-
-_LABELS = ("coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, TOO_SHORT)
+_LABELS = ("coreference", "semantic", RETRIEVAL, DIAGONAL, UNNAMED, *NO_LABEL)
 """Labels and roles but patterns and relations, which other texts or corpora may have."""
 
 
@@ -91,11 +87,31 @@ class HeadFindings:
         return visible(self.labelled.shown)
 
     @property
+    def name(self) -> str:
+        """The label for figures; of an unnamed head its role over the corpus, if it has one: ``obj (corpus)``."""
+        if self.label != UNNAMED or self.role is None:
+            return self.shown
+        return f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)"
+
+    @property
     def title(self) -> str:
-        """Id, label, and the role over the corpus where that is another: ``L2H0 · obj (corpus)``."""
-        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
-        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
-        return " · ".join(filter(None, [str(self.id), "" if corpus and self.label == UNNAMED else self.shown, corpus]))
+        """Id and name, in all pictures: ``L2H0 · obj (corpus)``."""
+        return f"{self.id} · {self.name}"
+
+    @property
+    def briefer_titles(self) -> tuple[str, ...]:
+        """Titles where there is less room, the fullest first; the last is the id alone."""
+        name = self.name.replace(SYNTACTIC, "")
+        brief = name.rpartition(BOTH)[2]
+        for whole, short in ABBREVIATIONS.items():
+            brief = brief.replace(whole, short)
+        return f"{self.id} · {name}", f"{self.id} · {brief}", str(self.id)
+
+    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | StoredRole]]:
+        """The parts of the label, and the roles, that any of these names selects, by name."""
+        found: list[tuple[str, Verdict | StoredRole]] = [*self.on_text, *self.over_corpus]
+        wanted = set(map(str.casefold, names))
+        return [(name, each) for name, each in found if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
 
     @property
     def mark(self) -> str:
@@ -113,6 +129,27 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
     return sorted(heads, key=clarity, reverse=True)
 
 
+def as_selected(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
+    """Sort heads by what these names select them for, and let those roles lead their roles.
+
+    The clearest of each name come first, in turn, then the next of each. Heads that are selected by id come last, all
+    of them without names, by their labels.
+    """
+    ranked = clearest_first(heads)
+    places: dict[HeadId, tuple[float, int]] = {}
+    for turn, name in enumerate(names):
+        clarity = {head.id: max(rank_value(each) for _, each in found) for head in ranked
+                   if (found := head.found_as([name]))}  # fmt: skip
+        for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
+            places[id] = min(places.get(id, (rank, turn)), (rank, turn))
+    shown = []
+    for head in sorted(ranked, key=lambda head: places.get(head.id, (float("inf"), 0))):
+        leading = dict(head.found_as(names))
+        roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
+        shown.append(replace(head, roles=roles))
+    return shown
+
+
 def rank_value(found: Verdict | StoredRole) -> float:
     """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
     if found.error_reduction is not None:
@@ -128,7 +165,7 @@ def shorter(name: str) -> str:
 def evidence(head: HeadFindings) -> str:
     """Score and baseline of the label's pattern, or of the nearest one."""
     verdict = head.strongest
-    if head.label == TOO_SHORT:
+    if head.label in NO_LABEL:
         return f"n = {head.labelled.n}: no label below {LEAST_N}"
     if verdict is None or verdict.score is None:
         return "not measurable on this text"
@@ -161,13 +198,6 @@ def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[Head
             raise UsageError(_nobody(name, heads))
         chosen |= ids
     return chosen
-
-
-def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """Split selections into ids of heads, and labels or roles."""
-    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
-    ids = [part for part in parts if _IDS.fullmatch(part)]
-    return ids, [part for part in parts if part not in ids]
 
 
 def _names(head: HeadFindings) -> set[str]:

@@ -233,7 +233,7 @@ def _plan(
         said += [f"no lines to {sinks_in_words(shown.keys, about.unit)}: {hidden} of the attention{chosen_units}"]
     said += [keys + _hidden(candidates, rest, sinks, least, chosen_units)]
     said += [f"runs of {about.unit}s without a line share a row"] * (max(counts) > 1)
-    names = [f"{each.id} {each.shown}" for each in heads]
+    names = [each.title for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"

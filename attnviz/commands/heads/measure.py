@@ -10,7 +10,7 @@ from typing import Any
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
-from attnviz.judge.verdicts import judge, label_of
+from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.patterns import MaskInput
@@ -273,7 +273,7 @@ def _judged(
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    relations = of_relations.results()
+    relations, few = of_relations.results(), TOO_SHORT if context.queries is None else FEW_ROWS
     for layer in sorted(measured):
         statistics, of_text = measured[layer].result(), contexts.get(layer, context)
         aligned = measured[layer].largest.tolist() if of_text.source is not None else ()
@@ -281,4 +281,4 @@ def _judged(
             id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
             roles, own = None if stored is None else stored.of(id), tuple(aligned[head]) if aligned else ()
-            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink), roles, own)
+            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink, few), roles, own)

@@ -11,7 +11,7 @@ from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text
-from attnviz.figures.families import UNNAMED, family_of_label
+from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.head_ids import HeadId
@@ -139,7 +139,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
         "row": int(head.id.layer),
         "column": head.id.head,
         "label": head.shown,
-        "short": visible(shorter(head.label)) + head.mark,
+        "short": visible(brief_name(shorter(head.label))) + head.mark * (head.label != UNNAMED.name),
         "family": asdict(family_of_label(head.label)),
         "evidence": evidence(head),
         "role": None if head.roles is None else _role_entry(analysis, head),
@@ -150,10 +150,10 @@ def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     """Entry of a head's role over the corpus, or of that it has none."""
     role = head.role
     if role is None:
-        return {"label": UNNAMED.name, "short": "–", "family": asdict(UNNAMED), "evidence": ""}
+        return {"label": UNNAMED.name, "short": brief_name(UNNAMED.name), "family": asdict(UNNAMED), "evidence": ""}
     return {
         "label": role_name(role.role, None),
-        "short": visible(shorter(role.role)),
+        "short": visible(brief_name(shorter(role.role))),
         "family": asdict(family_of_label(role.role)),
         "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}",
     }

@@ -43,12 +43,14 @@ class HeadRelation:
         name: of the relation; a subtype counts for its base.
         direction: who attends, one of :data:`attnviz.language.syntax.DIRECTIONS`.
         pairs: every instance that the parse has.
+        better: whether it is only the better direction on this text, since neither label nor role has this relation.
     """
 
     head: HeadFindings
     name: str
     direction: str
     pairs: tuple[Pair, ...]
+    better: bool = False
 
     @property
     def found(self) -> int:
@@ -63,15 +65,15 @@ class HeadRelation:
     @property
     def arrow(self) -> str:
         """``obj dep→head``: who attends to whom."""
-        return visible(role_name(self.name, self.direction))
+        return visible(role_name(self.name, self.direction)) + " (better direction here)" * self.better
 
 
 def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str | None = None) -> Iterator[HeadRelation]:
     """The heads that have a relation on this text, with what they find of it, in the model's order.
 
     It is that of the head's label, or else of its role over the corpus, in their direction; or the one that is
-    ``named`` for all of them, in the direction in which each is furthest above its baselines. Heads of the decoder of
-    an encoder-decoder have none, since the parse is of the source.
+    ``named`` for all of them, in the direction of its role or label, or else the one furthest above its baselines.
+    Heads of the decoder of an encoder-decoder have none, since the parse is of the source.
 
     Raises:
         UsageError: there is no parse, or none with this relation.
@@ -93,12 +95,12 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
     for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
         guesses = _guesses(analysis, layer, words)
-        for head, (name, direction) in of_layer:
+        for head, (name, direction, better) in of_layer:
             guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
             ends = [pair if forwards else pair[::-1] for pair in instances[name]]
             yield HeadRelation(head, name, direction, tuple(
                 Pair(query, key, None if guess[query] < 0 else guess[query]) for query, key in ends
-            ))  # fmt: skip
+            ), better)  # fmt: skip
 
 
 def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
@@ -131,17 +133,19 @@ def positions_of(analysis: Analysis, word: int) -> list[int]:
             if not positions.isdisjoint(members) and not units.sink[unit]]  # fmt: skip
 
 
-def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str] | None:
-    """Relation and direction of a head; None if this text has none for it."""
+def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:
+    """Relation and direction of a head, and whether this is only the better one here; None without a relation here."""
     verdicts = {each.name: each for each in head.patterns if each.kind == "syntactic"}
-    if named is not None:
-        return named, str(verdicts[named].direction)
     label = head.labelled.verdict
-    if label is not None and label.kind == "syntactic":
-        return label.name, str(label.direction)
-    if head.role is None or head.role.relation not in verdicts:
+    if label is not None and label.kind == "syntactic" and named is None:
+        return label.name, str(label.direction), False
+    roles = head.roles or ()
+    role = next((each for each in roles if each.relation == named), None) if named else head.role
+    if role is not None and role.relation in verdicts:
+        return role.relation, role.direction or str(verdicts[role.relation].direction), False
+    if named is None:
         return None
-    return head.role.relation, head.role.direction or str(verdicts[head.role.relation].direction)
+    return named, str(verdicts[named].direction), label is None or label.name != named
 
 
 def _listed(instances: dict[str, list[tuple[int, int]]]) -> str:

@@ -6,9 +6,10 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of, without_relations
 from attnviz.commands.heads.summary import label_and_role
-from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
+from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs, in_several_lines
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
+from attnviz.figures.style import Style
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.models.wording import visible
@@ -56,34 +57,35 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
     relations = _relations(analysis, choices)
     most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
     relations = [each for each in relations if each in most]
-    plan = _plan(analysis, relations, "relations")
+    plan = _plan(analysis, relations, "relations", choices.style)
     if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.style) <= HIGHEST - 1):
         yield plan
         return
     for relation in relations:
-        yield _plan(analysis, [relation], f"relations/{relation.head.id.file_stem}")
+        yield _plan(analysis, [relation], f"relations/{relation.head.id.file_stem}", choices.style)
 
 
-def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> ArcsPlan:
+def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, style: Style) -> ArcsPlan:
     about, parse = analysis.figure_context, analysis.parse
     assert parse is not None
     heads = "; ".join(
         f"{each.head.id} ({label_and_role(analysis, each.head)}): {each.arrow}, {each.count}" for each in relations
     )
     missed = any(pair.guess is not None and not pair.found for each in relations for pair in each.pairs)
-    blocks = tuple(_block(parse, each) for each in relations)
+    blocks, words = tuple(_block(parse, each) for each in relations), tuple(_words(analysis, parse))
+    on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
     title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Dependency parse of {about.subject}{f': {heads}' if heads else ''}",
-            f"arcs from dependent to head; {relations_note(analysis)}",
+            f"Dependency parse of {about.quotes}{heads and f', and what heads of {about.model} find of it: {heads}'}",
+            f"arcs from dependent to head{on}; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,
             "lines without a pair are left out (…)" if relations and _is_long(parse) else "",
             alone=("of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",),
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
-        words=tuple(_words(analysis, parse)),
+        words=words,
         folded=_is_long(parse) and bool(blocks),
         blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
     )

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.answer import WHOLE_NAME, answer, label_text, telling_heads
-from attnviz.commands.heads.findings import HeadFindings, clearest_first
+from attnviz.commands.heads.findings import HeadFindings, as_selected
 from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
-from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
@@ -68,7 +69,8 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
 
     With a number of heads to list, or on a wide terminal, also the tables of statistics, and what every column means.
     """
-    parts = [(part, of_part) for part in analysis.parts if (of_part := part.select(choices.select))]
+    _, names = ids_and_names(choices.select)
+    parts = [(part, as_selected(of_part, names)) for part in analysis.parts if (of_part := part.select(choices.select))]
     whole = choices.top is not None or width >= _WIDE
     verified = verification_line(analysis.verification, analysis.checkpoint)
     if analysis.verification.level < 4:
@@ -76,29 +78,38 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
     for part, heads in parts:
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        yield Group(*answer(part, heads))
-    if analysis.verification.level == 4:
-        yield verified
-    for part, heads in parts:
+        lines = [*answer(part, heads), *[verified] * (part is parts[-1][0] and analysis.verification.level == 4)]
+        if lines:
+            yield Group(*lines)
+    told = [
+        each for each in parts if choices.top is not None or choices.select or choices.relations or not _short(each[1])
+    ]
+    for part, heads in told:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
-        yield from telling_heads(part, heads, top if choices.select else 0, width)
+        yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
-            ranked = clearest_first(heads)
-            yield layers_table(heads, width)
-            yield _head_table(part, ranked, top, width)
-            yield from [_profile_table(ranked[:top], width)] * (part.profile is not None)
+            yield from [] if _short(heads) else [layers_table(heads, width)]
+            first = f"clearest {'of what selected them' if names else 'pattern'} first"
+            yield _head_table(part, heads, top, f"Heads ({{}}, {first})", width)
+            yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
         yield _pattern_table(heads, whole, width)
         if choices.relations:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published, width)
-    yield _notes(analysis) if whole else _short_notes(analysis)
+    notes_below = _notes(analysis) if whole else _short_notes(analysis)
+    yield Group(notes_below, *[_next(heads, choices) for _, heads in told[:1] if len(ids) > 1])
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, width: int) -> Table:
+def _short(heads: Sequence[HeadFindings]) -> bool:
+    """Whether the text is too short to label any head, which the answer says in a sentence."""
+    return all(head.label == TOO_SHORT for head in heads)
+
+
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
@@ -115,7 +126,7 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    return first_rows("Heads ({}, clearest pattern first)", columns, ranked, top, "heads.csv", width=width, last=last)
+    return first_rows(title, columns, ranked, top, "heads.csv", width=width, last=last)
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
@@ -250,7 +261,7 @@ def _notes(analysis: Analysis) -> Text:
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy."
+        repeats = f"Of induction and duplicate-token in brackets: mean attention of the n {unit}s with an earlier copy."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
         mapped = parse.vocabulary.mapped_from
@@ -283,21 +294,29 @@ def _notes(analysis: Analysis) -> Text:
 def _short_notes(analysis: Analysis) -> Text:
     """What a reader of the short tables needs."""
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
-    syntax = analysis.syntax_note if parse is None else f"{parse.parser}, which may be wrong."
+    syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(not here): not observable in this text." if profile is not None else ""
+    hidden = "(not here): not seen in this text." if profile is not None else ""
+    repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
-        f"In brackets the baseline: uniform attention, or the best guess. n: {unit}s, or instances; below {ENOUGH} an "
-        "indication (?). A sink that also does something else counts twice. --top 0 lists all heads and explains "
-        "every number."
+        "In brackets the baseline (uniform attention or the best guess)"
+        f"{repeats * any(analysis.context.counts[name] for name in REPEATS)}. n: {unit}s or instances; below {ENOUGH} "
+        "weak (?). A sink that also does something else counts under both kinds."
     )
     return notes(
-        " ".join(filter(None, [general, _sinks_note(analysis), f"Parser: {syntax}", corpora, hidden])),
+        " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
         _target_note(analysis),
         _windows_note(analysis),
         cut_note(analysis.tokens),
         cut_note(None if analysis.target is None else analysis.target.tokens, "target"),
     )
+
+
+def _next(heads: Sequence[HeadFindings], choices: ViewOptions) -> Text:
+    """What to type next, in a line of 100 columns."""
+    every_number = "" if choices.top == 0 else " --top 0 (every number),"
+    said = f"--select {heads[0].id} (one head), --figures page (all),{every_number} --table tex (LaTeX)."
+    return Text.assemble(("Next: ", "bold"), said)
 
 
 def _sinks_note(analysis: Analysis) -> str:

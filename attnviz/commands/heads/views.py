@@ -1,6 +1,7 @@
 """The figures of ``attnviz heads``: overview, heatmaps, mean patterns and panels; others have modules of their own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -12,11 +13,11 @@ from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus
+from attnviz.commands.heads.summary import over_corpus, role_on_text
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, has_numbers, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.style import Style
@@ -156,9 +157,10 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 first=f"{about.model} on {about.text_line}",
                 alone=(
                     colours_in_words(style, _SAME, f"the head's largest weight, {most:.2g}"),
-                    "weights of at least 0.005 are written into cells with room" if max(values.shape) <= 24 else "",
+                    "weights of at least 0.005 are written in the cells" * has_numbers(values, labels.texts, style),
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
+                    role_on_text(head) if relation is None else "",  # else the outlines say it
                     over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 ),
             ),
@@ -184,7 +186,7 @@ def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan the means of layers and of all heads, ``mean``; then the latter alone, large, ``mean-all``.
 
-    Of an encoder-decoder both of each kind of attention.
+    Of a selection the means of its heads. Of an encoder-decoder both of each kind of attention.
 
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
     So every picture says that no head need look like it.
@@ -192,38 +194,43 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     for part in analysis.parts_of(choices.select):
         shown, style = part.drawn(choices.drop_special), choices.style.scaled_for()  # its scale ends where means do
         labels, keys = labels_of(shown)
-        layers = dict.fromkeys(head.id.layer for head in shown.heads)
-        names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
+        heads = [head.id for head in part.select(choices.select)]
+        of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
+        given = visible(", ".join(part.strip() for text in choices.select for part in text.split(",")))
+        chosen = f"selected: {given}" if len(heads) < len(part.heads) else ""
+        names = [*(HeadId(layer, 0).layer_name for layer in of_layers), "selected" if chosen else "all"]
         pooled, _ = tile_pooling(labels.texts, [len(names)], _TILE, style, keys.texts if keys else ())
-        means, of_all = _mean_patterns(shown, list(layers), pooled)
+        means, of_all = _mean_patterns(shown, of_layers, pooled)
         means.append(max_pool(of_all, pooled))
         top = scale_end(np.quantile(np.concatenate([mean.ravel() for mean in means]), _COVERED))
-        yield _mean(shown, names, means, top, style)
+        yield _mean(shown, names, means, top, style, len(heads), chosen)
         pooled, _ = tile_pooling(labels.texts, [1], _ALONE, style, keys.texts if keys else ())
-        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style)
+        yield _mean(shown, names[-1:], [max_pool(of_all, pooled)], top, style, len(heads), chosen)
 
 
-def _mean_patterns(shown: Analysis, layers: Sequence[int], pooled: int) -> tuple[list[Array], Array]:
-    """Mean over the heads of each layer, pooled, and over all layers, [n_queries, n_keys], float64.
+def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> tuple[list[Array], Array]:
+    """Mean over these heads of each layer, pooled, and over all of them, [n_queries, n_keys], float64.
 
     The latter is the only pattern of a long text in memory as a whole: its largest weights are known when the last
     layer has been added.
     """
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total = np.zeros((n_queries, n_keys))
-    for layer in layers:
+    for layer, heads in of_layers.items():
         of_layer = PooledPattern(n_queries, n_keys, pooled, np.float64)
-        for first, block in shown.blocks(layer):
+        for first, block in shown.blocks(layer, heads):
             mean = block.double().mean(0)
             of_layer.add(first, mean)
-            total[first : first + len(mean), : mean.shape[1]] += mean.numpy()
+            total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
         means.append(of_layer.cells)
-    total /= len(layers)
+    total /= sum(map(len, of_layers.values()))
     return means, total
 
 
-def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, style: Style) -> TilesPlan:
-    """Plan pooled means, a tile each."""
+def _mean(
+    shown: Analysis, names: list[str], means: list[Array], top: float, style: Style, n_heads: int, chosen: str
+) -> TilesPlan:
+    """Plan pooled means, a tile each, over ``n_heads`` heads; ``chosen``: how they were, '' for all."""
     about, alone, target = shown.figure_context, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, style, keys.texts if keys else ())
@@ -231,9 +238,12 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
     rows = rows if shown.context.source is None else "Rows (target) attend to columns (source)."
     most = max(float(mean.max()) for mean in means)
     own, cut = style.scale == "per-head" and not alone, style.scale == "shared" and most > top
-    of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
-    of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
-    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
+    of_layer, of_all = counted(shown.shape[1], "head"), counted(n_heads, f"{kind}head")
+    of_all = f"all {of_all}" if n_heads > 1 and not chosen else of_all
+    of_layer, of_all = (
+        ("selected heads", f"{n_heads} of {len(shown.heads)} {kind}heads") if chosen else (of_layer, of_all)
+    )
+    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all {'of them' if chosen else 'layers'}"
     larger, each = " (larger weights look the same)" * cut, "" if alone else " of each picture"
     colours = colours_in_words(style, f"{top:g}{larger}", f"the largest weight{each}")
     tiles = tuple(_mean_tile(name, mean, own) for name, mean in zip(names, means, strict=True))
@@ -241,6 +251,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
         stem=shown.stem("mean-all" if alone else "mean"),
         **about.caption_and_notes(
             f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
+            chosen,
             f"a mean: no head need look like it. {rows}",
             f"{about.named(every)} {about.pooled(pooled)}".strip(),
             alone=(colours,),
@@ -261,7 +272,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, sty
 
 def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
     """The tile of a mean, with its own scale if requested."""
-    full = "all layers" if name == "all" else f"layer {name.removeprefix('L')}"
+    full = {"all": "all layers", "selected": "all selected"}.get(name, f"layer {name.removeprefix('L')}")
     if not own:
         return Tile(full, mean, (name,))
     end = f"0–{mean.max():.2f}"
@@ -282,17 +293,18 @@ def _panels(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 def _panel(analysis: Analysis, choices: ViewOptions) -> TilesPlan:
     shown, selected = analysis.drawn(choices.drop_special), analysis.select(choices.select)
     style, why_log = choices.style.scaled_for(analysis.longest), choices.style.why_log(analysis.longest)
-    clearest = clearest_first(selected)[:MOST_HEADS]
+    any_label = any(head.labelled.verdict for head in selected)
+    clearest = (clearest_first(selected) if any_label else selected)[:MOST_HEADS]
     heads = [head for head in selected if head in clearest]
     target = _PANEL_TILE if style.width is None else max(_LEAST_TILE, style.width / min(len(heads), _ACROSS) - 0.3)
     about, (labels, keys), own = shown.figure_context, labels_of(shown), style.scale == "per-head"
     pooled, every = tile_pooling(labels.texts, [len(heads)], target, style, keys.texts if keys else ())
     tiles = tuple(
-        Tile(head.title, values, (str(head.id),)) for head, values in pooled_patterns(shown, heads, pooled, own)
+        Tile(head.title, values, head.briefer_titles) for head, values in pooled_patterns(shown, heads, pooled, own)
     )
     count = counted(len(heads), "head")
     if len(heads) < len(selected):
-        count = f"{len(heads)} of {len(selected)} heads, the clearest"
+        count = f"{len(heads)} of {len(selected)} heads, {'the clearest' if any_label else 'the first'}"
     of_source = analysis.context.source is not None
     rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
     return TilesPlan(

@@ -270,7 +270,7 @@ def head_outputs(
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
-        raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
+        raise UsageError(f"leave out --token (token=...), the position of promoted tokens. {why_not}")
     check_classes(checkpoint, label, against)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None

@@ -12,7 +12,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.show import GROUPS, NamedExample, named_examples
+from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted_token, put_text, text_width, wrapped
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
@@ -91,7 +91,7 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
 
     count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
     title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"
-    notes = (f"{GROUPS} 10 %: decile 1. Wider arcs have more weight.", profile.source())
+    notes = (f"{which_examples(roles)} 10 %: decile 1. Wider arcs have more weight.", profile.source())
     drawn = tuple((heading(each), _strips(each)) for each in roles)
     return _ExamplesPlan(f"examples/{head.file_stem}", sentence(title, *notes), title, notes, drawn)
 

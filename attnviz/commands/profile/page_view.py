@@ -8,6 +8,7 @@ from typing import Any
 from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import LONGEST, named_examples
+from attnviz.figures.families import UNNAMED, brief_name
 from attnviz.judge.roles import Role
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
@@ -15,7 +16,7 @@ from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.models.wording import counted, visible
 from attnviz.page.page import colours_entry, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
-from attnviz.present.published import ARROWS, role_name, role_numbers
+from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
@@ -67,13 +68,13 @@ def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
 
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
-    name = role_name(roles[0].role, None) if roles else "unnamed"
+    name = role_name(roles[0].role, None) if roles else UNNAMED.name
     return {
         "id": str(head),
         "row": head.layer,
         "column": head.head,
         "label": name,
-        "short": name,
+        "short": brief_name(name),
         "family": asdict(family_of(roles)),
         "evidence": " · ".join(f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in roles),
         "role": None,
@@ -107,8 +108,8 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     rows = [
         [
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), short_float(role.score),
-            short_float(role.baseline), short_float(role.error_reduction), *map(short_float, role.interval), role.n,
-            short_float(role.untrained),
+            short_float(shown_baseline(role.baseline)), short_float(role.error_reduction),
+            *map(short_float, role.interval), role.n, short_float(role.untrained),
             role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.profile.measure import CorpusCount, Profile
@@ -21,7 +22,7 @@ from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import Field, named, plain
-from attnviz.present.published import ARROWS, beside, published_table
+from attnviz.present.published import ARROWS, beside, published_table, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import column_table, first_rows, left_out, notes, verification_line
@@ -37,7 +38,7 @@ _FIELDS: tuple[Field[Role], ...] = (
     *plain("id", "role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
-    Field("Baseline", name="baseline"),
+    Field("Baseline", name="baseline", write=shown_baseline),
     Field("n", name="n"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, optional=2,
           write=span),
@@ -205,8 +206,12 @@ def _passing(verdicts: Sequence[bool]) -> str:
     return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
-def _by_head(profile: Profile, top: int | None, width: int) -> Table:
+def _by_head(profile: Profile, top: int | None, width: int) -> RenderableType:
+    """Table of the roles of each head, the clearest first; a sentence where no head has any."""
+    n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
+    if not roles:
+        return Text(f"None of the {n_heads} heads shows a role over this corpus.", "bold")
     roles.sort(key=lambda of_head: -(of_head[0].error_reduction or 0.0))
     shown = ["direction", "score", "baseline", "interval", *["untrained"] * (profile.control_texts is not None), "n"]
     columns: list[Field[_RoleRow]] = [
@@ -222,7 +227,7 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
         rows += [_RoleRow(str(role.id) if role is of_head[0] else "", role.role, role) for role in listed]
         if len(listed) < len(of_head):
             rows.append(_RoleRow("", f"… {len(of_head) - len(listed)} more", None))
-    n_heads, n_listed = profile.checkpoint.n_layers * profile.checkpoint.n_heads, len(roles[:top])
+    n_listed = len(roles[:top])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
     caption = left_out(n_listed, len(roles), "head", "profile.csv")
     return column_table(title, columns, rows, width=width, caption=caption)
@@ -268,7 +273,7 @@ def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
 
 def _notes(profile: Profile) -> RenderableType:
     trees = "gold" if profile.gold else "a parser's, not gold"
-    control = "no untrained copy was measured (--control)"
+    control = "No untrained copy was measured (--control)"
     if profile.control_texts is not None:
         control = (
             f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts; all roles "

@@ -95,11 +95,20 @@ def _licences(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[st
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
 
 
-GROUPS = (
+_GROUPS = (
     "Best: hits of most weight. Deciles: by the weight of the right one, in a random sample. Failures: misses of most "
     "weight."
 )
-"""Which examples are kept."""
+_GROUPS_OF_BROAD = (
+    "Best of broad: attention spread most, so that the largest weight is small. Deciles: by this weight, in a random "
+    "sample. Failures: attention not spread, by this weight."
+)
+
+
+def which_examples(chosen: Sequence[RoleExamples]) -> str:
+    """Sentences on which examples of these roles are kept."""
+    broad = [each.role == "broad" for each in chosen]
+    return " ".join([_GROUPS] * (not all(broad)) + [_GROUPS_OF_BROAD] * any(broad))
 
 
 class NamedExample(NamedTuple):
@@ -120,18 +129,21 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
 
 def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
     """A table per role and head, then notes and licences."""
-    columns: list[Field[NamedExample]] = [
-        Field("Example", lambda row: row.name, left=True),
-        Field("Weight", lambda row: row.example.weight),
-        Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
-        Field("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
-    ]
-    for each in chosen:
+    right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
+    others = [any(not row.example.hit and row.example.gold for row in named_examples(each)) for each in chosen]
+    for each, other in zip(chosen, others, strict=True):
+        columns: list[Field[NamedExample]] = [
+            Field("Example", lambda row: row.name, left=True),
+            Field("Weight", lambda row: row.example.weight),
+            *[right_one] * other,
+            Field("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
+        ]
         title = _title(each, _role(profile, each))
         yield column_table(title, columns, named_examples(each), width=width)
     licences = _licences(profile, chosen)
+    another = "; (the right one) where that is another" * any(others)
     yield notes(
-        f"{GROUPS} [query] attends most to {{key}}, with this weight; (the right one) where that is another.",
+        f"{which_examples(chosen)} [query] attends most to {{key}}, with this weight{another}.",
         *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
     )
 

@@ -22,6 +22,7 @@ from attnviz.figures.style import DPI
 from attnviz.judge.roles import Role
 from attnviz.models.wording import rounded, visible
 from attnviz.present.figure_context import sentence
+from attnviz.present.published import shown_baseline
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 MOST_MAPS = 24
@@ -105,15 +106,16 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     if kind == "syntactic":
         quantity += f", {profile.trees}"
     low, high = min(role.baseline for role in roles), max(role.baseline for role in roles)
-    alike = high - low < 0.005
-    note = f"Score: {quantity}. Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}."
+    alike, known = high - low < 0.005, shown_baseline(low) is not None
+    against = f" Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}." if known else ""
+    note = f"Score: {quantity}.{against}"
     best = "Each head has a score only for the offset, of those from −8 to +8, that it attends to most."
     largest = max(0.1, math.ceil(10 * float(np.nanmax(values))) / 10) if kind == "semantic" else 1.0
     source = profile.source(name, f"n = {roles[0].n:,} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass (outlined)"
     each = HeadMap(
         values, norm=Normalize(0, largest, clip=True), outlined=passed,
-        reference=ReferenceValue(low, "baseline" if alike else "least baseline"),
+        reference=ReferenceValue(low, "baseline" if alike else "least baseline") if known else None,
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     more = f"to pass: {roles[0].threshold}", best if kind == "offset" else ""

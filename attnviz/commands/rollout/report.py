@@ -41,8 +41,9 @@ def last_layer(result: Rollout) -> str:
 
 def how(result: Rollout) -> str:
     """Sentence on the layers multiplied and the share of the residual."""
-    share, layers = result.residual, f"layers 0 to {result.layer}" if result.layer else "layer 0"
-    return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
+    share = result.residual
+    layers, each = (f"layers 0 to {result.layer}", " in every layer") if result.layer else ("layer 0", "")
+    return f"through {layers}, {1 - share:g} attention + {share:g} identity{each}"
 
 
 def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
@@ -81,10 +82,11 @@ def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
     """Sentence on the flow and how far it separates inputs; '' without a flow."""
     if flows is None:
         return ""
-    positive = flows[flows > 0]
+    unreached = ", 0 where no path leads" if bool((flows == 0).any()) else ""
+    low, high = (f"{float(value):.3f}" for value in (flows[flows > 0].min(), flows.max()))
     return (
         "Flow: the largest flow that could reach each input if attention weights were capacities, as a share of the "
-        f"sum over the inputs; {over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}. The more paths "
+        f"sum over the inputs; {over} {low if low == high else f'from {low} to {high}'}{unreached}. The more paths "
         "lead down, the more even it is."
     )
 
@@ -144,7 +146,8 @@ def _tables(result: Rollout, choices: ViewOptions, width: int) -> Iterator[Rende
         "Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers, width=width
     )
     yield notes(
-        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied; norm "
+        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}"
+        f"{', layers multiplied' if result.layer else ''}; norm "
         "rollout: the norm of what attention adds (Kobayashi et al. 2020) in place of the weight; uniform: of uniform "
         "attention. Feed-forward networks and layer norms are left out.",
         flow_sentence(result.flow),

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,8 +13,8 @@ from attnviz.arguments import check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, profile_of
-from attnviz.errors import TextError, UsageError
-from attnviz.judge.verdicts import TOO_SHORT, UNNAMED
+from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.statistics import DIAGONALITY, SCALARS
 from attnviz.models.checkpoint import Checkpoint
@@ -111,7 +112,7 @@ class HeadSpread:
     @property
     def rank_key(self) -> tuple[bool, int, float]:
         """Sort key: heads whose label names a pattern first, by number of texts."""
-        return self.label not in (UNNAMED, TOO_SHORT), self.labels[self.label], self.score.mean or 0.0
+        return self.label not in (UNNAMED, *NO_LABEL), self.labels[self.label], self.score.mean or 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,7 +230,8 @@ def analyze_each(
     done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):
         tell(progress, "texts", number, len(lines))
-        analysis = reader.read(line.text, None, None, None)
+        with _located(line):
+            analysis = reader.read(line.text, None, None, None)
         checks = analysis.verification.layers
         worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
         rows.append([_row(head, analysis) for head in analysis.heads])
@@ -258,10 +260,17 @@ def _listed(texts: Sequence[str | Text]) -> list[Text]:
 def _check(reader: Reader, lines: Sequence[Text]) -> None:
     """Raise TextError for the first text that the model cannot read."""
     for line in lines:
-        try:
+        with _located(line, " No text was analysed: all are checked first."):
             reader.checkpoint.tokenize(line.text, truncate=reader.truncate)
-        except TextError as error:
-            raise TextError(f"{line.place or f'text {line.number + 1} of the list'}: {error}") from error
+
+
+@contextmanager
+def _located(line: Text, more: str = "") -> Iterator[None]:
+    """Let errors of a text say which it is, and ``more``."""
+    try:
+        yield
+    except (TextError, VerificationError) as error:
+        raise type(error)(f"{line.place or f'text {line.number + 1} of the list'}: {error}{more}") from error
 
 
 @dataclass(frozen=True)

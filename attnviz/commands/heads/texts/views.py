@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.pooling import pooled_patterns
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels
@@ -39,8 +38,8 @@ def _plan(result: TextsAnalysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         stem="texts",
         **about.caption_and_notes(
             f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on {of}, row by "
-            "row",
-            "rows attend to columns; in brackets the label that most texts give the head, above each square its own",
+            "row; in brackets the label that most texts give the head",
+            "rows attend to columns; above each square the label of the head on this text",
             why_log,
             about.pooled(pooled),
             first=result.source,
@@ -73,8 +72,7 @@ def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pool
     by_id = {head.id: (head, values) for head, values in patterns}
     for wanted in heads:
         head, values = by_id[wanted.id]
-        brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
-        yield Tile(f"{head.id}  {head.shown}", values, brief, labels=labels, pooled=pooled)
+        yield Tile(head.title, values, head.briefer_titles, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:
