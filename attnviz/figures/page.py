@@ -103,9 +103,25 @@ def heading(title: str, notes: Sequence[str], style: Style, width: float) -> lis
     room = (width - 2 * MARGIN) * DPI
     title, notes = ("", ()) if style.bare else (title, notes)
     headline = "  ".join(filter(None, (style.panel, title)))
-    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in _run_on(notes, room))]
     lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
     return [(line, size, weight) for some, size, weight in lines for line in some]
+
+
+def _run_on(notes: Sequence[str], room: float) -> list[str]:
+    """The notes, of which sentences too long for a line share lines with their neighbours if that saves some."""
+    joined: list[str] = []
+    for note in filter(None, notes):
+        before, one = joined[-1] if joined else "", f"{joined[-1]} {note}" if joined else note
+        if before.endswith(".") and note.endswith("."):
+            apart, together = (
+                sum(len(wrapped(text, _NOTE, DPI, room)) for text in some) for some in ((before, note), (one,))
+            )
+            if together < apart > 2:
+                joined[-1] = one
+                continue
+        joined.append(note)
+    return joined
 
 
 def settled(figure: Figure | SubFigure | None) -> None:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import MOST_HEADS
 from attnviz.errors import UsageError
+from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import tiles_figure
 from attnviz.present.view import ViewOptions
@@ -177,6 +178,19 @@ def test_of_heads_without_a_label_the_first_are_shown():
 
 def words(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.texts]
+
+
+def test_in_a_narrow_picture_sentences_of_notes_share_lines_and_others_stand_alone():
+    notes = (
+        "“the cat” (3 tokens)",
+        "A removed head outputs its mean over all tokens of the texts.",
+        "1 text: too few.",
+    )
+    narrow, wide = (heading("title", notes, Style(width=width), width) for width in (3.3, 7.0))
+    assert [text for text, *_ in wide] == ["title", *notes]
+    assert [text for text, *_ in narrow[:2]] == ["title", notes[0]]
+    assert len(narrow) == 4
+    assert " ".join(text for text, *_ in narrow[2:]) == " ".join(notes[1:])
 
 
 @pytest.mark.parametrize("name", ["overview", "heads", "lines", "map", "mean", "panel"])
