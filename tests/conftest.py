@@ -8,6 +8,7 @@ import itertools
 import os
 import pkgutil
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,14 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["XDG_DATA_HOME"] = str(folder)
     yield folder / "attnviz" / "profiles"
     os.environ["XDG_DATA_HOME"] = os.devnull
+
+
+@pytest.fixture(autouse=True)
+def told_fonts() -> Iterator[None]:
+    """Nothing is left to tell of characters without a font: no test sees what another one drew."""
+    yield
+    if fonts := sys.modules.get("attnviz.figures.fonts"):
+        fonts.fonts_to_install()
 
 
 @pytest.fixture

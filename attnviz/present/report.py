@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.options import COMMANDS
+from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
 from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, check_columns, csv_text
 from attnviz.present.fields import Field, csv_rows
@@ -195,6 +195,7 @@ FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.vie
 """Those of plug-ins, by command and name."""
 
 
+@checked
 def register(extension: object, name: str = "") -> None:
     """Add a head pattern, a model family or a figure, in this program alone; packages declare entry points.
 

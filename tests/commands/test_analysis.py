@@ -254,7 +254,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"text": "the cat saw " * 20}, TextError, "but the model has 40 positions"),
     ({"pair": "the dog"}, TextError, "a pair was given"),
     ({"model": 5}, UsageError, "expected a model as a built-in name, .*, found int"),
-    ({"model": None}, UsageError, "expected a model as a built-in name, .*, found NoneType"),
     ({"device": 3}, UsageError, "expected device as a string, found 3"),
     ({"local_window": "2"}, UsageError, "expected local_window as a whole number, found '2'"),
     ({"local_window": True}, UsageError, "expected local_window as a whole number, found True"),

@@ -99,7 +99,7 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
     assert [head.label for head in result.heads] == [head.label for head in plain.heads]
     plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
-    assert plan.title == alone.title == "L0H1 · broad?"
+    assert (plan.title, alone.title) == ("L0H1 · broad? · nsubj (corpus)", "L0H1 · broad?")
     added = plan.evidence.removeprefix(alone.evidence)
     assert "nsubj dep→head, score 0.70, baseline 0.40, n = 200" in added
     assert "a.conllu, 1,234 texts" in plan.caption
@@ -119,14 +119,14 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
 
 
-def test_all_pictures_name_a_head_alike_by_its_label_or_else_by_its_role():
+def test_all_pictures_name_a_head_alike_by_its_label_and_its_role():
     spread = torch.zeros(6, 6)
     spread[:, [1, 3, 4]] = 1 / 3  # no pattern that has a name
     result = hand_made(
         patterns=torch.stack([spread, torch.eye(6)])[None],
         profile=profile_of({head: [role("coreference", 0.7, 0.4)] for head in ("L0H0", "L0H1")}),
     )
-    names = ["L0H0 · coreference (corpus)", "L0H1 · current-token?"]
+    names = ["L0H0 · coreference (corpus)", "L0H1 · current-token? · coreference (corpus)"]
     assert [tile.name for tile in plans(result, "panel")[0].groups[0][1]] == names
     assert list(plans(result, "lines")[0].heads) == names
     assert [block.name for block in plans(result, "text")[0].blocks] == names

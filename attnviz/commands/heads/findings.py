@@ -87,21 +87,21 @@ class HeadFindings:
         return visible(self.labelled.shown)
 
     @property
-    def name(self) -> str:
-        """The label for figures; of an unnamed head its role over the corpus, if it has one: ``obj (corpus)``."""
-        if self.label != UNNAMED or self.role is None:
-            return self.shown
-        return f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)"
+    def names(self) -> list[str]:
+        """The label for figures, and the role if it is another: ``obj (corpus)``, before which unnamed is left out."""
+        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
+        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
+        return list(filter(None, ["" if corpus and self.label == UNNAMED else self.shown, corpus]))
 
     @property
     def title(self) -> str:
-        """Id and name, in all pictures: ``L2H0 · obj (corpus)``."""
-        return f"{self.id} · {self.name}"
+        """Id and names: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
+        return " · ".join([str(self.id), *self.names])
 
     @property
     def briefer_titles(self) -> tuple[str, ...]:
         """Titles where there is less room, the fullest first; the last is the id alone."""
-        name = self.name.replace(SYNTACTIC, "")
+        name = self.names[0].replace(SYNTACTIC, "")
         brief = name.rpartition(BOTH)[2]
         for whole, short in ABBREVIATIONS.items():
             brief = brief.replace(whole, short)
