@@ -28,7 +28,7 @@ class Plugin:
     origin: str
     load: Callable[[], Any]
 
-    def refused(self, error: Exception) -> str:
+    def refused(self, error: BaseException) -> str:
         """Why it cannot be used, in one line."""
         why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
         why = why if type(error) is ValueError else f"{type(error).__name__}: {why}"
@@ -124,7 +124,7 @@ class Registry(Mapping[str, T]):
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._checked(name, plugin.load())
-            except Exception as error:  # noqa: BLE001 # whatever somebody else's module raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever somebody else's module raises
                 self._loaded[name] = self.error(plugin.refused(error))
         if isinstance(value := self._loaded[name], AttnvizError):
             raise value

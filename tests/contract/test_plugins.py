@@ -194,11 +194,12 @@ BROKEN = package(
     "attnviz-bad",
     {
         "architectures": {"bert": "attnviz_bad:x", "lost": "attnviz_bad.nowhere:x", "seed_oss": "attnviz_bad:x"},
-        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd"},
+        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd",
+                     "leaving": "attnviz_bad.leaving:x"},
         "figures": {"heads.overview": "attnviz_bad:x", "heads.gone": "attnviz_bad.nowhere:x", "nothing.x": "a:b"},
     },
     "from dataclasses import replace\nfrom attnviz.measures.patterns import PATTERNS\nodd = PATTERNS\nx = 1\n",
-)
+) | {"attnviz_bad/leaving.py": "raise SystemExit\n"}  # fmt: skip
 
 
 @pytest.fixture
@@ -213,8 +214,8 @@ def test_each_plug_in_that_fails_is_named_in_a_line_and_the_rest_goes_on(broken,
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if "attnviz-bad 1.0: the " in line]
     said = "\n".join(lines)
-    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "figure 'heads.overview'",
-                 "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
+    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "pattern 'leaving'",
+                 "figure 'heads.overview'", "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
         assert said.count(name) == 1, name
     assert "attnviz has one of this name" in said
     assert "No module named 'attnviz_bad.nowhere'" in said
