@@ -1,6 +1,7 @@
 """Plug-ins: model families, head patterns and figures from outside, by entry points or ``attnviz.register``."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,9 +142,14 @@ def plugins_used(content: dict[str, Any], figures: Sequence[str]) -> dict[str, A
     """The entry ``plugins`` of a document with these figures of plug-ins, ``heads.my-view``; empty without any."""
     plugins = {plugin.kind: each.plugins for each in Registry.every for plugin in each.plugins.values()}
     text = json.dumps(content) if plugins else ""
+
+    def measured(pattern: Plugin) -> bool:  # its statistic is there, or a label or role; compare has labels alone
+        statistic = pattern.name.replace("-", "_")
+        return re.search(rf'"{statistic}": |"(label|role)\w*": "([^"]+; )?{pattern.name}[";]', text) is not None
+
     used = [
         *(each for each in plugins.get("architecture", {}).values() if f'"architecture": "{each.name}"' in text),
-        *(each for each in plugins.get("pattern", {}).values() if f'"{each.name.replace("-", "_")}": ' in text),
+        *filter(measured, plugins.get("pattern", {}).values()),
         *(each for each in plugins.get("figure", {}).values() if each.name in figures),
     ]
     entries = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in used]

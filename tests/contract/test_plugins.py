@@ -25,6 +25,7 @@ from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHAR
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.llama import Llama
+from attnviz.plugins import plugins_used
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing
 from tests.support import llamas
@@ -263,6 +264,17 @@ def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
         attnviz.register(replace(BACK, mask=mask))
         with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is \[.*\] of torch"):
             attnviz.analyze(TEXT, bert_folder, syntax=False)
+    for mask, why in ((lambda text: text.nothing, "AttributeError: .*'nothing'"), (lambda _: 3, "is 3; expected")):
+        attnviz.register(replace(BACK, mask=mask))
+        with pytest.raises(attnviz.UsageError, match=f"pattern 'two.back' .*{why}"):
+            attnviz.analyze(TEXT, bert_folder, syntax=False)
+
+
+def test_a_document_of_labels_alone_names_the_plug_in_of_one():
+    attnviz.register(BACK)
+    for key, value in (("label_after", "two-back"), ("label_before", "sink; two-back"), ("role", "two-back")):
+        assert [each["name"] for each in plugins_used({"heads": [{key: value}]}, ())["plugins"]] == ["two-back"]
+    assert not plugins_used({"tokens": ["two-back"], "label": "two-backs"}, ())
 
 
 def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_folder, tmp_path):
