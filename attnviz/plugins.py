@@ -1,6 +1,7 @@
 """Plug-ins: model families, head patterns and figures from outside, by entry points or ``attnviz.register``."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Plugin:
     origin: str
     load: Callable[[], Any]
 
-    def refused(self, error: Exception) -> str:
+    def refused(self, error: BaseException) -> str:
         """Why it cannot be used, in one line."""
         why = " ".join("".join(each if each.isprintable() else " " for each in str(error)).split()).rstrip(".")
         why = why if type(error) is ValueError else f"{type(error).__name__}: {why}"
@@ -124,7 +125,7 @@ class Registry(Mapping[str, T]):
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._checked(name, plugin.load())
-            except Exception as error:  # noqa: BLE001 # whatever somebody else's module raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever somebody else's module raises
                 self._loaded[name] = self.error(plugin.refused(error))
         if isinstance(value := self._loaded[name], AttnvizError):
             raise value
@@ -141,9 +142,14 @@ def plugins_used(content: dict[str, Any], figures: Sequence[str]) -> dict[str, A
     """The entry ``plugins`` of a document with these figures of plug-ins, ``heads.my-view``; empty without any."""
     plugins = {plugin.kind: each.plugins for each in Registry.every for plugin in each.plugins.values()}
     text = json.dumps(content) if plugins else ""
+
+    def measured(pattern: Plugin) -> bool:  # its statistic is there, or a label or role; compare has labels alone
+        statistic = pattern.name.replace("-", "_")
+        return re.search(rf'"{statistic}": |"(label|role)\w*": "([^"]+; )?{pattern.name}[";]', text) is not None
+
     used = [
         *(each for each in plugins.get("architecture", {}).values() if f'"architecture": "{each.name}"' in text),
-        *(each for each in plugins.get("pattern", {}).values() if f'"{each.name.replace("-", "_")}": ' in text),
+        *filter(measured, plugins.get("pattern", {}).values()),
         *(each for each in plugins.get("figure", {}).values() if each.name in figures),
     ]
     entries = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in used]

@@ -1,14 +1,20 @@
 """The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attnviz.present.output_folder import OutputFolder
 
 
 @command
@@ -55,18 +61,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
     output = None if out is None else OutputFolder(Path(out), LAYOUT)
 
     def work() -> None:
-        document = models_document(listed, __version__)
-        if output is not None:
-            with output:
-                document = output.commit(document)
-        print_results(
-            document,
-            lambda width: models_report(listed, width),
-            as_json,
-            folder=None if output is None else output.path,
-        )
-        if output is not None:
-            say_what_was_written(output)
+        _give(models_document(listed, __version__), lambda width: models_report(listed, width), as_json, output)
         if failed:
             raise typer.Exit(failed[0].exit_code)
 
@@ -88,19 +83,23 @@ def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
             for done, name in enumerate(names):
                 tell(f"verifying {name}", done, len(names))
                 found.append(verified(name))
-        document = {**VERSIONS, "models": found}
-        if output is not None:
-            with output:
-                document = output.commit(document)
-        print_results(
-            document, lambda width: verified_report(document, width), as_json, folder=output.path if output else None
-        )
-        if output is not None:
-            say_what_was_written(output)
+        _give(VERSIONS | {"models": found}, lambda width: verified_report(found, width), as_json, output)
         if any(each["level"] != 4 for each in found):
             raise typer.Exit(1)
 
     return Job(work, output)
+
+
+def _give(
+    document: dict[str, Any], report: Callable[[int], "RenderableType"], as_json: bool, output: "OutputFolder | None"
+) -> None:
+    """Write and print a document."""
+    if output is not None:
+        with output:
+            document = output.commit(document)
+    print_results(document, report, as_json, folder=None if output is None else output.path)
+    if output is not None:
+        say_what_was_written(output)
 
 
 def _list_families(names: list[str], out: str | None, as_json: bool) -> None:

@@ -262,12 +262,20 @@ def rank_of_role(role: str) -> int:
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
     """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model.
 
-    UsageError for a mask from outside that is no boolean tensor of this shape.
+    UsageError for a mask from outside that fails, or is no boolean tensor of this shape.
     """
-    masks = {spec.statistic: spec.mask(text) for spec in patterns}
+    masks = {}
+    for spec in patterns:
+        try:
+            masks[spec.statistic] = spec.mask(text)
+        except Exception as error:
+            if (plugin := REGISTRY.plugins.get(spec.name)) is None:
+                raise
+            raise UsageError(plugin.refused(error)) from error
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
-        if mask is not None and (mask.dtype, [*mask.shape]) != (torch.bool, shape):
-            found = f"{[*mask.shape]} of {mask.dtype}"
+        tensor = isinstance(mask, Tensor)
+        if mask is not None and not (tensor and (mask.dtype, [*mask.shape]) == (torch.bool, shape)):
+            found = f"{[*mask.shape]} of {mask.dtype}" if tensor else repr(mask)
             raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {shape} of torch.bool.")
     return masks

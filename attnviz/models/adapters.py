@@ -68,7 +68,7 @@ def _root(model: Any, architecture: Architecture, saved: Collection[str]) -> Any
     if base is not model or not of_whole:
         return model if of_whole else base
     shell: Any = nn.Module()
-    shell.config = base.config
+    shell.config, shell.base_model_prefix = base.config, base.base_model_prefix
     setattr(shell, base.base_model_prefix, base)
     return shell
 

@@ -404,6 +404,7 @@ def _built(
             config=config,
             dtype=dtype,
             attn_implementation="eager",
+            experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
             ignore_mismatched_sizes=True,  # reported, so that the message is ours
             output_loading_info=True,
             **options,

@@ -216,10 +216,15 @@ def normed_heads(x: Tensor, norm: Norm | None) -> Tensor:
 
     A head at a time the weights are the same for all, [d_head], or each head's own, [n_heads, 1, d_head].
     """
-    if norm is None or norm.weight is None or norm.weight.shape[-1] == x.shape[-1]:
+    if norm is None or not of_all_heads(norm, x.shape[-1]):
         return x if norm is None else norm(x)
     together = norm(x.transpose(-3, -2).flatten(-2))
     return together.reshape(*together.shape[:-1], x.shape[-3], -1).transpose(-3, -2)
+
+
+def of_all_heads(norm: Norm | None, d_head: int) -> bool:
+    """Whether a norm of queries or keys is as wide as all heads together."""
+    return norm is not None and norm.weight is not None and norm.weight.shape[-1] != d_head
 
 
 def softcap(scores: Tensor, cap: float) -> Tensor:

@@ -62,12 +62,10 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     cos, sin = (part.mul(rotary.factor).to(kept).to(dtype) for part in (angles.cos(), angles.sin()))
     x, given = x.to(dtype), x.dtype
     half = len(frequencies)
-    first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    if rotary.interleaved:
-        first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
-    turned = first * cos - second * sin, second * cos + first * sin
-    joined = torch.stack(turned, -1).flatten(-2) if rotary.interleaved else torch.cat(turned, -1)
-    return torch.cat([joined, others], dim=-1).to(given)
+    sizes, axis = ((half, 2), -1) if rotary.interleaved else ((2, half), -2)
+    first, second = x[..., : 2 * half].reshape(*x.shape[:-1], *sizes).unbind(axis)
+    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], axis).flatten(-2)
+    return torch.cat([turned, x[..., 2 * half :]], dim=-1).to(given)
 
 
 def default_frequencies(d: int, base: float) -> Tensor:

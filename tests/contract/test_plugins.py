@@ -25,6 +25,7 @@ from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHAR
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.llama import Llama
+from attnviz.plugins import plugins_used
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing
 from tests.support import llamas
@@ -194,11 +195,12 @@ BROKEN = package(
     "attnviz-bad",
     {
         "architectures": {"bert": "attnviz_bad:x", "lost": "attnviz_bad.nowhere:x", "seed_oss": "attnviz_bad:x"},
-        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd"},
+        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd",
+                     "leaving": "attnviz_bad.leaving:x"},
         "figures": {"heads.overview": "attnviz_bad:x", "heads.gone": "attnviz_bad.nowhere:x", "nothing.x": "a:b"},
     },
     "from dataclasses import replace\nfrom attnviz.measures.patterns import PATTERNS\nodd = PATTERNS\nx = 1\n",
-)
+) | {"attnviz_bad/leaving.py": "raise SystemExit\n"}  # fmt: skip
 
 
 @pytest.fixture
@@ -213,8 +215,8 @@ def test_each_plug_in_that_fails_is_named_in_a_line_and_the_rest_goes_on(broken,
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if "attnviz-bad 1.0: the " in line]
     said = "\n".join(lines)
-    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "figure 'heads.overview'",
-                 "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
+    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "pattern 'leaving'",
+                 "figure 'heads.overview'", "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
         assert said.count(name) == 1, name
     assert "attnviz has one of this name" in said
     assert "No module named 'attnviz_bad.nowhere'" in said
@@ -262,6 +264,17 @@ def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder):
         attnviz.register(replace(BACK, mask=mask))
         with pytest.raises(attnviz.UsageError, match=r"mask of the pattern 'two_back' is \[.*\] of torch"):
             attnviz.analyze(TEXT, bert_folder, syntax=False)
+    for mask, why in ((lambda text: text.nothing, "AttributeError: .*'nothing'"), (lambda _: 3, "is 3; expected")):
+        attnviz.register(replace(BACK, mask=mask))
+        with pytest.raises(attnviz.UsageError, match=f"pattern 'two.back' .*{why}"):
+            attnviz.analyze(TEXT, bert_folder, syntax=False)
+
+
+def test_a_document_of_labels_alone_names_the_plug_in_of_one():
+    attnviz.register(BACK)
+    for key, value in (("label_after", "two-back"), ("label_before", "sink; two-back"), ("role", "two-back")):
+        assert [each["name"] for each in plugins_used({"heads": [{key: value}]}, ())["plugins"]] == ["two-back"]
+    assert not plugins_used({"tokens": ["two-back"], "label": "two-backs"}, ())
 
 
 def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_folder, tmp_path):

@@ -39,11 +39,12 @@ HUB_ID = "someone/lora"
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of base models: bert and gpt2 with a language-modelling head, llama, bart."""
+    """Folders of base models: bert and gpt2 with a language-modelling head, llama, mixtral, bart."""
     folder = tmp_path_factory.mktemp("bases")
     save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), folder / "bert")
     save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "gpt2")
-    save_checkpoint(sharp_llama(), sentencepiece_tokenizer(), folder / "llama")
+    for family, width in (("llama", 48), ("mixtral", 37)):  # of 37 torch multiplies no experts at once
+        save_checkpoint(sharp_llama(family, intermediate_size=width), sentencepiece_tokenizer(), folder / family)
     tokenizer = unigram_tokenizer()
     save_checkpoint(sharp("bart", len(tokenizer)), tokenizer, folder / "bart")
     return folder
@@ -56,7 +57,7 @@ def adapted(
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft's, of transformers' old names
-        model = model_class.from_pretrained(folder, attn_implementation="eager")
+        model = model_class.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager")
         beside = peft.get_peft_model(model, getattr(peft, f"{method}Config")(**settings))
     with torch.no_grad():
         for parameter in beside.parameters():
@@ -89,6 +90,11 @@ KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "IA3": ("bert", BertModel, {"method": "IA3", "target_modules": ["key", "value"], "feedforward_modules": []}),
     "LoRA of GPT-2": ("gpt2", GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
     "LoRA of GPT-2 without its head": ("gpt2", GPT2Model, {"target_modules": ["c_attn", "wte"]}),
+    "LoRA of experts": (
+        "mixtral",
+        AutoModelForCausalLM,
+        {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]},
+    ),
     "LoRA of a Llama": ("llama", AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
 }  # fmt: skip
 

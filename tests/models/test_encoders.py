@@ -131,6 +131,12 @@ def test_the_other_half_as_gate_is_noticed(monkeypatch):
         attnviz.explain(TEXT, checkpoint, layer=1)
 
 
+@pytest.mark.parametrize("biases", [False, True])
+def test_the_formula_of_a_norm_has_its_bias_also_in_the_layer_without_a_first_norm(biases):
+    explained = attnviz.explain(TEXT, checkpoint_of("modernbert", norm_bias=biases), layer=0)
+    assert step_of(explained, "feed_forward_norm").formula.endswith(" + β") == biases
+
+
 def test_a_norm_before_the_first_layer_is_noticed(monkeypatch):
     checkpoint, right = checkpoint_of("modernbert"), ModernBert.layer_modules
     normed = lambda modules: replace(modules, attention_norm=modules.attention_norm or modules.feed_forward_norm)  # noqa: E731

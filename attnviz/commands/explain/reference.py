@@ -264,12 +264,9 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["split"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in parts.values()])
     query, key, value = steps["split"]
     if heads.query_norm is not None:
-        both = (
-            ("query", heads.query_norm),
-            ("key", heads.key_norm),
-        )  # before keys are repeated: all may be normed together
-        normed = [attention.repeat_kv(attention.normed_heads(parts[name], norm), heads.n_heads) for name, norm in both]
-        query, key = steps["head_norm"] = torch.stack(normed)
+        both = ("query", heads.query_norm), ("key", heads.key_norm)
+        normed = [attention.normed_heads(parts[name], norm) for name, norm in both]  # perhaps all heads together
+        query, key = steps["head_norm"] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in normed])
     query = query if heads.query_scale == 1 else query * heads.query_scale
     if heads.rotary is not None:
         query, key = steps["rotated"] = torch.stack([apply_rotary(part, heads.rotary) for part in (query, key)])

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.wording import counted, rounded, shortened_token, visible
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import HeadParameters, of_all_heads
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _THROUGH_PATTERN = "the model does not show them: checked through the pattern"
@@ -379,12 +379,13 @@ def _words_of(result: Explanation) -> dict[str, object]:
 def _network_words(result: Explanation) -> dict[str, object]:
     """Words on the width of the feed-forward network, and on experts."""
     experts = layer_parameters(result.checkpoint, result.layer).experts
-    d_ff = result.stages["expanded"].shape[-1] if "expanded" in result.stages else result.d_ff
+    words: dict[str, object] = {
+        "d_ff": result.stages["expanded"].shape[-1] if "expanded" in result.stages else result.d_ff
+    }
     if experts is None:
-        return {"d_ff": d_ff}
-    return {
-        **{"d_ff": d_ff, "d_expert": result.d_ff, "n_taken": experts.n_taken},
-        **{"n_experts": result.stages["router"].shape[-1]},
+        return words
+    return words | {
+        **{"d_expert": result.d_ff, "n_taken": experts.n_taken, "n_experts": result.stages["router"].shape[-1]},
         "shares": result.checkpoint.architecture.expert_formula(result.checkpoint.config),
         "and_shared": " + σ(s) · shared(norm(h))" * (experts.shared_gate is not None),
     }
@@ -402,17 +403,12 @@ def _split_words(result: Explanation) -> dict[str, object]:
         cut = f"Q is cut into {parts}, K and V into {counted(n_shared, 'head')}: {each}."
     turned = 0 if heads.rotary is None else 2 * len(heads.rotary.frequencies)
     part = "Q and K" if turned == d_head else f"the first {turned} dimensions of Q and K"
-    apart = heads.query_norm is None or heads.query_norm.weight is None or heads.query_norm.weight.shape[-1] == d_head
+    together = of_all_heads(heads.query_norm, d_head)
     each_query = (
-        "Each head's query and key" if apart else "Each token's query, of all heads together, and likewise key,"
+        "Each token's query, of all heads together, and likewise key," if together else "Each head's query and key"
     )
-    return {
-        "each_query": each_query,
-        "split": split,
-        "cut": cut.removesuffix(".") + ".",
-        "turned": part,
-        "d_heads": n_heads * d_head,
-    }
+    cut = cut.removesuffix(".") + "."
+    return {"each_query": each_query, "split": split, "cut": cut, "turned": part, "d_heads": n_heads * d_head}
 
 
 def _bias_words(result: Explanation) -> dict[str, object]:
@@ -424,10 +420,10 @@ def _bias_words(result: Explanation) -> dict[str, object]:
     biases |= {name: None if linear is None else linear.bias for name, linear in maps.items()}
     bound = f", between ±{heads.value.clip:g}" if heads.value.clip is not None else ""
     bounded = "QKV" if heads.query_norm is None else "V"  # the others by their norms
-    words = {
-        name: ("" if bias is None else f" + b_{name}") + bound * (name in bounded) for name, bias in biases.items()
+    words: dict[str, object] = {
+        f"b_{name}": f" + b_{name}" * (bias is not None) + bound * (name in bounded) for name, bias in biases.items()
     }
-    return {"bound": bound, **{f"b_{name}": word for name, word in words.items()}}
+    return words | {"bound": bound}
 
 
 def _norm_words(result: Explanation) -> dict[str, object]:
@@ -453,11 +449,5 @@ def _norm_words(result: Explanation) -> dict[str, object]:
         norms["norm_q"] = norms["norm_q"].removesuffix(" + β")
         of_heads = of_heads.replace(" and shifted (β)", "")
     said = said if factor == 1 else {name: f"{factor:g} · {of}" for name, of in said.items()}
-    return {
-        **norms,
-        **said,
-        "brought_to_one": of_heads,
-        "norm_kind": kind,
-        "Norm": kind[0].upper() + kind[1:],
-        "to_one": to_one,
-    }
+    names = {"norm_kind": kind, "Norm": kind[0].upper() + kind[1:]}
+    return {**norms, **said, **names, "to_one": to_one, "brought_to_one": of_heads}

@@ -62,7 +62,7 @@ VERIFY_LAYOUT = FileLayout(
 """Files that ``attnviz models --verify`` writes on request."""
 
 
-def verified_report(document: dict[str, Any], width: int) -> RenderableType:
+def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableType:
     """Table with a row per model that was verified, and why others were not."""
     columns: list[Field[dict[str, Any]]] = [
         Field("Name", lambda model: visible(model["model"]["name"]), left=True, least=_NARROWEST_NAME, fold=True),
@@ -72,7 +72,7 @@ def verified_report(document: dict[str, Any], width: int) -> RenderableType:
         Field("Time", lambda model: model.get("seconds"), "s"),
         Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
     ]
-    title, models = "Verified on four texts: long, padded, another script, special tokens", document["models"]
+    title = "Verified on four texts: long, padded, another script, special tokens"
     failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["level"] != 4]
     said = f"{_LEVEL} Errors: the largest of all. Memory: the peak of the process so far, or of the GPU."
     return spaced([column_table(title, columns, models, width=width), notes(*map(visible, [said, *failed]))])

@@ -6,46 +6,21 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
+from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, llama, neox, olmo
 from attnviz.models.families.base import Architecture
-from attnviz.models.families.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
-from attnviz.models.families.encoder_decoder import M2M100, MT5, T5, Bart, Marian, MBart, Pegasus
-from attnviz.models.families.encoders import OPT, ModernBert
-from attnviz.models.families.llama import (
-    Gemma,
-    Gemma2,
-    Gemma3,
-    Gemma3WithImages,
-    Granite,
-    GraniteMoE,
-    Llama,
-    Mistral,
-    Mixtral,
-    Phi3,
-    PhiMoE,
-    Qwen2,
-    Qwen2MoE,
-    Qwen3,
-    Qwen3MoE,
-    SmolLM3,
-    Starcoder2,
-)
-from attnviz.models.families.neox import Cohere, Cohere2, GPTNeoX, Phi, StableLm
-from attnviz.models.families.olmo import Olmo, Olmo2, Olmo3, OlmoE
 from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
-_FAMILIES: tuple[Architecture, ...] = (
-    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma(), Gemma2(), Gemma3(), Gemma3WithImages(), GPT2(),
-    GPTNeoX(), Granite(), GraniteMoE(), Llama(), M2M100(), Marian(), MBart(), Mistral(), Mixtral(), ModernBert(),
-    MT5(), Olmo(), Olmo2(), Olmo3(), OlmoE(), OPT(), Pegasus(), Phi3(), PhiMoE(), Qwen2(), Qwen2MoE(), Qwen3(),
-    Qwen3MoE(), Roberta(), SmolLM3(), Starcoder2(), T5(), XLMRoberta(),
-    Cohere(), Cohere2(), Phi(), StableLm(),
-)  # fmt: skip
+_NATIVE: dict[str, Architecture] = {
+    kind.name: kind()
+    for module in (bert_gpt2, encoder_decoder, encoders, llama, neox, olmo)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
+}
 
 ARCHITECTURES: Registry[Architecture] = Registry(
-    "architecture", "attnviz.models.families.base.Architecture", {family.name: family for family in _FAMILIES},
-    error=ArchitectureError,
-)  # fmt: skip
+    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, error=ArchitectureError
+)
 """By model_type, with those of plug-ins."""
 
 

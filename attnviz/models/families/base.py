@@ -285,9 +285,9 @@ class Architecture(ABC):
         """:meth:`expert_weights` in a few words, of logits r."""
         return "softmax(r) of those taken" + ", divided by their sum" * getattr(config, "norm_topk_prob", True)
 
-    def residual_multiplier(self, config: Any) -> float:  # noqa: ARG002 - of Granite
-        """What outputs of attention and feed-forward network are multiplied by before they are added."""
-        return 1.0
+    def residual_multiplier(self, config: Any) -> float:
+        """What outputs of attention and feed-forward network are multiplied by before they are added (Granite)."""
+        return float(getattr(config, "residual_multiplier", 1.0))
 
     def window(self, config: Any, layer: int) -> int | None:  # noqa: ARG002 - most have none
         """Attention window of a layer, in tokens on each visible side, with the query; None for no window."""

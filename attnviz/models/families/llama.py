@@ -271,10 +271,6 @@ class Granite(Llama):
     name = "granite"
     class_prefix = "Granite"
 
-    def residual_multiplier(self, config: Any) -> float:
-        """The config's ``residual_multiplier``."""
-        return float(config.residual_multiplier)
-
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, multiplied by ``embedding_multiplier``."""
         return replace(super().embeddings(base_model), scale=float(base_model.config.embedding_multiplier))
