@@ -184,13 +184,15 @@ def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, e
 def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
     count = 200_000 // len(one)
     opened = corpus(name, start + one * count)
-    next(read_texts(opened))
-    tracemalloc.start()
-    try:
-        assert sum(1 for _ in read_texts(opened)) == count
-        assert tracemalloc.get_traced_memory()[1] < 150_000
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(2):  # the first time, what is imported and cached counts, too
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in read_texts(opened)) == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 150_000
 
 
 # --- text
