@@ -226,7 +226,7 @@ MUTANTS = {
     "feed-forward of the layer before": _feed_forward_of_the_layer_before,
     "heads at the next position": _outputs_at_the_next_position,
     "no position embedding": lambda patch: patch.setattr(
-        direct_effects, "_embeddings", lambda checkpoint, token, _: [("w", checkpoint.model.wte.weight[token])]
+        direct_effects, "_embeddings", lambda checkpoint, ids, at: [("w", checkpoint.model.wte.weight[ids[at]])]
     ),
 }
 
