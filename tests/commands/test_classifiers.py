@@ -266,7 +266,7 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     first, second = logits.topk(2).indices.tolist()
     assert (result.predicted, result.label) == (result.classes[first], result.classes[first])
     assert result.against.number == second
-    tolerance = 1e-9 if model.dtype == torch.float64 else 1e-5
+    tolerance = 1e-9 if kind not in ("llama", "gemma2", "modernbert", "opt") else 1e-5  # float32, at least in the softmax
     assert result.difference == pytest.approx(float(logits[first] - logits[second]), abs=tolerance)
     assert [each.logit for each in result.classes] == pytest.approx(logits.tolist(), abs=tolerance)
     assert [each.probability for each in result.classes] == pytest.approx(logits.softmax(-1).tolist(), abs=tolerance)
