@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
+from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, upcast
 
 NormKind = Literal["layer", "rms", "rms, 1 + w", "rms, rounded once"]
 
@@ -133,6 +133,25 @@ class Embeddings:
     norm: nn.Module | None = None
     project: nn.Module | None = None
     scale: float = 1.0
+
+
+class LogitsHead(nn.Module):
+    """From normed final states to logits [.., vocabulary], with what its model does before and after the linear map."""
+
+    def __init__(self, linear: nn.Module, bias: Tensor | None = None, scale: float = 1.0, divisor: float = 1.0) -> None:
+        super().__init__()
+        self.linear, self.scale, self.divisor = linear, scale, divisor
+        self.bias = None if bias is None else nn.Buffer(bias.flatten())
+
+    @property
+    def weight(self) -> Tensor:
+        """From hidden states to logits, [vocabulary, d_model], scale and divisor included; in float32 at least."""
+        return upcast(parameter_of(self.linear, "weight")) * self.scale / self.divisor
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Scaled, projected on the vocabulary, divided, and with the bias added."""
+        logits: Tensor = self.linear(hidden * self.scale) / self.divisor
+        return logits if self.bias is None else logits + self.bias
 
 
 class Architecture(ABC):

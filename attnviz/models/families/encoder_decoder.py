@@ -11,34 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, not_reproduced
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import bucketed_bias
-
-
-class LogitsHead(nn.Module):
-    """From the decoder's last hidden states to logits [.., vocabulary]."""
-
-    def __init__(self, linear: nn.Module, bias: Tensor | None = None, scale: float = 1.0) -> None:
-        super().__init__()
-        self.linear, self.scale = linear, scale
-        self.bias = None if bias is None else nn.Buffer(bias.flatten())
-
-    @property
-    def weight(self) -> Tensor:
-        """From hidden states to logits, [vocabulary, d_model], the scale included."""
-        weight: Tensor = parameter_of(self.linear, "weight") * self.scale
-        return weight
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Scaled, projected on the vocabulary, and with the bias added."""
-        logits: Tensor = self.linear(hidden * self.scale)
-        return logits if self.bias is None else logits + self.bias
 
 
 class EncoderDecoder(Architecture):

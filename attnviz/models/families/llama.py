@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, NormKind, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, LogitsHead, NormKind, not_reproduced
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import HeadParameters, softcap, upcast
+from attnviz.reference.attention import HeadParameters, softcap
 from attnviz.reference.positions import (
     Rotary,
     default_frequencies,
@@ -283,7 +283,7 @@ class Granite(Llama):
         """``lm_head``, with its logits divided by ``logits_scaling``."""
         config: Any = model.config
         head = super().language_head(model)
-        return head if head is None else DividedHead(head, float(config.logits_scaling))
+        return head if head is None else LogitsHead(head, divisor=float(config.logits_scaling))
 
 
 class GraniteMoE(Granite):
@@ -292,26 +292,6 @@ class GraniteMoE(Granite):
     name = "granitemoe"
     class_prefix = "GraniteMoe"
     network_at = "block_sparse_moe"
-
-
-class DividedHead(nn.Module):
-    """A language-modelling head with its logits divided, as the whole model divides them after its head."""
-
-    bias = None
-
-    def __init__(self, head: nn.Module, divisor: float) -> None:
-        super().__init__()
-        self.head, self.divisor = head, divisor
-
-    @property
-    def weight(self) -> Tensor:
-        """The linear map to the divided logits, in float32 at least."""
-        return upcast(parameter_of(self.head, "weight")) / self.divisor
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Logits [.., vocabulary] of normed final states [.., d_model]."""
-        logits: Tensor = self.head(hidden)
-        return logits / self.divisor
 
 
 class CappedHead(nn.Module):

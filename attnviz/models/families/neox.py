@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from attnviz.models.families.base import NormKind
-from attnviz.models.families.llama import DividedHead, Llama, Qwen2
+from attnviz.models.families.base import LogitsHead, NormKind
+from attnviz.models.families.llama import Llama, Qwen2
 from attnviz.reference.attention import HeadParameters
 
 
@@ -72,7 +72,7 @@ class Cohere(Llama):
         """``lm_head``, with its logits multiplied by ``logit_scale``."""
         config: Any = model.config
         head = super().language_head(model)
-        return head if head is None else DividedHead(head, 1 / float(config.logit_scale))
+        return head if head is None else LogitsHead(head, divisor=1 / float(config.logit_scale))
 
 
 class Cohere2(Cohere, Qwen2):
