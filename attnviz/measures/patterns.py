@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from attnviz.errors import UsageError
+from attnviz.language.universal import RELATIONS
 from attnviz.plugins import Registry, live
 
 
@@ -192,10 +193,10 @@ _NATIVE = (
 
 OWN_WORDS = (
     "alignment apart baseline broad confidence coreference current diagonal diagonality distance duplicate entropy "
-    "head id induction label layer local long next none offset patterns previous profile published relation retrieval "
-    "role rows semantic sink stack syntactic too total unnamed"
+    "head id induction label layer local long next none offset page patterns previous profile published queries "
+    "relation retrieval role rows semantic sink special stack syntactic too total unnamed"
 ).split()
-"""First words of what attnviz names itself: statistics, labels, roles, and columns beside them."""
+"""First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
 FAMILIES = ("positional", "local", "long-range", "semantic", "repeats", "other")
 """Families of roles that a pattern from outside may belong to."""
@@ -203,7 +204,7 @@ FAMILIES = ("positional", "local", "long-range", "semantic", "repeats", "other")
 
 def _check(spec: PatternSpec) -> None:
     words = spec.name.split("-")
-    if words[0] in OWN_WORDS or not all(word.isalpha() and word.islower() for word in words):
+    if words[0] in (*OWN_WORDS, *RELATIONS) or not all(word.isalpha() and word.islower() for word in words):
         raise ValueError(
             "expected a name such as in-brackets, in small letters, whose first word attnviz has no use for"
         )

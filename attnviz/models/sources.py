@@ -135,7 +135,9 @@ def _find_adapter(name: str) -> Source:
 
 
 def _check_adapter(folder: Path) -> None:
-    for file in _adapter_files([path.name for path in folder.iterdir()] if folder.is_dir() else []):
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
+    for file in _adapter_files([path.name for path in folder.iterdir()]):
         refuse_pointer(folder / file)
 
 

@@ -314,6 +314,8 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
         (replace(BACK, name="previous-token"), "", "attnviz has one of this name"),
         (replace(BACK, name="local-back"), "", "whose first word attnviz has no use for"),
         (replace(BACK, name="back-2"), "", "small letters"),
+        (replace(BACK, name="obj", statistic="obj"), "", "attnviz has no use for"),
+        (replace(BACK, name="special", statistic="special"), "", "attnviz has no use for"),
         (replace(BACK, statistic="back"), "", "expected the statistic two_back"),
         (replace(BACK, family="positionall"), "", "a family of positional, local"),
         (replace(BACK, chosen=True), "", "neither chosen nor on_repeats"),

@@ -175,6 +175,7 @@ REFUSED: dict[str, tuple[Spoil, type[Exception], str]] = {
     "a pickle": (pickled, CheckpointError, r"no adapter_model\.safetensors; adapter_model\.bin is a pickle.*load"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), CheckpointError, "save it with"),
     "no config": (lambda folder: (folder / "adapter_config.json").unlink(), CheckpointError, "has no adapter_config"),
+    "no folder": (lambda folder: folder.rename(f"{folder}-moved"), CheckpointError, "there is no folder .*mine"),
     **{
         kind: (settings_of(peft_type=kind), ArchitectureError, f"of the kind {kind} and adds")
         for kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING", "ADAPTION_PROMPT")

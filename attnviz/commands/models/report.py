@@ -74,7 +74,10 @@ def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableT
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["level"] != 4]
-    said = f"{_LEVEL} Errors: the largest of all. Memory: the peak of the process so far, or of the GPU."
+    said = (
+        f"{_LEVEL} Embeddings and feed-forward networks are not checked here; attnviz explain does that. Errors: the "
+        "largest of all. Memory: the peak of the process so far, or of the GPU."
+    )
     return spaced([column_table(title, columns, models, width=width), notes(*map(visible, [said, *failed]))])
 
 
