@@ -181,7 +181,7 @@ def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder
     monkeypatch.chdir(tmp_path)
     Path("my-seed").symlink_to(seed_folder)
     lines = re.findall(r"^\$ attnviz (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         model = [] if "models" in line or "--model" in line else ["--model", bert_folder]
         done = run(*shlex.split(line), *model, *["--device", "cpu"] * ("models" not in line))
