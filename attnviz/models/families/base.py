@@ -161,9 +161,8 @@ class Architecture(ABC):
     class_prefix: str  # prefix of the names of its model classes: ``Bert``, ``GPT2``
     language_task: str = "ForCausalLM"  # suffix of the name of its class with a language-modelling head
     layers_at: str = "layers"  # path of the layers in the bare model, or in each of its stacks
-    text_tower_at: str = (
-        ""  # path, in the bare model, of the text model of one that also reads images; empty for others
-    )
+    # path, in the bare model, of the text model of one that also reads images; empty for others
+    text_tower_at: str = ""
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
