@@ -1,12 +1,14 @@
 """Which commands take which family: every claim of ``attnviz models --families`` is tried on a tiny random model."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import attnviz
@@ -20,6 +22,9 @@ from tests.support import encoder_decoders, llamas, relatives
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat saw the dog"
+ROUNDING = 1e-4
+"""Between two devices, of numbers of the size of 1; in float32, of patterns that are nearly one-hot."""
+
 CLAIMS = {family["architecture"]: family["commands"] for family in families_document("")["families"]}
 
 
@@ -105,10 +110,41 @@ def test_the_list_is_a_table_a_document_and_a_line_for_what_it_does_not_take():
 
 
 def test_whisper_is_refused_by_name():
-    import torch
     from transformers import WhisperConfig
 
     from attnviz.models.families import architecture_of
 
     with pytest.raises(ArchitectureError, match=r"'whisper', whose encoder reads sound, not text; expected one of: b"):
         architecture_of(WhisperConfig(), torch.float32)
+
+
+def differences(found: Any, expected: Any, at: str = "") -> Iterator[str]:
+    """Where two documents differ by more than rounding; what is said of the run itself is left out."""
+    if isinstance(expected, dict):
+        for key in expected.keys() - {"verification", "model", "models", "device", "attnviz"}:
+            yield from differences(found[key], expected[key], f"{at}.{key}")
+    elif isinstance(expected, list):
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from differences(one, other, f"{at}[{number}]")
+    elif isinstance(expected, float) and isinstance(found, float) and not isclose(found, expected, abs_tol=ROUNDING):
+        yield f"{at}: {found} for {expected}"
+    elif not isinstance(expected, float | str) and found != expected:
+        yield f"{at}: {found!r} for {expected!r}"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("family", sorted(ARCHITECTURES))
+def test_a_gpu_gives_the_numbers_of_the_processor(family, tmp_path):
+    """Every command's document, but for rounding."""
+    claimed = [command for command, part in CLAIMS[family].items() if part]
+    here = {command: RUN[command](family, tmp_path).document() for command in claimed}
+    for module in (model(family).model, model(family).language_head):
+        if module is not None:
+            module.to("cuda")
+    try:
+        for command in claimed:
+            result = RUN[command](family, tmp_path)
+            assert result.checkpoint.device.type == "cuda"
+            assert list(differences(result.document(), here[command])) == []
+    finally:
+        model.cache_clear()
