@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.errors import VerificationError as VerificationError
     from attnviz.models.head_ids import HeadId as HeadId
     from attnviz.present.report import register as register
+    from attnviz.present.report import unregister as unregister
     from attnviz.version import __version__ as __version__
 else:
     _NAMES = {
@@ -68,7 +69,7 @@ else:
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),
         "models.head_ids": ("HeadId",),
-        "present.report": ("register",),
+        "present.report": ("register", "unregister"),
         "version": ("__version__",),
     }
     _MODULES = {name: f"attnviz.{module}" for module, names in _NAMES.items() for name in names}

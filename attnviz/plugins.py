@@ -94,7 +94,12 @@ class Registry(Mapping[str, T]):
     def _checked(self, name: str, value: Any) -> T:
         if not self.takes(value) or getattr(value, "name", name) != name:
             raise ValueError(f"expected {self.expected} of this name, found {value!r}")
-        made: T = value() if isinstance(value, type) else value
+        try:
+            made: T = value() if isinstance(value, type) else value
+        except TypeError as error:
+            raise ValueError(
+                f"expected {self.expected}, or such a class without arguments, found {value!r}: {error}"
+            ) from error
         self.check(made)
         return made
 
@@ -107,6 +112,14 @@ class Registry(Mapping[str, T]):
         except (ImportError, ValueError) as error:
             raise UsageError(plugin.refused(error)) from error
         self.plugins, self.version = after, self.version + 1
+
+    def unregister(self, name: str) -> bool:
+        """Take back what the running program declared under this name, if anything; return whether there was."""
+        if name not in self.plugins or self.plugins[name].origin != _REGISTERED:
+            return False
+        del self.plugins[name], self._loaded[name]
+        self.version += 1
+        return True
 
     def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
         """Those of these names, default all, that load; each that fails is named once, on standard error."""

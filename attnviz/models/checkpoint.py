@@ -391,7 +391,7 @@ def _built(
     """
     import transformers
 
-    model_class = getattr(transformers, class_name)
+    model_class = architecture.declared("class_prefix", transformers, class_name)
     options: dict[str, Any] = {"state_dict": dict(weights)}
     with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"), ExitStack() as stack:
         if device_map is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
@@ -204,8 +204,17 @@ def register(extension: object, name: str = "") -> None:
     """
     for registry in Registry.every:
         if registry.takes(extension):
-            return registry.register(name or getattr(extension, "name", ""), extension)
+            named = name or getattr(extension, "name", "")
+            check_kind("the name", named, str)
+            return registry.register(named, extension)
     raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {extension!r}.")
+
+
+@checked
+def unregister(name: str) -> None:
+    """Take back what was registered under a name; UsageError if nothing was."""
+    if True not in [registry.unregister(name) for registry in Registry.every]:
+        raise UsageError(f"nothing was registered as {name!r}, with attnviz.register.")
 
 
 def views_of(command: str) -> tuple[View, ...]:
@@ -256,15 +265,20 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             unknown = [name for name in unknown if not any(view.has_stem(name) for view in views)]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
-            meant = did_you_mean(unknown[0], valid)
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
+            usable = [view.name for view in _usable(views)] if kind == "figure" else valid
+            meant = did_you_mean(unknown[0], usable)
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(usable)}{alone}.{meant}")
     if figures is None:
         return [view for view in views if view.default]
     if "all" in figures:
-        loaded = FIGURES.usable(f"{command}.{view.name}" for view in views if view.plugin)
-        return [view for view in views if not view.plugin or f"{command}.{view.name}" in loaded]
+        return _usable(views)
     stems = [name for name in figures if name not in known]
     return [view for view in views if view.name in figures or any(map(view.has_stem, stems))]
+
+
+def _usable(views: Iterable[View]) -> list[View]:
+    """Those of attnviz, and of plug-ins those that load."""
+    return [view for view in views if not view.plugin or FIGURES.usable([f"{view.command}.{view.name}"])]
 
 
 def layout_of(command: str) -> FileLayout:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attnviz.errors import TextError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments
+from attnviz.models.families import look_again
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
 from attnviz.texts.reading import Span, Text
@@ -246,7 +247,10 @@ class SampledAttention:
         record_attention(self._checkpoint, batch.inputs, verifier, memory)
         if verifier.mismatches:
             _, where = verifier.mismatches[0]
-            raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
+            raise VerificationError(
+                f"the recomputed heads do not reproduce the model. {where} Nothing was written."
+                f"{look_again(self._checkpoint.architecture)}"
+            )
         for layer, check in verifier.checks.items():
             self._checks[layer] = worse_of(self._checks[layer], check)
         self.texts_verified += len(batch.items)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families import look_again
 from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.head_ids import LayerId
 from attnviz.models.libraries import calling_transformers
@@ -255,7 +256,7 @@ def verify_attention(
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(verifier.mismatches)} of {len(verifier.checks)} "
             f"layers differ. {worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
-            "error."
+            f"error.{look_again(checkpoint.architecture)}"
         )
     return VerifiedAttention(checkpoint, tokens, verifier.verification(), memory, verifier.kept, target, queries)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertModel, SeedOssConfig, SeedOssForCausalLM
+from transformers import BertModel, NemotronConfig, NemotronForCausalLM, SeedOssConfig, SeedOssForCausalLM
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -24,6 +24,7 @@ from attnviz.figures.families import family_of_label
 from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.base import Architecture
 from attnviz.models.families.llama import Llama
 from attnviz.plugins import plugins_used
 from attnviz.present.report import FIGURES, views_of
@@ -57,6 +58,15 @@ def seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(llamas.FAMILIES, "seed_oss", (SeedOssConfig, SeedOssForCausalLM, {"head_dim": 16}))
         return save_checkpoint(llamas.sharp_llama("seed_oss"), gpt2_tokenizer(), tmp_path_factory.mktemp("m") / "seed")
+
+
+@pytest.fixture(scope="module")
+def nemotron_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        settings = {"head_dim": 16, "attention_bias": True, "mlp_bias": True}
+        patch.setitem(llamas.FAMILIES, "nemotron", (NemotronConfig, NemotronForCausalLM, settings))
+        folder = tmp_path_factory.mktemp("m") / "nemotron"
+        return save_checkpoint(llamas.sharp_llama("nemotron"), gpt2_tokenizer(), folder)
 
 
 def run(*words: str | Path) -> Result:
@@ -162,8 +172,11 @@ def test_a_family_of_a_package_is_verified_shown_and_said(mine, seed_folder, tmp
     (entry,) = [
         each for each in json.loads(run("models", "--families", "--json").stdout)["families"] if "plugin" in each
     ]
-    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", 4, "attnviz-mine 1.0")
-    assert "From plug-ins: seed_oss (attnviz-mine 1.0)" in " ".join(run("models", "--families").stdout.split())
+    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", None, "attnviz-mine 1.0")
+    assert {*entry["commands"].values()} == {"untried"}
+    said = " ".join(run("models", "--families").stdout.split())
+    assert "seed_oss ? ? ? ? ? ? ? ?" in said
+    assert "From plug-ins: seed_oss (attnviz-mine 1.0). ?: not tried" in said
     assert run("models", seed_folder, "--json").exit_code == 0
 
 
@@ -175,6 +188,51 @@ def test_a_wrong_declaration_is_caught_by_the_verification(seed_folder):
         attnviz.analyze("one two three", seed_folder)
     attnviz.register(type("Right", (Llama,), {"name": "seed_oss", "class_prefix": "SeedOss"}))
     assert attnviz.analyze("one two three", seed_folder).verification.level == 4
+
+
+NEMOTRON = {
+    "name": "nemotron", "class_prefix": "Nemotron", "norm_kind": "layer, 1 + w", "epsilon_setting": "norm_eps",
+    "network_names": ("up_proj", None, None, "down_proj"), "partial_rotary": True,
+}  # fmt: skip
+"""Layer norms of which 1 is left out, relu², and a network without a gate (Parmar et al. 2024)."""
+
+
+def test_a_family_of_another_kind_of_norm_and_activation_is_a_declaration_too(nemotron_folder):
+    attnviz.register(type("Nemotron", (Llama,), NEMOTRON))
+    assert attnviz.analyze("one two three", nemotron_folder).verification.level == 4
+    explained = attnviz.explain("one two three", nemotron_folder, every_layer=True)
+    assert (explained.activation, len(explained.layers)) == ("relu2", 2)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "wrong", "message"),
+    [
+        ("epsilon_setting", "rms_norm_eps", "but NemotronConfig has no 'rms_norm_eps'; it has norm_eps"),
+        ("network_names", Llama.network_names, "but NemotronMLP has no 'gate_proj'; it has up_proj, down_proj, act_fn"),
+        ("norm_names", ("ln", None, None, None), "has no 'ln'; it has self_attn, mlp, input_layernorm, post_att"),
+        ("projection_names", ("qkv", "o_proj"), "but NemotronAttention has no 'qkv'; it has q_proj, k_proj, v_proj"),
+        ("attention_at", "attn", "NemotronDecoderLayer has no 'attn'"),
+        ("network_at", "mlp.dense", "but NemotronMLP has no 'dense'"),
+        ("layers_at", "h", "but NemotronModel has no 'h'; it has embed_tokens, layers, norm"),
+        ("final_norm_at", "ln_f", "but NemotronModel has no 'ln_f'"),
+        ("words_at", "wte", "but NemotronModel has no 'wte'"),
+        ("activation_setting", "activation", "but NemotronConfig has no 'activation'."),
+        ("class_prefix", "Nemotrom", "but transformers has no 'NemotromModel'; it has NemotronModel"),
+    ],
+)
+def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_folder, attribute, wrong, message):
+    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, attribute: wrong}))
+    with pytest.raises(attnviz.ArchitectureError, match=re.escape(message)) as raised:
+        attnviz.explain("one two three", nemotron_folder)
+    assert f"the family 'nemotron' is declared with {attribute} = {wrong!r}, but" in str(raised.value)
+
+
+def test_a_wrong_norm_is_not_verified_and_it_is_said_whose_declaration_it_is(nemotron_folder):
+    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "norm_kind": "layer"}))
+    with pytest.raises(
+        attnviz.VerificationError, match=r"declared by attnviz\.register: compare its window, positions"
+    ):
+        attnviz.analyze("one two three", nemotron_folder)
 
 
 def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
@@ -236,6 +294,8 @@ def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, be
     done = run("heads", TEXT, "-m", bert_folder, "--figures", "gone", *out)
     assert done.exit_code == 2
     assert "attnviz-bad 1.0: the figure 'heads.gone' cannot be used: ModuleNotFoundError" in done.stderr
+    offered = " ".join(run("heads", TEXT, "-m", bert_folder, "--figures", "none-such", *out).stderr.split())
+    assert "page, spread (on the command line" in offered
     config = json.loads((seed_folder / "config.json").read_text())
     lost = tmp_path / "lost"
     lost.mkdir()
@@ -290,6 +350,10 @@ def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_fold
     before.save(tmp_path, figures=["overview", "map"], maps=["two_back"])
     assert json.loads((tmp_path / "heads.json").read_bytes())["heads"][0]["two_back"] is None
     assert before.report(200)
+    attnviz.unregister("two-back")
+    assert "two_back" not in SHARES
+    with pytest.raises(attnviz.UsageError, match="nothing was registered as 'two-back'"):
+        attnviz.unregister("two-back")
 
 
 def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mine, tmp_path):
@@ -320,6 +384,16 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
         (replace(BACK, family="positionall"), "", "a family of positional, local"),
         (replace(BACK, chosen=True), "", "neither chosen nor on_repeats"),
         (Llama, "", "'llama' cannot be used: attnviz has one"),
+        (type("Odd", (Llama,), {**NEMOTRON, "norm_kind": "layer norm"}), "", "expected norm_kind as one of ('layer', "),
+        (
+            type("Odd", (Llama,), {**NEMOTRON, "norm_names": (None,)}),
+            "",
+            "expected norm_names of 4 names, found (None,",
+        ),
+        (type("Odd", (Llama,), {"name": "nemotron"}), "", "expected class_prefix, of its own classes"),
+        (PatternSpec, "", "PatternSpec.__init__() missing 5 required positional arguments"),
+        (Architecture, "", "Can't instantiate abstract class"),
+        (replace(BACK, name=3), "", "expected the name as a string, found 3"),
         (Drawing(lambda *_: iter(()), lambda *_: None), "", "expected COMMAND.NAME"),
         (Drawing(lambda *_: iter(()), lambda *_: None), "heads.map", "expected COMMAND.NAME"),
         (Drawing(lambda *_: iter(()), lambda *_: None), "nothing.map", "expected COMMAND.NAME"),

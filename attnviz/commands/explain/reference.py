@@ -74,6 +74,7 @@ ACTIVATIONS = {
          lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
         ("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
         ("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
+        ("relu2", "max(x, 0)²", lambda x: x.clamp(min=0).square()),
         ("silu swish", "x σ(x)", lambda x: x * torch.sigmoid(x)),
         ("tanh", "tanh(x)", torch.tanh),
         ("linear", "x", lambda x: x),
@@ -140,7 +141,9 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         heads=architecture.parameters(model, layer),
         attention_norm=norm(modules.attention_norm),
         up_proj=up_proj,
-        activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
+        activation=activation_named(
+            architecture.declared("activation_setting", checkpoint.config, architecture.activation_setting)
+        ),
         down_proj=_optional_map(modules.down_proj),
         feed_forward_norm=norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,

@@ -280,7 +280,7 @@ def numbers_of(result: Explanation, name: str) -> str:
 
 def norm_kind(result: Explanation) -> str:
     """``layer norm`` or ``RMS norm``."""
-    return "layer norm" if result.checkpoint.architecture.norm_kind == "layer" else "RMS norm"
+    return "layer norm" if result.checkpoint.architecture.norm_kind.startswith("layer") else "RMS norm"
 
 
 def _heads_of(result: Explanation) -> HeadParameters:

@@ -168,11 +168,13 @@ def families_document(version: str) -> dict[str, Any]:
     from attnviz.models.families import ARCHITECTURES, commands_of
     from attnviz.trace.checks import Verification
 
-    families = [
-        {"architecture": name, "level": Verification.level, "commands": commands_of(architecture)}
-        | ({"plugin": ARCHITECTURES.plugins[name].origin} if name in ARCHITECTURES.plugins else {})
-        for name, architecture in sorted(ARCHITECTURES.usable().items())
-    ]
+    families: list[dict[str, Any]] = []
+    for name, architecture in sorted(ARCHITECTURES.usable().items()):
+        commands, plugin = commands_of(architecture), ARCHITECTURES.plugins.get(name)
+        families.append({"architecture": name, "level": Verification.level, "commands": commands})
+        if plugin is not None:
+            untried = {command: part and "untried" for command, part in commands.items()}
+            families[-1] |= {"level": None, "commands": untried, "plugin": plugin.origin}
     return {"attnviz": version, "families": families}
 
 
@@ -181,7 +183,7 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
     families = document["families"]
     columns: list[Field[dict[str, Any]]] = [
         Field("model_type", lambda family: family["architecture"], left=True),
-        Field("Level", lambda family: family["level"]),
+        Field("Level", lambda family: family["level"] or "?"),
     ]
     if width < _EVERY_COMMAND:
         columns.append(Field("Commands", _commands, left=True, fold=True))
@@ -189,7 +191,11 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
         columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
-    also = [f"From plug-ins: {visible(plugged)}. Each run verifies them, as all others."] if plugged else []
+    also = (
+        [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies its model, as all others."]
+        if plugged
+        else []
+    )
     return spaced([column_table(title, columns, families, width=width), notes(*also, *_FAMILY_NOTES)])
 
 
@@ -202,11 +208,12 @@ _FAMILY_NOTES = (
 
 def _part(family: dict[str, Any], command: str) -> str:
     part = family["commands"][command]
-    return {None: "–", "model": "yes"}.get(part, str(part))
+    return {None: "–", "model": "yes", "untried": "?"}.get(part, str(part))
 
 
 def _commands(family: dict[str, Any]) -> str:
     """Commands in one column, for a narrow terminal: those that measure the model, or its encoder."""
     parts = family["commands"]
-    model, encoder = (", ".join(name for name in parts if parts[name] == part) for part in ("model", "encoder"))
-    return f"{model}; encoder: {encoder}" if encoder else model
+    kinds = {"": "model", "encoder: ": "encoder", "not tried: ": "untried"}
+    named = {title: ", ".join(name for name in parts if parts[name] == part) for title, part in kinds.items()}
+    return "; ".join(title + names for title, names in named.items() if names)

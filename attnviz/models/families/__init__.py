@@ -1,13 +1,13 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
 from attnviz.models.families import bert_gpt2, encoder_decoder, encoders, llama, neox, olmo
-from attnviz.models.families.base import Architecture
+from attnviz.models.families.base import Architecture, NormKind
 from attnviz.models.families.undeclared import undeclared
 from attnviz.plugins import Registry
 
@@ -18,10 +18,33 @@ _NATIVE: dict[str, Architecture] = {
     if isinstance(kind, type) and issubclass(kind, Architecture) and hasattr(kind, "name")
 }
 
+
+def _check(family: Architecture) -> None:
+    for attribute, lengths in (("norm_names", (4,)), ("network_names", (4,)), ("projection_names", (2, 4))):
+        if len(names := getattr(family, attribute)) not in lengths:
+            raise ValueError(f"expected {attribute} of {' or '.join(map(str, lengths))} names, found {names!r}")
+    if family.norm_kind not in get_args(NormKind):
+        raise ValueError(f"expected norm_kind as one of {get_args(NormKind)}, found {family.norm_kind!r}")
+    if (prefix := getattr(family, "class_prefix", None)) in [
+        None,
+        *(native.class_prefix for native in _NATIVE.values()),
+    ]:
+        raise ValueError(f"expected class_prefix, of its own classes in transformers, found {prefix!r}")
+
+
 ARCHITECTURES: Registry[Architecture] = Registry(
-    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, error=ArchitectureError
+    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, check=_check, error=ArchitectureError
 )
 """By model_type, with those of plug-ins."""
+
+
+def look_again(architecture: Architecture) -> str:
+    """A sentence on what to do where a plug-in's declaration does not reproduce a model; empty for native ones."""
+    plugin = ARCHITECTURES.plugins.get(architecture.name)
+    return "" if plugin is None else (
+        f" This family is declared by {plugin.origin}: compare its window, positions, scale and norms with the model's "
+        "code in transformers."
+    )  # fmt: skip
 
 
 def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
@@ -47,7 +70,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
             raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
     setting = architecture.epsilon_setting
-    epsilon = getattr(config, setting) if isinstance(setting, str) else setting
+    epsilon = architecture.declared("epsilon_setting", config, setting) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
             f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "

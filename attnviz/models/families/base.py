@@ -1,5 +1,6 @@
 """The interface of an architecture."""
 
+import difflib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, upcast
 
-NormKind = Literal["layer", "rms", "rms, 1 + w", "rms, rounded once"]
+NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Architecture(ABC):
     causal: bool = False  # whether a query sees only itself and what precedes it; position 0 is then a sink
     pre_norm: bool = False  # whether norms stand before attention and feed-forward network (else after their residuals)
     linear_biases: bool = True  # whether every linear map has a bias
-    norm_kind: NormKind = "layer"  # layer norms, RMS norms, or RMS norms whose stored weight is less 1
+    norm_kind: NormKind = "layer"  # layer norms or RMS norms; 1 + w: the stored weight is less 1
     # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
@@ -197,6 +198,24 @@ class Architecture(ABC):
     fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
+
+    def declared(self, attribute: str, owner: Any, name: str | None) -> Any:
+        """What a module, or a config, has under a name or path that an attribute of the declaration gives; or None.
+
+        Raises:
+            ArchitectureError: it has none of this name.
+        """
+        for step in name.split(".") if name else ():
+            if not hasattr(owner, step):
+                parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
+                near = parts or difflib.get_close_matches(step, dir(owner), 3)
+                raise ArchitectureError(
+                    f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, but "
+                    f"{getattr(owner, '__name__', type(owner).__name__)} has no {step!r}"
+                    f"{'; it has ' * bool(near)}{', '.join(near)}."
+                )
+            owner = getattr(owner, step)
+        return None if name is None else owner
 
     @property
     def language_class(self) -> str:
@@ -225,9 +244,9 @@ class Architecture(ABC):
         """
         import transformers
 
-        name = getattr(transformers, f"{self.class_prefix}Model").base_model_prefix
-        base: nn.Module = getattr(model, name, model)
-        return base.get_submodule(self.text_tower_at)
+        name = self.declared("class_prefix", transformers, f"{self.class_prefix}Model").base_model_prefix
+        base: nn.Module = self.declared("text_tower_at", getattr(model, name, model), self.text_tower_at)
+        return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
@@ -240,19 +259,18 @@ class Architecture(ABC):
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, first layer first."""
-        layers: Any = base_model.get_submodule(self.layers_at)
-        return [self.layer_modules(layer) for layer in layers]
+        return [self.layer_modules(layer) for layer in self.declared("layers_at", base_model, self.layers_at)]
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """The modules of one layer, of which the attention returns (output after W_O, pattern)."""
-        attention, network = layer.get_submodule(self.attention_at), layer.get_submodule(self.network_at)
-        *projections, o_proj = (getattr(attention, name) for name in self.projection_names)
+        attention, network = (self.declared(at, layer, getattr(self, at)) for at in ("attention_at", "network_at"))
+        *projections, o_proj = (self.declared("projection_names", attention, name) for name in self.projection_names)
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
         dense = network if routed is None else getattr(network, "shared_expert", None)
         up_proj, gate, activation, down_proj = (
-            None if dense is None or name is None else getattr(dense, name) for name in self.network_names
+            None if dense is None else self.declared("network_names", dense, name) for name in self.network_names
         )
-        norms = [None if name is None else getattr(layer, name) for name in self.norm_names]
+        norms = [self.declared("norm_names", layer, name) for name in self.norm_names]
         return LayerModules(
             block=layer,
             projections=tuple(projections),
@@ -284,7 +302,7 @@ class Architecture(ABC):
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
-        return base_model.get_submodule(self.final_norm_at) if self.final_norm_at else None
+        return self.declared("final_norm_at", base_model, self.final_norm_at) if self.final_norm_at else None
 
     def weight(self, linear: Any) -> Any:
         """The weight [out, in] of one of its linear maps."""
@@ -378,11 +396,13 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
-    if architecture.norm_kind == "layer":
+    if architecture.norm_kind in ("layer", "layer, 1 + w"):
         bias = parameter_of(module, "bias") if hasattr(module, "bias") else None
         heads = [parameter_of(each, "weight") for each in getattr(module, "norms", ())]  # StableLM: a module a head
         weight = torch.stack(heads) if heads else parameter_of(module, "weight") if hasattr(module, "weight") else None
+        weight = weight if weight is None or architecture.norm_kind == "layer" else weight + 1.0
         return LayerNorm(weight if weight is None or weight.ndim == 1 else weight[:, None], bias, epsilon)
+    architecture.declared("norm_kind", module, "weight")
     return RMSNorm(
         parameter_of(module, "weight"),
         epsilon,

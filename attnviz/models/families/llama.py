@@ -70,7 +70,7 @@ class Llama(Architecture):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions enter as rotations, the first norm is the first layer's."""
-        return Embeddings(parameter_of(getattr(base_model, self.words_at), "weight"))
+        return Embeddings(parameter_of(self.declared("words_at", base_model, self.words_at), "weight"))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
