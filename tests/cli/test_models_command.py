@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from transformers.models.bert.modeling_bert import BertSelfAttention
+from transformers.models.bert.modeling_bert import BertIntermediate, BertSelfAttention
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -187,6 +187,18 @@ def test_from_python_a_list_of_configurations(bert_folder):
     assert model_configurations(None) == model_configurations()
 
 
+def test_the_folder_of_an_adapter_has_the_sizes_of_its_base_model(bert_folder: Path):
+    for base, found in ((str(bert_folder), 3), ("./mine", None), ("./nowhere", None)):
+        Path("mine").mkdir(exist_ok=True)
+        Path("mine/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        result = run("./mine", "--json")
+        if found is None:
+            assert (result.exit_code, "expected" in result.stderr) == (1, True)
+        else:
+            (model,) = json.loads(result.stdout)["models"]
+            assert (model["name"], model["n_layers"], model["reproduced"]) == (f"{base} + ./mine", found, True)
+
+
 def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_level_4(
     bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -203,9 +215,19 @@ def test_verify_proves_models_writes_what_it_found_and_fails_where_one_is_not_le
         assert model["peak_bytes"] > 1e8
         worst = max(layer["pattern_error"] for layer in model["verification"]["layers"])
         assert model["errors"]["pattern_error"] == worst
+        explained = attnviz.explain(model["texts"][1], model["model"]["name"], device="cpu", every_layer=True)
+        every = max(layer.worst_error for layer in explained.layers)
+        assert every <= model["errors"]["layer_error"] < 1e-5
     rows = (tmp_path / "proof" / "models-verify.csv").read_text().splitlines()
     assert len(rows) == 3
     assert rows[0].startswith("name,revision,weights_sha256,dtype,level,")
+    with monkeypatch.context() as patch:  # which no pattern and no output of a head shows
+        forward = BertIntermediate.forward
+        patch.setattr(BertIntermediate, "forward", lambda self, states: 1.001 * forward(self, states))
+        ran = CliRunner().invoke(app, ["models", str(bert_folder), "tiny-gpt2", "--verify", "--json"])
+    (half, whole), found = json.loads(ran.stdout)["models"], ran.exit_code
+    assert (found, half["level"], half["errors"]["layer_error"], whole["reason"]) == (1, 4, None, None)
+    assert "the rest of the layers: the recomputed layer does not reproduce the model, first at" in half["reason"]
     monkeypatch.setattr(
         BertSelfAttention, "scaling", property(lambda self: 0.1, lambda self, value: None), raising=False
     )

@@ -18,6 +18,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.libraries import first_line
 from attnviz.models.smollm2 import check_cache
 from attnviz.models.sources import (
+    ADAPTER_CONFIG,
     BUILT_IN,
     as_folder,
     built_in_folder,
@@ -246,7 +247,7 @@ def find_config(name: str) -> ConfigFile:
         raise UsageError("NAME is empty; expected a built-in name, a folder, a hub id or the name of a paper's model.")
     if name in BUILT_IN:
         return ConfigFile(name, "built-in", built_in_folder(name) or find_checkpoint(name).folder)
-    folder = as_folder(name)
+    folder = as_folder(name) or as_folder(name, ADAPTER_CONFIG)
     if folder is None:
         return _on_hub(name)
     if folder.name == CONFIG and folder.is_file():
@@ -254,7 +255,11 @@ def find_config(name: str) -> ConfigFile:
     if not folder.is_dir():
         kind = "a file" if folder.exists() else "nothing"
         raise CheckpointError(f"expected a folder with a {CONFIG} at {folder}, found {kind}.")
+    adapter = folder / ADAPTER_CONFIG
     if not (folder / CONFIG).is_file():
+        base = read_json(adapter).get("base_model_name_or_path") if adapter.is_file() else None
+        if isinstance(base, str) and base != name:
+            return replace(find_config(base), name=f"{base} + {name}")
         raise CheckpointError(f"{folder} has no {CONFIG}: expected one as transformers' save_pretrained writes it.")
     return ConfigFile(name, "folder", folder)
 

@@ -67,18 +67,22 @@ def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableT
     columns: list[Field[dict[str, Any]]] = [
         Field("Name", lambda model: visible(model["model"]["name"]), left=True, least=_NARROWEST_NAME, fold=True),
         Field("Level", lambda model: model["level"]),
-        Field("Pattern\nerror", lambda model: model["level"] and f"{model['errors']['pattern_error']:.1e}"),
-        Field("Output\nerror", lambda model: model["level"] and f"{model['errors']['output_error']:.1e}"),
+        *(Field(f"{name}\nerror", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
         Field("Memory", lambda model: None if (peak := model.get("peak_bytes")) is None else peak / 2**30, "GiB"),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
-    failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["level"] != 4]
+    failed = [f"{model['model']['name']}: {model['reason']}" for model in models if model["reason"]]
     said = (
-        f"{_LEVEL} Embeddings and feed-forward networks are not checked here; attnviz explain does that. Errors: the "
-        "largest of all. Memory: the peak of the process so far, or of the GPU."
+        f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on (as explain "
+        "--every-layer); – where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
     )
     return spaced([column_table(title, columns, models, width=width), notes(*map(visible, [said, *failed]))])
+
+
+def _error(model: dict[str, Any], name: str) -> str | None:
+    error = model.get("errors", {}).get(f"{name.lower()}_error")
+    return None if error is None else f"{error:.1e}"
 
 
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:

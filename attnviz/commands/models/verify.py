@@ -1,4 +1,4 @@
-"""``attnviz models NAME… --verify``: every head verified on a fixed set of short texts."""
+"""``attnviz models NAME… --verify``: every head, and the rest of each layer, verified on a fixed set of short texts."""
 
 import platform
 import time
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import transformers
 
+from attnviz.commands.explain.stages import VerifiedStages, verify_stages
 from attnviz.errors import AttnvizError
-from attnviz.memory import peak_memory
+from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
@@ -42,28 +43,43 @@ def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[EncodedText]:
 
 
 def verified(name: str) -> dict[str, Any]:
-    """What verification of a model by name gave; ``level`` is None, with the ``reason``, where there is none."""
+    """What verification of a model by name gave; ``level`` is None where there is none; the ``reason`` of a failure."""
     started = time.perf_counter()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     try:
-        checkpoint = open_checkpoint(find_checkpoint(name))[0]
-        items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
-        if checkpoint.stacks:
-            items = [replace(item, target=item.ids) for item in items]
-        attention = SampledAttention(checkpoint)
-        attention.verify(collate(checkpoint, items), lambda _: None)
+        with out_of_memory_named():
+            return _verified(name) | {"seconds": time.perf_counter() - started}
     except AttnvizError as error:
         return {"model": {"name": name}, "level": None, "reason": str(error)}
-    entry = verification_entry(attention.verification)
+
+
+def _verified(name: str) -> dict[str, Any]:
+    checkpoint = open_checkpoint(find_checkpoint(name))[0]
+    items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
+    if checkpoint.stacks:
+        items = [replace(item, target=item.ids) for item in items]
+    attention = SampledAttention(checkpoint)
+    attention.verify(collate(checkpoint, items), lambda _: None)
+    entry, layers = verification_entry(attention.verification), list[float]()
+
+    def visit(stages: VerifiedStages) -> None:
+        layers.append(max(check.error for check in stages.checks.values()))
+
+    reason, explained = None, checkpoint.architecture.explained
+    try:
+        for item in items if explained else ():
+            verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), visit)
+    except AttnvizError as error:
+        reason = f"the heads are verified, not the rest of the layers: {error}"
+    errors: dict[str, float | None] = {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
     return {
         "model": model_entry(checkpoint),
         "level": entry["level"],
-        "reason": None,
+        "reason": reason,
         "texts": [item.source.text for item in items],
         "tokens": [len(item) for item in items],
-        "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS},
-        "seconds": time.perf_counter() - started,
+        "errors": errors | {"layer_error": None if reason or not explained else max(layers)},
         "peak_bytes": _peak_bytes(checkpoint.device),
         "verification": entry,
     }
