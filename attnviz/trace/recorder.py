@@ -154,10 +154,36 @@ class _BlockAttention:
         return self._in_blocks(partial(_own_attention(module), module), query, key, value, mask, more, scale)
 
     def upcast(
-        self, module: Any, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
+        self, modules: LayerModules, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any
     ) -> Any:
         """Replaces GPT-2's ``_upcast_and_reordered_attn``, which bypasses the interface."""
-        return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, float(module.scaling))
+        scale: Any = modules.pattern.scaling
+        return self._in_blocks(own, query, key, value, mask[0] if mask else None, {}, float(scale))
+
+    def whole(self, modules: LayerModules, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces the forward of an attention that bypasses the interface (:attr:`Architecture.through_interface`).
+
+        It runs as it is, all queries at once; queries, keys, values and weighted values are read around its maps.
+        """
+        layer, maps = self.current_layer(), dict[str, Tensor]()
+        with ExitStack() as stack:
+            for name, module in zip(("query", "key", "value"), modules.projections, strict=True):
+                stack.enter_context(at_site(module, "output", partial(maps.__setitem__, name)))
+            stack.enter_context(at_site(modules.o_proj, "input", partial(maps.__setitem__, "weighted")))
+            result = own(*args, **kwargs | {"output_attentions": True})
+        weights: Any = result[1] if len(result) > 1 else None
+        n, n_heads = maps["query"].shape[1], weights.shape[1] if isinstance(weights, Tensor) else 1
+        heads = {name: each.reshape(*each.shape[:2], n_heads, -1) for name, each in maps.items()}
+        query, key, value = (heads[name].transpose(1, 2) for name in ("query", "key", "value"))
+        _refuse_no_pattern(layer, weights, (*query.shape[:2], n, key.shape[-2]))
+        self.observer.begin(
+            AttentionCall(layer, query, key, value, query.shape[-1] ** -0.5, None),
+            *self.inputs.pop(layer, (None, None)),
+        )
+        for first, last in row_blocks(n, weights[:, :, 0].numel() * weights.element_size(), self.memory):
+            self.observer.rows(layer, first, weights[:, :, first:last])
+        self.on_weighted(layer, heads["weighted"])
+        return result
 
     def _in_blocks(
         self, own: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
@@ -319,7 +345,7 @@ def record_attention(
 
     with ExitStack() as stack:
         attention = _BlockAttention(observer, memory, state.inputs, current_layer, state.weighted.__setitem__)
-        stack.enter_context(_registered(attention, checkpoint.model, _upcast(checkpoint)))
+        stack.enter_context(_registered(attention, checkpoint.model, _bypassing(checkpoint)))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", state.encoded.append))
@@ -386,11 +412,13 @@ def final_states(checkpoint: Checkpoint, inputs: dict[str, Any], eager: bool = F
 
 
 @contextmanager
-def _registered(attention: _BlockAttention, model: Any, upcast: Sequence[Any] = ()) -> Iterator[None]:
+def _registered(
+    attention: _BlockAttention, model: Any, bypassing: Sequence[tuple[LayerModules, str]] = ()
+) -> Iterator[None]:
     """Register the attention with transformers' interface and set the model, in eval mode, to it for one pass.
 
-    ``upcast`` are the modules of a GPT-2 with ``reorder_and_upcast_attn``: they call a method of their own, and only
-    if the model is set to eager attention.
+    ``bypassing`` are layers whose attention calls a method of its own, and that method, which is replaced: they do so
+    only if the model is set to eager attention.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
@@ -398,11 +426,12 @@ def _registered(attention: _BlockAttention, model: Any, upcast: Sequence[Any] = 
     _active.append(attention)
     AttentionInterface.register(_NAME, attention.attend)
     AttentionMaskInterface.register(_NAME, _lazy_mask)  # without it the model would run without any mask
-    name = "_upcast_and_reordered_attn"
-    with using_attention(model, "eager" if upcast else _NAME), ExitStack() as stack:
-        for module in upcast:
-            setattr(module, name, partial(attention.upcast, module, getattr(module, name)))
-            stack.callback(delattr, module, name)
+    with using_attention(model, "eager" if bypassing else _NAME), ExitStack() as stack:
+        for modules, name in bypassing:
+            instead, module = attention.whole if name == "forward" else attention.upcast, modules.pattern
+            before, own = vars(module).get(name), getattr(module, name)  # accelerate sets a forward of its own, too
+            setattr(module, name, partial(instead, modules, own))
+            stack.callback(*((delattr, module, name) if before is None else (setattr, module, name, before)))
         stack.callback(_unregister)
         yield
 
@@ -423,13 +452,16 @@ def _unregister() -> None:
 def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
     """Run the model's attention in blocks of query rows, to save memory, without recording it."""
     attention = _BlockAttention(PatternsAlone(), BLOCK_MEMORY, {}, lambda: -1, lambda _, __: None)
-    with _registered(attention, checkpoint.model, _upcast(checkpoint)):
+    with _registered(attention, checkpoint.model, _bypassing(checkpoint)):
         yield
 
 
-def _upcast(checkpoint: Checkpoint) -> list[Any]:
-    """The modules of a GPT-2 with ``reorder_and_upcast_attn``."""
-    return [each.pattern for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False)]
+def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
+    """The layers whose attention bypasses the interface, and the method that computes it."""
+    if not checkpoint.architecture.through_interface:
+        return [(each, "forward") for each in checkpoint.modules]
+    upcast = (each for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False))
+    return [(each, "_upcast_and_reordered_attn") for each in upcast]
 
 
 def _not_running(*_: Any, **__: Any) -> NoReturn:

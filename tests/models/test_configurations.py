@@ -211,7 +211,7 @@ LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "n
     ("config", "sizes"),
     [
         ({"model_type": "arcee", **LLAMA, "intermediate_size": 96, "vocab_size": 99}, (2, 8, 2, 64, 8, 4096)),
-        ({"model_type": "mpnet"}, (12, 12, None, 768, 64, 512)),
+        ({"model_type": "convbert"}, (12, 12, None, 768, 64, 512)),
         ({"model_type": "ctrl", "n_embd": 64, "n_head": 4, "n_layer": 2}, (2, 4, None, 64, 16, 256)),
         (
             {"model_type": "umt5", "d_model": 64, "num_heads": 4, "num_layers": 2, "d_kv": 16},

@@ -1,7 +1,8 @@
-"""ModernBERT and OPT: any settings verify, and every wrong variant is caught and named."""
+"""ModernBERT, OPT and MPNet: any settings verify, and every wrong variant is caught and named."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,8 +48,18 @@ def test_settings_drawn_at_random_verify(kind, data, dtype, left):
 Change = Callable[[HeadParameters], HeadParameters]
 
 
+def biased(**changes: Any) -> Change:
+    return lambda p: replace(p, position_bias=partial(p.position_bias, **changes))
+
+
 def turned(**changes: Any) -> Change:
     return lambda p: replace(p, rotary=replace(p.rotary, **changes))
+
+
+def bias_of_the_head_before(p: HeadParameters) -> HeadParameters:
+    right = p.position_bias
+    assert right is not None
+    return replace(p, position_bias=lambda *rows: right(*rows).roll(1, 0))
 
 
 MUTATIONS: dict[str, tuple[str, Change, str]] = {
@@ -62,6 +73,10 @@ MUTATIONS: dict[str, tuple[str, Change, str]] = {
     "no window": ("modernbert", lambda p: replace(p, window=None), "2 of 3 layers differ"),
     "unscaled queries": ("opt", lambda p: replace(p, query_scale=1.0), "queries differ before that"),
     "scaled scores": ("opt", lambda p: replace(p, scale=0.5), "scales its scores by 1, the reference by 0.5"),
+    "no bias by distance": ("mpnet", lambda p: replace(p, position_bias=None), "3 of 3 layers differ"),
+    "one bias for both sides": ("mpnet", biased(causal=True), "3 of 3 layers differ"),
+    "buckets of other distances": ("mpnet", biased(max_distance=9), "3 of 3 layers differ"),
+    "a bias of another head": ("mpnet", bias_of_the_head_before, "3 of 3 layers differ"),
     "keys after the query": ("opt", lambda p: replace(p, causal=False), "3 of 3 layers differ"),
 }  # fmt: skip
 
@@ -143,6 +158,35 @@ def test_a_norm_before_the_first_layer_is_noticed(monkeypatch):
     monkeypatch.setattr(ModernBert, "layer_modules", lambda *given: normed(right(*given)))
     with pytest.raises(VerificationError, match="layer 0"):
         attnviz.explain(TEXT, checkpoint, layer=0)
+
+
+@pytest.mark.parametrize(("setting", "only"), [("pad_token_id", 1), ("relative_attention_num_buckets", 32)])
+def test_numbers_that_mpnets_class_does_not_read_in_its_config_are_refused(setting, only):
+    with pytest.raises(ArchitectureError, match=f"this MPNet has {setting}={only - 1}.*expected {only}"):
+        checkpoint_of("mpnet", **{setting: only - 1})
+
+
+def test_the_bias_by_distance_is_a_part_of_scores_and_of_positions_share():
+    checkpoint = checkpoint_of("mpnet", torch.float64)
+    explained = attnviz.explain(TEXT, checkpoint, layer=0)
+    assert step_of(explained, "scores").formula == "Q Kᵀ / √d_head + b = Q Kᵀ / √8 + b"
+    query, key = explained.tensor("split")[:2]
+    bias = checkpoint.model.encoder.compute_position_bias(query[0][None])[0]
+    torch.testing.assert_close(explained.tensor("scores"), query @ key.mT / 8**0.5 + bias, rtol=0, atol=1e-9)
+    with torch.no_grad():
+        checkpoint.model.encoder.relative_attention_bias.weight.mul_(100)
+    of_positions = attnviz.explain(TEXT, checkpoint, layer=0).positions.layer.groups["position"]
+    assert of_positions > 0.9 > explained.positions.layer.groups["position"]
+
+
+def test_an_attention_that_gives_no_pattern_of_its_own_is_refused(monkeypatch):
+    from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+
+    checkpoint, own = checkpoint_of("mpnet"), MPNetSelfAttention.forward
+    monkeypatch.setattr(MPNetSelfAttention, "forward", lambda *given, **named: own(*given, **named)[:1])
+    with pytest.raises(VerificationError, match="layer 0 of the model returned no attention pattern"):
+        attnviz.analyze(TEXT, checkpoint, syntax=False)
+    assert not [module for module in checkpoint.model.modules() if "forward" in vars(module)]
 
 
 @pytest.mark.parametrize("rounded", [False, True])

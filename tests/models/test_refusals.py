@@ -295,7 +295,7 @@ def test_what_else_is_refused_of_a_model_in_memory() -> None:
         from_loaded(sharp_bert(), None)
     with pytest.raises(ArchitectureError, match="is_decoder=True"):
         from_loaded(sharp_bert(is_decoder=True), bert_tokenizer())
-    with pytest.raises(ArchitectureError, match="'mpnet'"):
-        architecture_of(transformers.MPNetConfig(), torch.float32)
+    with pytest.raises(ArchitectureError, match="'deberta'"):
+        architecture_of(transformers.DebertaConfig(), torch.float32)
     with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
         from_loaded(sharp_bert(), object()).tokenize(SENTENCE)

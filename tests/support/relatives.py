@@ -14,6 +14,8 @@ from transformers import (
     DistilBertConfig,
     ElectraConfig,
     ModernBertConfig,
+    MPNetConfig,
+    MPNetTokenizer,
     OPTConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -27,6 +29,7 @@ from tests.support.models import PIECES, WORDS, bert_tokenizer, gpt2_tokenizer
 
 _TEXT = [" ".join(WORDS[:30])] * 20
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+MPNET_PIECES = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *WORDS, *PIECES]
 
 
 def roberta_tokenizer() -> PreTrainedTokenizerFast:
@@ -53,6 +56,11 @@ def sentencepiece_tokenizer(family: Callable[..., Any]) -> PreTrainedTokenizerFa
     pieces = {f"▁{word}": -2.0 for word in WORDS if word.isalpha()} | {piece[2:]: -2.5 for piece in PIECES}
     letters = dict.fromkeys("abcdefghijklmnopqrstuvwxyz.,!?'▁", -6.0)
     return family(vocab=[(special, 0.0) for special in ROBERTA_SPECIALS] + list((letters | pieces).items()))
+
+
+def mpnet_tokenizer() -> PreTrainedTokenizerFast:
+    """MPNet's own class over BERT's few words: ``<s> A </s></s> B </s>``, its special tokens first."""
+    return MPNetTokenizer(vocab={piece: i for i, piece in enumerate(MPNET_PIECES)})
 
 
 class Relative(NamedTuple):
@@ -96,6 +104,7 @@ RELATIVES = {
     ),
     "electra": _like_bert(ElectraConfig, bert_tokenizer(), embedding_size=20),
     "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
+    "mpnet": _like_bert(MPNetConfig, mpnet_tokenizer(), layer_norm_eps=1e-5),
 }
 KINDS = list(RELATIVES)
 """BERT's nearest relatives."""
@@ -114,6 +123,11 @@ _ROPE = st.sampled_from(
 )
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "mpnet": {
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "hidden_act": st.sampled_from(["gelu", "relu", "silu"]),
+        "max_position_embeddings": st.integers(14, 40),
+    },
     "modernbert": {
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias"), st.booleans()),
         "local_attention": st.sampled_from([1, 2, 7, 128]),
@@ -147,6 +161,8 @@ _QUERY_OR_KEY = (
     ".Wqkv.weight",
     ".q_proj.weight",
     ".k_proj.weight",
+    ".attn.q.weight",
+    ".attn.k.weight",
 )
 
 
@@ -160,7 +176,7 @@ def sharp(
         for name, parameter in model.named_parameters():
             if name.endswith(_QUERY_OR_KEY):
                 parameter.mul_(20)
-            elif name.endswith(".bias"):
+            elif name.endswith((".bias", ".relative_attention_bias.weight")):
                 parameter.normal_(std=0.5)
             elif parameter.ndim == 1:
                 parameter.normal_(mean=1.0, std=0.3)

@@ -11,7 +11,7 @@ norm's bias. Taking the means out matters: a vector may be added to all words an
 changing the model, and here it does not change the result. Queries and keys split alike (their biases are constant),
 and every score is exactly the sum of the products of a part of the query with a part of the key. Ke et al. 2021,
 "Rethinking Positional Encoding in Language Pre-training", split scores so (without the norm) into word-to-word,
-word-to-position, position-to-word and position-to-position.
+word-to-position, position-to-word and position-to-position, to which a bias by distance (MPNet) is added.
 
 The softmax ignores what all keys of a query have in common, so only the differences between the keys of a query
 count. The share of a term is
@@ -126,6 +126,8 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
             for first in range(0, len(own), _ROWS):
                 rows = slice(first, first + _ROWS)
                 terms = dict(_terms({name: part[rows] for name, part in query.items()}, key, factor))
+                if heads.position_bias is not None:
+                    terms["position_position"] += heads.position_bias(first, len(own[rows]), len(own))[head]
                 total = torch.stack(list(terms.values())).sum(0)
                 error = max(error, float((total - upcast(own[rows])).abs().nan_to_num_(nan=torch.inf).max()))
                 centred = _centred(total, allowed[rows])

@@ -276,6 +276,8 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     if heads.upcast:
         query, key = query.float(), key.float()
     scores = steps["scores"] = attention.attention_scores(query, key, heads.scale)
+    if heads.position_bias is not None:
+        scores += heads.position_bias(0, *scores.shape[-2:])
     if heads.cap is not None:
         scores = steps["capped"] = attention.softcap(scores, heads.cap)
     steps["mask"] = allowed

@@ -362,6 +362,9 @@ def _words_of(result: Explanation) -> dict[str, object]:
         scaled = "scaled so that it does not grow with d_head"
     elif scale == 1:
         scores, brief, scaled = "Q Kᵀ", "Q Kᵀ", "which this model does not scale"
+    if heads.position_bias is not None:
+        scores, brief = f"{scores.replace(' = ', ' + b = ')} + b", f"{brief} + b"
+        scaled += ", plus b, which the head has learned for their distance"
     return {
         **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head},
         **{"activation": activation.name, "brief_activation": activation.name.partition("_")[0],

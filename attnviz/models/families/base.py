@@ -197,6 +197,9 @@ class Architecture(ABC):
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
+    # whether its attention goes through transformers' attention interface; else it is run whole, and has to give
+    # (.., pattern) with ``output_attentions``, of queries, keys and values as its linear maps give them
+    through_interface: bool = True
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def declared(self, attribute: str, owner: Any, name: str | None) -> Any:

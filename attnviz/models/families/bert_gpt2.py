@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019) and its relatives, and GPT-2, under transformers' names: layer norms, learned positions."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import bucketed_bias
 
 
 class Bert(Architecture):
@@ -22,6 +24,9 @@ class Bert(Architecture):
     title = "BERT"
     class_prefix = "Bert"
     layers_at = "encoder.layer"
+    attention_at = "attention.self"
+    projection_names = ("self.query", "self.key", "self.value", "output.dense")  # in a layer's ``attention``
+    norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers = ("embeddings.position_ids",)
@@ -50,16 +55,18 @@ class Bert(Architecture):
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
+        *projections, o_proj = map(layer.attention.get_submodule, self.projection_names)
+        attention_norm, feed_forward_norm = (layer.get_submodule(name) for name in self.norm_names if name)
         return LayerModules(
             block=layer,
-            projections=(layer.attention.self.query, layer.attention.self.key, layer.attention.self.value),
-            pattern=layer.attention.self,
-            o_proj=layer.attention.output.dense,
-            output=layer.attention.output.dense,
-            attention_norm=layer.attention.output.LayerNorm,
+            projections=tuple(projections),
+            pattern=layer.get_submodule(self.attention_at),
+            o_proj=o_proj,
+            output=o_proj,
+            attention_norm=attention_norm,
             up_proj=layer.intermediate.dense,
             down_proj=layer.output.dense,
-            feed_forward_norm=layer.output.LayerNorm,
+            feed_forward_norm=feed_forward_norm,
         )
 
     def embeddings(self, base_model: Any) -> Embeddings:
@@ -166,6 +173,35 @@ class Camembert(Roberta):
     name = "camembert"
     title = "CamemBERT"
     class_prefix = "Camembert"
+
+
+class MPNet(Roberta):
+    """Song et al. 2020: RoBERTa with one bias by distance for all layers, in T5's buckets."""
+
+    name = "mpnet"
+    title = "MPNet"
+    class_prefix = "MPNet"
+    attention_at = "attention.attn"
+    projection_names = ("attn.q", "attn.k", "attn.v", "attn.o")
+    norm_names = ("attention.LayerNorm", None, "output.LayerNorm", None)
+    through_interface = False
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also other numbers than those of transformers' class, which does not read them in the config."""
+        super().refuse(config, dtype)
+        for setting, only in (("pad_token_id", 1), ("relative_attention_num_buckets", 32)):
+            if getattr(config, setting) != only:
+                raise not_reproduced(self.title, setting, getattr(config, setting), f"{only}, whatever the config says")
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``MPNetSelfAttention`` gives (output after W_O, pattern)."""
+        return replace(super().layer_modules(layer), output=layer.attention.attn)
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With the encoder's bias by distance, which is the same from 128 tokens on."""
+        parameters = super().parameters(base_model, layer)
+        table = parameter_of(base_model.encoder.relative_attention_bias, "weight").to(parameters.query.weight.device)
+        return replace(parameters, position_bias=partial(bucketed_bias, table, max_distance=128, causal=False))
 
 
 class GPT2(Architecture):
