@@ -193,6 +193,11 @@ _DEVICE = (
 _PAIR = Option("pair", str, "A second segment, joined as the tokenizer joins pairs.", None, "TEXT", any_language=True)
 _TARGET = Option("target", str, "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
                  "what the model itself generates, greedily.", None, "TEXT", any_language=True)
+_LANGUAGES = (
+    Option("source_language", str, "The language of the text, for a tokenizer that writes it as a token (NLLB, mBART): "
+           "a code such as eng_Latn. Default: the tokenizer's own.", None, "CODE"),
+    Option("target_language", str, "The same of what the decoder reads or writes, such as deu_Latn.", None, "CODE"),
+)
 _MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
                          None, "COUNT", least=1)
 _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
@@ -249,8 +254,7 @@ COMMANDS = {
             *_MODEL,
             _switch("each_line", "Analyse every line of a file by itself, and how much the heads vary between them."),
             _PAIR,
-            _TARGET,
-            _MAX_NEW_TOKENS,
+            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
                    "greedily, and show the attention of all.", None, "COUNT", least=1),
             _switch("any_family", "Also take a family of transformers that attnviz does not reproduce. Its patterns "
@@ -309,8 +313,7 @@ COMMANDS = {
             replace(_PAIR, help="A second segment, the same on both sides."),
             replace(_TARGET, help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both "
                     "sides."),
-            _TRUNCATE,
-            *_DEVICE,
+            *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _WORDS,
@@ -387,7 +390,7 @@ COMMANDS = {
     ),
     "outputs": Command(
         ("head_outputs",),
-        text=(_TEXT, *_MODEL, _PAIR, _TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
+        text=(_TEXT, *_MODEL, _PAIR, _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
         measurement=(
             _token("GPT-2: show the tokens that heads promote at this position", "the last token"),
             Option("label", str, "Classifiers: the class to explain. Default: the one the model decides for.", None,
@@ -418,8 +421,7 @@ COMMANDS = {
             *_MODEL,
             replace(_TARGET, help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what "
                     "the model itself generates for each, greedily."),
-            _MAX_NEW_TOKENS,
-            *_DEVICE,
+            *_LANGUAGES, _MAX_NEW_TOKENS, *_DEVICE,
         ),
         measurement=(
             Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "

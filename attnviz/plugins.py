@@ -97,9 +97,7 @@ class Registry(Mapping[str, T]):
         try:
             made: T = value() if isinstance(value, type) else value
         except TypeError as error:
-            raise ValueError(
-                f"expected {self.expected}, or such a class without arguments, found {value!r}: {error}"
-            ) from error
+            raise ValueError(f"expected {self.expected}, found a class that cannot be called: {error}") from error
         self.check(made)
         return made
 
@@ -115,11 +113,10 @@ class Registry(Mapping[str, T]):
 
     def unregister(self, name: str) -> bool:
         """Take back what the running program declared under this name, if anything; return whether there was."""
-        if name not in self.plugins or self.plugins[name].origin != _REGISTERED:
-            return False
-        del self.plugins[name], self._loaded[name]
-        self.version += 1
-        return True
+        if known := name in self.plugins and self.plugins[name].origin == _REGISTERED:
+            del self.plugins[name], self._loaded[name]
+            self.version += 1
+        return known
 
     def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
         """Those of these names, default all, that load; each that fails is named once, on standard error."""

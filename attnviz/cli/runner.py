@@ -4,7 +4,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate
@@ -49,6 +49,7 @@ _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
 _OF_MODEL = ("model", "revision", "adapter")
+_LANGUAGES = ("source_language", "target_language")
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
@@ -137,7 +138,8 @@ class Run:
 
         model, revision, adapter = named or [self.options[name] for name in _OF_MODEL]
         with progress(self.quiet or _another_speaks()) as tell:
-            return find_checkpoint(model, revision, tell, adapter)
+            found = find_checkpoint(model, revision, tell, adapter)
+        return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
         """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, for some without the command.
@@ -305,7 +307,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 if "device" in values:
                     _check_working_folder()
                     _check_address_space()
-                arguments = {name: values[name] for name in known.measuring if name not in _OF_MODEL}
+                arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
                 run = Run(function.__name__, values)
                 job = function(run, **arguments)
                 if run.idle:

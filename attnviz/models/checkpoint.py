@@ -128,8 +128,8 @@ class Checkpoint:
     @property
     def names(self) -> list[str]:
         """The names of model and adapter, as the user gave them."""
-        added = [] if self.adapter is None else [self.adapter.name]
-        return [self.name.removesuffix(f" + {added[0]}"), *added] if added else [self.name]
+        added = "" if self.adapter is None else self.adapter.name
+        return [self.name.removesuffix(f" + {added}"), added] if added else [self.name]
 
     @property
     def model_options(self) -> list[str]:
@@ -295,7 +295,10 @@ def load_checkpoint(
             f"{source.folder / 'config.json'} has weights in {kind}, dequantised as they are read, which cannot "
             "wait on a disk; expected one device (--device) instead of --device-map (device_map=...)."
         )
-    tokenizer, n_bytes = load_tokenizer(source.folder), sum(path.stat().st_size for path in weight_files(source.folder))
+    tokenizer, n_bytes = (
+        load_tokenizer(source.folder, source.languages),
+        sum(path.stat().st_size for path in weight_files(source.folder)),
+    )
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     bare = architecture.base_model(empty)
     before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))

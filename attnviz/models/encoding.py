@@ -1,17 +1,18 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import CheckpointError, TextError
+from attnviz.arguments import did_you_mean
+from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers, panics_unprinted
 from attnviz.models.sources import read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
-from attnviz.models.wording import quoted, visible
+from attnviz.models.wording import quoted, shortened, visible
 from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, word_numbers
 
 _SHOWN = 100
@@ -20,8 +21,8 @@ _SHOWN = 100
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a checkpoint's folder; CheckpointError where there is none, or it cannot be read."""
+def load_tokenizer(folder: Path, languages: Mapping[str, str]) -> Any:
+    """The tokenizer in a folder, of these languages; CheckpointError where unreadable, UsageError for unknown ones."""
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -41,7 +42,18 @@ def load_tokenizer(folder: Path) -> Any:
         )
     what = f"cannot read the tokenizer in {folder}; download or save it again"
     with calling_transformers(what), panics_unprinted():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    for option, code in languages.items():
+        codes = tokenizer.extra_special_tokens if hasattr(tokenizer, "tgt_lang") else []
+        if code not in codes:
+            known = (
+                shortened(f"expected one of {', '.join(codes)}", 100) if codes else "this tokenizer has no languages"
+            )
+            raise UsageError(
+                f"unknown language --{option.replace('_', '-')} {code}: {known}.{did_you_mean(code, codes)}"
+            )
+        setattr(tokenizer, {"source_language": "src_lang", "target_language": "tgt_lang"}[option], code)
+    return tokenizer
 
 
 def tokenize(
@@ -146,8 +158,8 @@ def encodings(
         )
     if target and getattr(tokenizer, "tgt_lang", "") is None:
         raise TextError(
-            "a target begins or ends with its language, which this tokenizer does not know; expected a tokenizer with "
-            "tgt_lang: in its tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
+            "a target begins or ends with its language, which this tokenizer does not know; expected --target-language "
+            "CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
         )
     with calling_transformers(what), panics_unprinted():
         if two_models:

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,6 +55,7 @@ class Source:
         sha256: of the weights, where they are already hashed; see :func:`weights_sha256`.
         adapter: what is merged into the weights at load; its ``sha256`` is of its config and weights.
         kind: of an adapter, peft's name for it: ``LORA``.
+        languages: codes by option, ``source_language`` and ``target_language``, for a tokenizer with languages.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Source:
     sha256: str | None = field(default=None, compare=False)
     adapter: "Source | None" = None
     kind: str = ""
+    languages: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def title(self) -> str:

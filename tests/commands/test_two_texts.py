@@ -480,4 +480,4 @@ def test_a_tokenizer_that_lacks_its_library_says_so(tmp_path, monkeypatch):
     (tmp_path / "source.spm").write_bytes(b"")
     monkeypatch.setattr(encoding, "find_spec", lambda _: None)
     with pytest.raises(CheckpointError, match=r"pair of SentencePiece models.*: pip install sentencepiece$"):
-        encoding.load_tokenizer(tmp_path)
+        encoding.load_tokenizer(tmp_path, {})

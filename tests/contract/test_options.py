@@ -13,9 +13,14 @@ from attnviz.figures import Style
 from attnviz.options import COMMANDS, REQUIRED, Option
 from attnviz.present.report import views_in_words
 
+LANGUAGES = {"source_language", "target_language"}
+"""In Python they are settings of the tokenizer."""
+
 OF_THE_COMMAND_LINE = {
-    "heads": {"each_line"},
-    "compare": {"texts"},
+    "heads": {"each_line", *LANGUAGES},
+    "compare": {"texts", *LANGUAGES},
+    "outputs": LANGUAGES,
+    "ablate": LANGUAGES,
     "profile": {"corpora", "show"},
     "rollout": {"target"},  # only refused
     "models": {"families", "verify"},

@@ -390,7 +390,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mi
             "",
             "expected norm_names of 4 names, found (None,",
         ),
-        (type("Odd", (Llama,), {"name": "nemotron"}), "", "expected class_prefix, of its own classes"),
+        (type("Odd", (Llama,), {"name": "nemotron"}), "", "expected class_prefix, with which"),
         (PatternSpec, "", "PatternSpec.__init__() missing 5 required positional arguments"),
         (Architecture, "", "Can't instantiate abstract class"),
         (replace(BACK, name=3), "", "expected the name as a string, found 3"),

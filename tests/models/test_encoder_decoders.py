@@ -1,7 +1,10 @@
 """Encoder-decoders: the reference against transformers' eager attention, and every wrong variant of it refused."""
 
+import itertools
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import NllbTokenizer
+from typer.testing import CliRunner, Result
 
 from attnviz import analyze
+from attnviz.cli.program import app
+from attnviz.commands.heads.page_view import command_options
 from attnviz.errors import ArchitectureError, TextError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.families import architecture_of, encoder_decoder
@@ -20,6 +26,7 @@ from attnviz.reference import attention, positions
 from attnviz.reference.positions import bucketed_bias, position_buckets
 from attnviz.trace.verify import verify_attention
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, drawn_settings, saved, sharp, unigram_tokenizer
+from tests.support.models import save_checkpoint
 from tests.support.recorded import batch, verified_batch, whole_pattern
 
 
@@ -269,10 +276,49 @@ def test_targets_begin_with_their_language(tokenizer):
         found = analyze(SOURCE, checkpoint, target=target, max_new_tokens=None if target else 4)
         assert (found.tokens.labels[0], found.target.tokens.labels[1]) == ("eng_Latn", "deu_Latn")
         assert found.verification.level == 4
+    assert "--source-language eng_Latn --target-language deu_Latn" in " ".join(command_options(found))
     german = nllb.convert_tokens_to_ids("deu_Latn")
     how: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 5, "forced_bos_token_id": german, "suppress_tokens": [2]}
     expected = model.generate(torch.tensor([found.tokens.ids]), do_sample=False, use_cache=False, **how)[0].tolist()
     assert list(found.target.tokens.ids) == expected[:-1]
+
+
+def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path, bert_folder, monkeypatch):
+    pieces: Any = {piece: at for at, piece in enumerate(tokenizer.get_vocab())}
+    codes = ["eng_Latn", "deu_Latn", "fra_Latn"]
+    nllb = NllbTokenizer(vocab=pieces, merges=[], src_lang="eng_Latn", extra_special_tokens=codes)
+    model = sharp("m2m_100", len(nllb), max_position_embeddings=80)
+    model.lm_head.weight.data[nllb.all_special_ids] = 0
+    folder = save_checkpoint(model, nllb, tmp_path / "nllb")
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, model: Path, *words: str) -> Result:
+        quiet = ("--no-figures", "--json", "--device", "cpu", "--overwrite")
+        return CliRunner().invoke(app, [command, SOURCE, "-m", str(model), *words, *quiet])
+
+    into = ("--source-language", "fra_Latn", "--target-language", "deu_Latn")
+    for command, target in itertools.product(
+        ("heads", "outputs", "ablate"), (("--target", TARGET), ("--max-new-tokens", "4"))
+    ):
+        found = run(command, folder, *into, *target)
+        assert found.exit_code == 0, found.output
+        if command == "heads":
+            document = json.loads(found.stdout)
+            labels = document["tokens"][0]["text"], document["target_tokens"][1]["text"]
+            assert labels == ("fra_Latn", "deu_Latn")
+    for model, words, message in (
+        (folder, ("--target", TARGET), "its language, which this tokenizer does not know; expected --target-language"),
+        (
+            folder,
+            ("--target-language", "deu"),
+            "unknown language --target-language deu: expected one of eng_Latn, deu_",
+        ),
+        (folder, ("--source-language", "<pad>"), "unknown language --source-language <pad>: expected one of eng_Latn"),
+        (bert_folder, into, "unknown language --source-language fra_Latn: this tokenizer has no languages"),
+    ):
+        refused = run("heads", model, *words)
+        assert refused.exit_code in (1, 2)
+        assert message in " ".join(refused.stderr.split())
 
 
 def test_a_model_without_a_head_says_that_it_needs_a_target(tokenizer):

@@ -177,6 +177,8 @@ def command_options(analysis: Analysis) -> list[str]:
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
+        "source_language": getattr(model.tokenizer, "src_lang", None),
+        "target_language": getattr(model.tokenizer, "tgt_lang", None),
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
         "any_family": analysis.verification.level < 4,
         "words": options.words,

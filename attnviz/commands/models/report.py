@@ -172,13 +172,13 @@ def families_document(version: str) -> dict[str, Any]:
     from attnviz.models.families import ARCHITECTURES, commands_of
     from attnviz.trace.checks import Verification
 
-    families: list[dict[str, Any]] = []
-    for name, architecture in sorted(ARCHITECTURES.usable().items()):
-        commands, plugin = commands_of(architecture), ARCHITECTURES.plugins.get(name)
-        families.append({"architecture": name, "level": Verification.level, "commands": commands})
-        if plugin is not None:
-            untried = {command: part and "untried" for command, part in commands.items()}
-            families[-1] |= {"level": None, "commands": untried, "plugin": plugin.origin}
+    plugins = ARCHITECTURES.plugins
+    families = [
+        {"architecture": name, "level": None if name in plugins else Verification.level}
+        | {"commands": commands_of(architecture)}
+        | ({"plugin": plugins[name].origin} if name in plugins else {})
+        for name, architecture in sorted(ARCHITECTURES.usable().items())
+    ]
     return {"attnviz": version, "families": families}
 
 
@@ -195,11 +195,7 @@ def families_report(document: dict[str, Any], width: int) -> RenderableType:
         columns += [Field(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
-    also = (
-        [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies its model, as all others."]
-        if plugged
-        else []
-    )
+    also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
     return spaced([column_table(title, columns, families, width=width), notes(*also, *_FAMILY_NOTES)])
 
 

@@ -25,11 +25,8 @@ def _check(family: Architecture) -> None:
             raise ValueError(f"expected {attribute} of {' or '.join(map(str, lengths))} names, found {names!r}")
     if family.norm_kind not in get_args(NormKind):
         raise ValueError(f"expected norm_kind as one of {get_args(NormKind)}, found {family.norm_kind!r}")
-    if (prefix := getattr(family, "class_prefix", None)) in [
-        None,
-        *(native.class_prefix for native in _NATIVE.values()),
-    ]:
-        raise ValueError(f"expected class_prefix, of its own classes in transformers, found {prefix!r}")
+    if not hasattr(family, "class_prefix") or family.class_prefix in {each.class_prefix for each in _NATIVE.values()}:
+        raise ValueError("expected class_prefix, with which the names of its own classes in transformers begin")
 
 
 ARCHITECTURES: Registry[Architecture] = Registry(
@@ -41,10 +38,8 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 def look_again(architecture: Architecture) -> str:
     """A sentence on what to do where a plug-in's declaration does not reproduce a model; empty for native ones."""
     plugin = ARCHITECTURES.plugins.get(architecture.name)
-    return "" if plugin is None else (
-        f" This family is declared by {plugin.origin}: compare its window, positions, scale and norms with the model's "
-        "code in transformers."
-    )  # fmt: skip
+    where = "compare its window, positions, scale and norms with the model's code in transformers"
+    return "" if plugin is None else f" This family is declared by {plugin.origin}: {where}."
 
 
 def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
@@ -92,7 +87,7 @@ COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "expl
 
 
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
-    """What each command measures of the family's models: the ``model``, its ``encoder`` alone, or None."""
-    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
+    """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
+    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if look_again(architecture) else "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     return parts if architecture.explained else parts | {"explain": None}

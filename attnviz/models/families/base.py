@@ -203,11 +203,7 @@ class Architecture(ABC):
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
     def declared(self, attribute: str, owner: Any, name: str | None) -> Any:
-        """What a module, or a config, has under a name or path that an attribute of the declaration gives; or None.
-
-        Raises:
-            ArchitectureError: it has none of this name.
-        """
+        """What a module or config has under a name or path of the declaration; ArchitectureError if it has none."""
         for step in name.split(".") if name else ():
             if not hasattr(owner, step):
                 parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
