@@ -94,10 +94,7 @@ class Registry(Mapping[str, T]):
     def _checked(self, name: str, value: Any) -> T:
         if not self.takes(value) or getattr(value, "name", name) != name:
             raise ValueError(f"expected {self.expected} of this name, found {value!r}")
-        try:
-            made: T = value() if isinstance(value, type) else value
-        except TypeError as error:
-            raise ValueError(f"expected {self.expected}, found a class that cannot be called: {error}") from error
+        made: T = value() if isinstance(value, type) else value
         self.check(made)
         return made
 
@@ -107,7 +104,7 @@ class Registry(Mapping[str, T]):
         try:
             self._add(plugin, after := dict(self.plugins))
             self._loaded[name] = self._checked(name, value)
-        except (ImportError, ValueError) as error:
+        except (ImportError, TypeError, ValueError) as error:
             raise UsageError(plugin.refused(error)) from error
         self.plugins, self.version = after, self.version + 1
 

@@ -48,8 +48,7 @@ _LIBRARIES_TAKE = 1e9
 _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
-_OF_MODEL = ("model", "revision", "adapter")
-_LANGUAGES = ("source_language", "target_language")
+_OF_MODEL, _LANGUAGES = ("model", "revision", "adapter"), ("source_language", "target_language")
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""

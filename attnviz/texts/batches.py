@@ -246,10 +246,9 @@ class SampledAttention:
         verifier = Verifier(self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False)
         record_attention(self._checkpoint, batch.inputs, verifier, memory)
         if verifier.mismatches:
-            _, where = verifier.mismatches[0]
+            (_, where), again = verifier.mismatches[0], look_again(self._checkpoint.architecture)
             raise VerificationError(
-                f"the recomputed heads do not reproduce the model. {where} Nothing was written."
-                f"{look_again(self._checkpoint.architecture)}"
+                f"the recomputed heads do not reproduce the model. {where} Nothing was written.{again}"
             )
         for layer, check in verifier.checks.items():
             self._checks[layer] = worse_of(self._checks[layer], check)

@@ -37,9 +37,9 @@ def model(family: str) -> Checkpoint:
     if family in llamas.FAMILIES:
         tokenizer = llamas.sentencepiece_tokenizer()
         return from_loaded(llamas.sharp_llama(family, vocab_size=len(tokenizer)), tokenizer)
-    if family == "gemma3":
+    if family in llamas.WITH_IMAGES:
         tokenizer = llamas.sentencepiece_tokenizer()
-        return from_loaded(llamas.sharp_with_images(vocab_size=len(tokenizer)), tokenizer)
+        return from_loaded(llamas.sharp_with_images(family, vocab_size=len(tokenizer)), tokenizer)
     if family == "bert":
         return from_loaded(sharp_bert(), bert_tokenizer())
     if family == "gpt2":

@@ -40,6 +40,7 @@ from tests.support.llamas import (
     WINDOW,
     WINDOWED,
     WINDOWED_THROUGHOUT,
+    WITH_IMAGES,
     drawn_settings,
     llama_config,
     sentencepiece_tokenizer,
@@ -176,17 +177,18 @@ def test_a_pythia_is_read_by_the_names_that_its_files_have(tmp_path):
     assert torch.equal(checkpoint.language_head.weight, weights["embed_out.weight"])
 
 
-def test_the_text_tower_of_a_model_with_images_is_the_text_model(tmp_path):
-    model = sharp_with_images()
+@pytest.mark.parametrize("family", WITH_IMAGES)
+def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_path):
+    model = sharp_with_images(family)
     folder = save_checkpoint(model, TOKENIZER, tmp_path / "model")
     (known,) = attnviz.model_configurations(str(folder))
-    assert (known.reproduced, known.n_layers, known.d_head) == (True, N_LAYERS, 16)
-    expected = attnviz.analyze(TEXT, sharp_llama("gemma3_text"), tokenizer=TOKENIZER, syntax=False)
+    expected = attnviz.analyze(TEXT, sharp_llama(WITH_IMAGES[family][1]), tokenizer=TOKENIZER, syntax=False)
+    assert (known.reproduced, known.n_layers, known.d_head) == (True, N_LAYERS, expected.checkpoint.d_head)
     for source in ({"model": model, "tokenizer": TOKENIZER}, {"model": str(folder), "device": "cpu"}):
         result = attnviz.analyze(TEXT, **source, syntax=False)
-        assert (result.verification.level, result.checkpoint.architecture.name) == (4, "gemma3")
+        assert (result.verification.level, result.checkpoint.architecture.name) == (4, family)
         assert torch.equal(result.pattern("L1H2"), expected.pattern("L1H2"))
-        with pytest.raises(TextError, match=r"the token '<0x02>', in place of which 'gemma3' reads an image"):
+        with pytest.raises(TextError, match=f"the token '<0x02>', in place of which '{family}' reads an image"):
             attnviz.analyze("the \x02", **source, syntax=False)
     with pytest.raises(TextError, match="reads an image"):  # of several texts, too
         from_loaded(model, TOKENIZER).encode([TEXT, "the \x02"])

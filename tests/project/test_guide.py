@@ -33,8 +33,8 @@ from tests.conftest import needs_minilm, needs_parser
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
-from tests.support.llamas import cached_smollm2
-from tests.support.models import save_checkpoint
+from tests.support.llamas import cached_smollm2, sharp_llama
+from tests.support.models import gpt2_tokenizer, save_checkpoint
 from tests.support.relatives import roberta_tokenizer, sharp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def typed(command: str) -> tuple[list[str], str | None]:
 
 @pytest.fixture(scope="module")
 def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that commands of the guide name, made small; a cache of the hub with three models; a tiny smollm2."""
+    """The files that commands of the guide name, made small; a cache of the hub with four models; a tiny smollm2."""
     folder = tmp_path_factory.mktemp("user")
     treebank(folder / "en_ewt-ud-dev.conllu", 8)
     treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
@@ -85,7 +85,9 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     sentences(folder / "novel.txt", 5)
     roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")
     marian = saved("marian", folder / "marian")
+    pythia = save_checkpoint(sharp_llama("gpt_neox"), gpt2_tokenizer(), folder / "pythia")
     hub = {"bert-base-uncased": bert_folder, "roberta-base": roberta, "Helsinki-NLP/opus-mt-en-de": marian}
+    hub["EleutherAI/pythia-70m"] = pythia
     for name, source in hub.items():
         snapshot = folder / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / ("0" * 40)
         snapshot.parent.mkdir(parents=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -15,9 +16,7 @@ from transformers import (
     CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
-    Gemma3Config,
     Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
@@ -392,15 +391,32 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
     return convert(model, dtype).eval()
 
 
-def sharp_with_images(**changes: Any) -> Any:
-    """A Gemma 3 that also reads images, with the text tower of ``gemma3_text``."""
-    text, sizes = sharp_llama("gemma3_text", **changes), {"hidden_size": 16, "intermediate_size": 16}
-    vision = {**sizes, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
-    config = Gemma3Config(
-        text_config=text.config, vision_config=vision, mm_tokens_per_image=4, image_token_index=5, boi_token_index=6
+WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "gemma3": ("Gemma3", "gemma3_text", "", {"mm_tokens_per_image": 4, "boi_token_index": 6}),
+    "llava": ("Llava", "llama", "clip_vision_model", {}),
+    "llava_next": ("LlavaNext", "llama", "clip_vision_model", {}),
+    "llava_onevision": ("LlavaOnevision", "qwen2", "siglip_vision_model", {}),
+    "internvl": ("InternVL", "qwen2", "internvl_vision", {}),
+    "mistral3": ("Mistral3", "mistral", "pixtral", {}),
+    "idefics3": ("Idefics3", "llama", "", {}),
+    "smolvlm": ("SmolVLM", "llama", "", {}),
+}
+"""Families that also read images: class, family of the text tower, kind of the vision tower, other settings."""
+
+
+def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
+    """A model that also reads images, with the text tower of another family; token 5 stands for an image."""
+    prefix, tower, kind, settings = WITH_IMAGES[family]
+    text, size = sharp_llama(tower, **changes), 28 if kind != "internvl_vision" else [28, 28]
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": size, "patch_size": 14 if kind != "internvl_vision" else [14, 14]}
+    vision |= {"model_type": kind} if kind else {}
+    config = getattr(transformers, f"{prefix}Config")(text_config=text.config, vision_config=vision, **settings)
+    config.image_token_id = 5
+    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
+    getattr(model.model, "language_model", getattr(model.model, "text_model", None)).load_state_dict(
+        text.model.state_dict()
     )
-    model = Gemma3ForConditionalGeneration(config)
-    model.model.language_model.load_state_dict(text.model.state_dict())
     return model.eval()
 
 

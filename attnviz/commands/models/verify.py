@@ -72,14 +72,14 @@ def _verified(name: str) -> dict[str, Any]:
             verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), visit)
     except AttnvizError as error:
         reason = f"the heads are verified, not the rest of the layers: {error}"
-    errors: dict[str, float | None] = {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
     return {
         "model": model_entry(checkpoint),
         "level": entry["level"],
         "reason": reason,
         "texts": [item.source.text for item in items],
         "tokens": [len(item) for item in items],
-        "errors": errors | {"layer_error": None if reason or not explained else max(layers)},
+        "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
+        | {"layer_error": None if reason or not explained else max(layers)},
         "peak_bytes": _peak_bytes(checkpoint.device),
         "verification": entry,
     }

@@ -65,7 +65,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
             raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
     setting = architecture.epsilon_setting
-    epsilon = architecture.declared("epsilon_setting", config, setting) if isinstance(setting, str) else setting
+    epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
             f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "

@@ -202,8 +202,9 @@ class Architecture(ABC):
     through_interface: bool = True
     encoder_commands: tuple[str, ...] = ()  # the commands that measure the encoder of an encoder-decoder alone
 
-    def declared(self, attribute: str, owner: Any, name: str | None) -> Any:
-        """What a module or config has under a name or path of the declaration; ArchitectureError if it has none."""
+    def declared(self, attribute: str, owner: Any, name: str | None = "") -> Any:
+        """What a module or config has under a name, or path, of an attribute; ArchitectureError if it has none."""
+        name = getattr(self, attribute) if name == "" else name
         for step in name.split(".") if name else ():
             if not hasattr(owner, step):
                 parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
@@ -244,7 +245,7 @@ class Architecture(ABC):
         import transformers
 
         name = self.declared("class_prefix", transformers, f"{self.class_prefix}Model").base_model_prefix
-        base: nn.Module = self.declared("text_tower_at", getattr(model, name, model), self.text_tower_at)
+        base: nn.Module = self.declared("text_tower_at", getattr(model, name, model))
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
@@ -258,11 +259,11 @@ class Architecture(ABC):
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, first layer first."""
-        return [self.layer_modules(layer) for layer in self.declared("layers_at", base_model, self.layers_at)]
+        return [self.layer_modules(layer) for layer in self.declared("layers_at", base_model)]
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """The modules of one layer, of which the attention returns (output after W_O, pattern)."""
-        attention, network = (self.declared(at, layer, getattr(self, at)) for at in ("attention_at", "network_at"))
+        attention, network = (self.declared(at, layer) for at in ("attention_at", "network_at"))
         *projections, o_proj = (self.declared("projection_names", attention, name) for name in self.projection_names)
         routed = self.routed_modules(network) if hasattr(network, "experts") else None
         dense = network if routed is None else getattr(network, "shared_expert", None)
@@ -301,7 +302,7 @@ class Architecture(ABC):
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
-        return self.declared("final_norm_at", base_model, self.final_norm_at) if self.final_norm_at else None
+        return self.declared("final_norm_at", base_model) if self.final_norm_at else None
 
     def weight(self, linear: Any) -> Any:
         """The weight [out, in] of one of its linear maps."""

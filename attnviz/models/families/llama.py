@@ -70,7 +70,7 @@ class Llama(Architecture):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions enter as rotations, the first norm is the first layer's."""
-        return Embeddings(parameter_of(self.declared("words_at", base_model, self.words_at), "weight"))
+        return Embeddings(parameter_of(self.declared("words_at", base_model), "weight"))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
@@ -256,13 +256,21 @@ class Gemma3(Gemma2):
         return replace(super().parameters(base_model, layer), cap=None)
 
 
-class Gemma3WithImages(Gemma3):
-    """Gemma 3 above 1B reads images, too: here its text tower, on text alone."""
+def _with_images(name: str, prefix: str, text: type[Llama], tower: str = "language_model") -> type[Llama]:
+    """A family that reads images, too: here its text tower, on text alone."""
+    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower}
+    parts["language_class"] = f"{prefix}ForConditionalGeneration"
+    return type(prefix, (text,), parts | {"old_buffers": (*text.old_buffers, "language_model.lm_head.weight")})
 
-    name = "gemma3"
-    class_prefix = "Gemma3"
-    language_class = "Gemma3ForConditionalGeneration"
-    text_tower_at = "language_model"
+
+Gemma3WithImages = _with_images("gemma3", "Gemma3", Gemma3)
+Llava = _with_images("llava", "Llava", Llama)
+LlavaNext = _with_images("llava_next", "LlavaNext", Llama)
+LlavaOnevision = _with_images("llava_onevision", "LlavaOnevision", Qwen2)
+InternVL = _with_images("internvl", "InternVL", Qwen2)
+Mistral3 = _with_images("mistral3", "Mistral3", Mistral)
+Idefics3 = _with_images("idefics3", "Idefics3", Llama, "text_model")
+SmolVLM = _with_images("smolvlm", "SmolVLM", Llama, "text_model")
 
 
 class Granite(Llama):
