@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.judge.verdicts import BOTH
-from attnviz.measures.patterns import PATTERNS, REGISTRY, RETRIEVAL
+from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, REGISTRY, RETRIEVAL, WRITTEN
 from attnviz.plugins import live
 
 
@@ -27,13 +27,14 @@ FAMILIES = (
     Family("repeats", "#C3A5DB", "v"),
     Family("sink", "#EE8866", "X"),
     Family("broad", "#EEDD88", "p"),
+    Family("output", "#B3967F", ">"),
     Family("other", "#DDDDDD", "d"),
     Family("unnamed", "#FFFFFF", "."),
 )
 """Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
 
-The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, and
-a lilac.
+The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, a
+lilac, and a brown.
 """
 
 OTHER, UNNAMED = FAMILIES[-2:]
@@ -45,6 +46,7 @@ _FAMILY_OF = live(REGISTRY, lambda: (
     _NAMED
     | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
     | {RETRIEVAL: _NAMED["repeats"]}
+    | dict.fromkeys(WRITTEN, _NAMED["output"])
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
     | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
 ))  # fmt: skip
@@ -59,7 +61,7 @@ def family_of_label(label: str) -> Family:
 ABBREVIATIONS = {
     "previous-token": "prev", "current-token": "curr", "next-token": "next", "duplicate-token": "dupl",
     "long-range": "long", "semantic": "sem", "coreference": "coref", "parataxis": "parat", "induction": "induc",
-    "retrieval": "retr",
+    "retrieval": "retr", "copying": "copy", COPY_SUPPRESSION: "supp", "inactive": "inact",
 }  # fmt: skip
 """Names of labels and roles where a picture has no room for the whole name."""
 

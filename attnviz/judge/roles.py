@@ -20,10 +20,11 @@ from attnviz.measures.estimates import (
 )
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import NAMES, REPEATS, RETRIEVAL, SHARES, rank_of_role
+from attnviz.measures.patterns import INACTIVE, NAMES, REPEATS, RETRIEVAL, SHARES, rank_of_role
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally
+from attnviz.measures.writing import WritingTally
 from attnviz.models.head_ids import HeadId, all_heads
 
 ERROR_RATE = 0.05
@@ -205,6 +206,12 @@ def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
     all below 0.001.
     """
     yield Candidate("semantic", rules.SEMANTIC, tally.results(), "cosine", measurable=tally.on_pairs())
+
+
+def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
+    """Copying and copy-suppression, where they can be measured, and inactive."""
+    for name, estimate in tally.estimates().items():
+        yield Candidate(name, rules.OF_WRITTEN[name], estimate, measurable=None if name == INACTIVE else tally.cases())
 
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:

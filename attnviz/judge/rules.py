@@ -8,7 +8,17 @@ import math
 from dataclasses import dataclass
 
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import CHOSEN, CHOSEN_OF_ROW, CHOSEN_OF_UNIFORM, GENERAL, NAMES
+from attnviz.measures.patterns import (
+    CHOSEN,
+    CHOSEN_OF_ROW,
+    CHOSEN_OF_UNIFORM,
+    COPY_SUPPRESSION,
+    COPYING,
+    GENERAL,
+    INACTIVE,
+    NAMES,
+)
+from attnviz.measures.writing import QUIET
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
@@ -39,6 +49,9 @@ who leave such heads out)."""
 BROAD_SHARE = 3.8 / 4.5
 """Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
 attention has about 4.5 on their texts is our own estimate)."""
+
+ALMOST_ALWAYS = 0.9
+"""Share of the tokens at which an inactive head is quiet at least (our own choice)."""
 
 RETRIEVED = 0.1
 """Share of the needle's tokens that a retrieval head retrieves at least (paper: Wu et al. 2024)."""
@@ -116,6 +129,23 @@ SEMANTIC = Rule(
     f"attention (our own), {_NOT_RESTING}",
     margin=MARGIN, rests=True,
 )  # fmt: skip
+OF_WRITTEN = {
+    name: Rule(
+        f"the attended token's own logit {moved} in over {MAJORITY} of the cases, {MARGIN:.2f} above shuffled "
+        f"attention (our own, after {source}), {_NOT_RESTING}",
+        above=MAJORITY, margin=MARGIN, rests=True,
+    )
+    for name, moved, source in (
+        (COPYING, "raised", "Elhage et al. 2021"), (COPY_SUPPRESSION, "lowered", "McDougall et al. 2023")
+    )
+} | {
+    INACTIVE: Rule(
+        f"an output shorter than {QUIET} of the mean of the layer's heads (our own, after Sandoval-Segura et al. 2025) "
+        f"at over {ALMOST_ALWAYS} of the tokens (our own)",
+        above=ALMOST_ALWAYS,
+    )
+}  # fmt: skip
+"""The rules of :data:`attnviz.measures.patterns.WRITTEN`, by role."""
 
 
 def of_position(statistic: str) -> Rule:

@@ -192,9 +192,9 @@ _NATIVE = (
 )  # fmt: skip
 
 OWN_WORDS = (
-    "alignment apart baseline broad confidence coreference current diagonal diagonality distance duplicate entropy "
-    "head id induction label layer local long next none offset page patterns previous profile published queries "
-    "relation retrieval role rows semantic sink special stack syntactic too total unnamed"
+    "alignment apart baseline broad confidence copy copying coreference current diagonal diagonality distance "
+    "duplicate entropy head id inactive induction label layer local long next none offset page patterns previous "
+    "profile published queries relation retrieval role rows semantic sink special stack syntactic too total unnamed"
 ).split()
 """First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
@@ -251,13 +251,25 @@ TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 SINK = "sink"
 """The role of heads whose attention rests on sinks; what they do among other tokens is another."""
 
+INACTIVE = "inactive"
+"""The role of heads that write little beside the other heads of their layer (Sandoval-Segura et al. 2025)."""
+
+COPYING, COPY_SUPPRESSION = "copying", "copy-suppression"
+"""Roles of heads that raise (Elhage et al. 2021), or lower (McDougall et al. 2023), the logit of the attended token."""
+
+WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)
+"""Roles that rest on what a head writes."""
+
 
 def rank_of_role(role: str) -> int:
-    """Rank of a role among a head's, before error reduction: specific ones, retrieval, :data:`GENERAL`, sink.
+    """Rank of a role among a head's, before error reduction.
 
-    Retrieval ranks after induction, since on random tokens every induction head retrieves.
+    First where specific heads look; then retrieval, since on random tokens every induction head retrieves, and copying,
+    which says what a head writes; then :data:`GENERAL`, inactive, sink.
     """
-    return 3 if role == SINK else 2 if role in GENERAL else int(role == RETRIEVAL)
+    if role in (INACTIVE, SINK):
+        return 3 + (role == SINK)
+    return 2 if role in GENERAL else int(role in (RETRIEVAL, COPYING, COPY_SUPPRESSION))
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

@@ -53,7 +53,7 @@ class Tally(Additive, Protocol):
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
 
 
-class _TextTally(SumTally):
+class TextTally(SumTally):
     """Sums over texts: the first as measured, the others of bootstrap replicates."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
@@ -80,7 +80,7 @@ class _TextTally(SumTally):
         return int(self._counts["counted"][1])
 
 
-class StatisticsTally(_TextTally):
+class StatisticsTally(TextTally):
     """Entropy, distance, confidence, sink and shares of every head over a corpus, those of :data:`OFFSETS` among them.
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
@@ -98,7 +98,7 @@ class StatisticsTally(_TextTally):
         windows: Sequence[int | None] = (),
     ) -> None:
         self.causal = causal
-        self._windows, self._of_layer = _different(windows or [None] * n_layers)
+        self._windows, self._of_layer = different_windows(windows or [None] * n_layers)
         self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
         self.roles = [spec.name for spec in self._patterns]
         masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
@@ -210,7 +210,7 @@ class StatisticsTally(_TextTally):
         return len(self._windows) > 1
 
 
-def _different(windows: Sequence[int | None]) -> tuple[list[int | None], list[int]]:
+def different_windows(windows: Sequence[int | None]) -> tuple[list[int | None], list[int]]:
     """The different windows of a model's layers, and the index of each layer's window among them."""
     different = list(dict.fromkeys(windows))
     return different, [different.index(window) for window in windows]
@@ -234,7 +234,7 @@ def mean_embedding(checkpoint: Checkpoint) -> Tensor:
     return _embeddings(checkpoint)[ordinary_ids(checkpoint)].mean(0, dtype=torch.float64)
 
 
-class MeaningTally(_TextTally):
+class MeaningTally(TextTally):
     """Attention-weighted mean cosine between embeddings of queries and keys over a corpus, beside uniform attention.
 
     Counted are pairs of a query and a visible key that are not sinks. Pairs with the same vocabulary entry are left
@@ -245,7 +245,7 @@ class MeaningTally(_TextTally):
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
         self._causal = checkpoint.architecture.causal
-        self._windows, self._of_layer = _different(checkpoint.windows)
+        self._windows, self._of_layer = different_windows(checkpoint.windows)
         super().__init__(
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
             uniform=(replicates + 1, len(self._windows), 1, 2),  # the same of uniform attention to the pairs

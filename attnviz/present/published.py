@@ -7,6 +7,7 @@ from rich.console import Group
 from rich.text import Text
 
 from attnviz.judge import rules
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE
 from attnviz.models.wording import rounded, visible
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, notes
@@ -44,9 +45,13 @@ def shown_baseline(baseline: float | None) -> float | None:
 
 
 _MOST_DIGITS = 6
-_THRESHOLDS = {"sink": rules.SINK_SHARE, "long-range": rules.CHOSEN_FAR, "broad": rules.BROAD_SHARE} | dict.fromkeys(
-    ("previous-token", "current-token", "next-token", "induction", "duplicate-token"), rules.MAJORITY
-)
+_THRESHOLDS = {
+    "sink": rules.SINK_SHARE, "long-range": rules.CHOSEN_FAR, "broad": rules.BROAD_SHARE,
+    INACTIVE: rules.ALMOST_ALWAYS,
+} | dict.fromkeys(
+    ("previous-token", "current-token", "next-token", "induction", "duplicate-token", COPYING, COPY_SUPPRESSION),
+    rules.MAJORITY,
+)  # fmt: skip
 """Scores that must be exceeded, by label or role."""
 
 

@@ -218,8 +218,12 @@ class SampledAttention:
         """Whether the next batch is verified."""
         return self._batches % EVERY == self._chosen
 
-    def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
+    def run(
+        self, batch: Batch, visit: Callable[[int, Tensor], None], written: Callable[[int, Tensor], None] | None = None
+    ) -> None:
         """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
+
+        After that ``written`` is called with the layer's weighted values A v, [batch, n, n_heads, d_head].
 
         Raises:
             VerificationError: a head of a verified batch does not reproduce the model.
@@ -229,11 +233,14 @@ class SampledAttention:
         if self._batches % EVERY == 0:
             self._chosen = self._random.randrange(EVERY)
         if verifying:
-            self.verify(batch, lambda rows: visit(rows.layer, rows.pattern), torch.inf)
+            self.verify(batch, lambda rows: visit(rows.layer, rows.pattern), torch.inf, written)
         else:
-            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit), torch.inf)
+            record_attention(self._checkpoint, batch.inputs, PatternsAlone(visit, written), torch.inf)
 
-    def verify(self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY) -> None:
+    def verify(
+        self, batch: Batch, visit: Callable[[VerifiedRows], None], memory: float = BLOCK_MEMORY,
+        written: Callable[[int, Tensor], None] | None = None,
+    ) -> None:  # fmt: skip
         """Run the model once on a batch, verify it, and ``visit`` each layer in blocks of rows.
 
         Raises:
@@ -243,7 +250,9 @@ class SampledAttention:
         def names(layer: int) -> tuple[Names, Names]:
             return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
 
-        verifier = Verifier(self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False)
+        verifier = Verifier(
+            self._checkpoint, names, visit, lambda layer: batch.keys(layer).long(), keep=False, written=written
+        )
         record_attention(self._checkpoint, batch.inputs, verifier, memory)
         if verifier.mismatches:
             (_, where), again = verifier.mismatches[0], look_again(self._checkpoint.architecture)

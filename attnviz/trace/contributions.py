@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
 from attnviz.trace.verify import VerifiedAttention
 
@@ -24,6 +25,28 @@ def without_gradients(device: torch.device) -> Iterator[None]:
     """No gradients and no autocast, as in verification; unlike inference mode, tensors can be used in a graph later."""
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
+
+
+def why_no_direct_effects(checkpoint: Checkpoint) -> str:
+    """Reason why the logits of this model are no sum over heads, or ''."""
+    if (classifier := checkpoint.classifier) is not None:
+        why = classifier.why_no_classes and f": {classifier.why_no_classes}"
+        return f"this checkpoint has a head for sequence classification{why}"
+    if checkpoint.encoder_only:
+        return "the encoder of an encoder-decoder makes no logits"
+    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
+        return (
+            "in BERT and its relatives every residual passes through later layer norms, and a masked-LM head begins "
+            "with a transform that is not linear, so that no head's part of the logits can be told apart"
+            if not checkpoint.stacks
+            else "in this model every residual passes through later layer norms, so that no head's part of the logits "
+            "can be told apart"
+        )
+    if checkpoint.language_head is None:
+        return f"the model has no language-modelling head; load one that has ({checkpoint.architecture.language_class})"
+    if not hasattr(checkpoint.language_head, "weight"):
+        return "this model bounds its logits (final_logit_softcapping), so that they are no sum of parts"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)

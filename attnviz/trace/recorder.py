@@ -120,14 +120,20 @@ class Observer:
 
 @dataclass(frozen=True)
 class PatternsAlone(Observer):
-    """An observer that passes the model's own patterns to ``visit``; to nobody with None."""
+    """An observer that passes the model's own patterns to ``visit``, and its weighted values to ``written``."""
 
     visit: Callable[[int, Tensor], None] | None = None
+    written: Callable[[int, Tensor], None] | None = None
 
     def rows(self, layer: int, first: int, own: Tensor) -> None:  # noqa: ARG002 - one block is all
         """Pass the block on: the whole layer if memory for a block is unlimited."""
         if self.visit is not None:
             self.visit(layer, own)
+
+    def end(self, record: LayerRecord) -> None:
+        """Pass the weighted values on, [batch, n, n_heads, d_head]."""
+        if self.written is not None:
+            self.written(record.layer, record.weighted)
 
 
 @dataclass(frozen=True)

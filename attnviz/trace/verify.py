@@ -272,7 +272,8 @@ class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
-    all are. ``keep`` is whether layers can be recomputed later.
+    all are. ``keep`` is whether layers can be recomputed later; ``written`` is called with the model's own weighted
+    values of each layer that agrees, [batch, n, n_heads, d_head].
     """
 
     def __init__(
@@ -285,8 +286,9 @@ class Verifier(Observer):
         progress: Progress | None = None,
         queries: tuple[int, ...] | None = None,
         keep_outputs: bool = True,
+        written: Callable[[int, Tensor], None] | None = None,
     ) -> None:
-        self._queries, self._keep_outputs = queries, keep_outputs
+        self._queries, self._keep_outputs, self._written = queries, keep_outputs, written
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
         self._keep, self._progress = keep, progress
         self.checks: dict[int, LayerCheck] = {}
@@ -377,6 +379,8 @@ class Verifier(Observer):
             inputs = record.attention_input, record.source
             own = record.output if self._keep_outputs else None
             self.kept[layer] = _KeptLayer(inputs, own, self._fingerprint)
+        if self._written is not None and not self.mismatches:
+            self._written(layer, record.weighted)
         if not self.mismatches:
             tell(self._progress, "verifying", len(self.checks), model.n_layers)
 

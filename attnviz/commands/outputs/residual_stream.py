@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.wording import percent
 from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.trace.contributions import check_sum, layer_contributions, why_no_direct_effects, without_gradients
 from attnviz.trace.recorder import at_site
 from attnviz.trace.verify import VerifiedAttention
 
@@ -134,29 +134,8 @@ class ResidualStream:
 
 def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Sentence on why the logits of this model are no sum over heads, or ''."""
-    if (classifier := checkpoint.classifier) is not None:
-        why = classifier.why_no_classes and f": {classifier.why_no_classes}"
-        return f"Promoted tokens are not given: this checkpoint has a head for sequence classification{why}."
-    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
-        return (
-            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
-            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
-            "be told apart."
-            if not checkpoint.stacks
-            else "Promoted tokens are not given: in this model every residual passes through later layer norms, so "
-            "that no head's part of the logits can be told apart."
-        )
-    if checkpoint.language_head is None:
-        return (
-            "Promoted tokens are not given: the model has no language-modelling head; load one that has "
-            f"({checkpoint.architecture.language_class})."
-        )
-    if not hasattr(checkpoint.language_head, "weight"):
-        return (
-            "Promoted tokens are not given: this model bounds its logits (final_logit_softcapping), so that they are "
-            "no sum of parts."
-        )
-    return ""
+    why = why_no_direct_effects(checkpoint)
+    return why and f"Promoted tokens are not given: {why}."
 
 
 @contextmanager

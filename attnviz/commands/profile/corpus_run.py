@@ -1,5 +1,8 @@
 """The run of a profile over its corpora."""
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor
 
 from attnviz.measures.bootstrap import text_weights
@@ -8,6 +11,7 @@ from attnviz.measures.names import NameTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally
+from attnviz.measures.writing import WritingTally
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Measured
 from attnviz.texts.reading import Text, ready
@@ -25,6 +29,7 @@ class CorpusRun:
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
         self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows)
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.writing = WritingTally(checkpoint)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
@@ -48,7 +53,7 @@ class CorpusRun:
         """
         parts: dict[str, Additive] = {
             "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings, "names": self.names,
-            "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
+            "writing": self.writing, "distances": self.distances, "repeats": self.repeats, "attention": self.attention,
         }  # fmt: skip
         run = LongRun(self.settings, parts, self.count, self.prepared)
         run.measure()
@@ -72,9 +77,10 @@ class CorpusRun:
 
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
-        tallies: list[Tally] = [self.statistics, self.relations, self.meanings]
+        tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing]
+        written: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
         if self.settings.corpora[number].kind == "gap":
-            tallies = [self.names]
+            tallies, written = [self.names], None
         elif self.attention.next_is_verified:
             tallies.append(self.distances)
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
@@ -85,4 +91,4 @@ class CorpusRun:
             for tally in tallies:
                 tally.add(layer, pattern, batch)
 
-        self.attention.run(batch, visit)
+        self.attention.run(batch, visit, written)

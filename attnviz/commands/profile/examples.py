@@ -3,14 +3,15 @@
 Once the roles are judged, a random sample of the texts is read a second time, for the roles that get examples. An
 instance of a role is a word of a relation, a pronoun, or a content token. It is a hit where the head attends most to a
 key that is right, and a miss where it attends most to another; of ``broad`` it is a hit where the token's attention is
-spread as the role asks for. Hits are ranked by their weight (of ``broad`` the least first), misses by that of the wrong
+spread as the role asks for. Of copying the keys are right whose tokens the head raises, of ``inactive`` all keys of a
+token at which it is quiet. Hits are ranked by their weight (of ``broad`` the least first), misses by that of the wrong
 key, one a text each; deciles are by the weight of the right key, over a random sample of the instances.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from heapq import heappush, heappushpop, nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.bootstrap import named_generator
 from attnviz.measures.names import NAME_DIRECTIONS
-from attnviz.measures.patterns import allowed_units
+from attnviz.measures.patterns import INACTIVE, SINK, WRITTEN, allowed_units
 from attnviz.measures.relations import RelatedWords, Spans, between_spans
 from attnviz.models.head_ids import HeadId
 from attnviz.profiles.examples import Example, RoleExamples, Unit
@@ -156,13 +157,19 @@ class _Instances:
     reverse: bool = False
     spread: bool = False
 
-    def seen(self, weights: Tensor, heads: Sequence[int]) -> "_Seen":
-        """Evaluate some heads from attention weights, [batch, n_heads, n, n]."""
+    def seen(self, weights: Tensor, heads: Sequence[int], shown: Tensor | None = None) -> "_Seen":
+        """Evaluate some heads from attention weights, [batch, n_heads, n, n].
+
+        ``shown``, boolean of the same shape, are each head's right keys, where they are not the same for all.
+        """
         weights = weights.mT if self.reverse else weights
         rows = weights[self.texts[:, None], torch.tensor(heads), self.queries[:, None]]  # [n, n_heads, n_keys]
         weights = (rows * _STEPS).round().long()
-        gold_weight, gold = weights.masked_fill(~self.right[:, None], -1).max(-1)
-        weight, key = weights.masked_fill(~(self.keys & ~self.right)[:, None], -1).max(-1)
+        keys, right = self.keys[:, None], self.right[:, None]
+        if shown is not None:
+            right = keys & shown[self.texts[:, None], torch.tensor(heads), self.queries[:, None]]
+        gold_weight, gold = weights.masked_fill(~right, -1).max(-1)
+        weight, key = weights.masked_fill(~(keys & ~right), -1).max(-1)
         if self.spread:
             hits = entropy(rows) >= BROAD_SHARE * self.keys.sum(-1).log()[:, None]
         else:
@@ -233,17 +240,22 @@ class _Search:
         seed = self._run.settings.seed
         random = pad_sequence([_priorities(f"{seed}:{corpus}", item) for item in batch.items], batch_first=True)
 
-        def visit(layer: int, pattern: Tensor) -> None:
-            tokens = cache(lambda: pattern.float().cpu())
+        patterns: dict[int, Tensor] = {}
+
+        def visit(layer: int, weighted: Tensor) -> None:
+            tokens = cache(partial(patterns.pop(layer).to, "cpu", torch.float32))
             spans = cache(lambda: between_spans(tokens(), members))
             for role, some in instances.items():
                 kept = {id: each for id, each in self._kept[role].items() if id.layer == layer}
                 if kept and len(some.texts):
-                    seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept])
+                    shown = None
+                    if role[0] in WRITTEN:
+                        shown = self._run.writing.shown(role[0], layer, weighted, batch).cpu()
+                    seen = some.seen(spans() if some.spans else tokens(), [id.head for id in kept], shown)
                     scores = seen.scores(some.texts, random[some.texts, some.positions])
                     self._offer(list(kept.values()), corpus, batch, some, seen, scores)
 
-        attention.run(batch, visit)
+        attention.run(batch, patterns.__setitem__, visit)
 
     def _of_names(self, batch: Batch) -> tuple[Spans, dict[_Role, _Instances]]:
         """Spans of GAP's examples in tokens, and the instances of coreference by role."""
@@ -316,9 +328,11 @@ def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | Non
     elif role == "semantic":
         keys, cosines = (each.cpu() for each in run.meanings.cosines(batch))
         right = keys & (cosines >= MARGIN)
+    elif role in WRITTEN:
+        right = keys = keys if role == INACTIVE else run.writing.other_keys(batch).cpu()
     elif spread:
         right = torch.zeros_like(keys)
-    elif role != "sink":
+    elif role != SINK:
         return None
     texts, queries = (non_sink & (right.any(-1) | spread)).nonzero().T
     return _Instances(texts, queries, queries, keys[texts, queries], right[texts, queries], spread=spread)

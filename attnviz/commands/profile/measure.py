@@ -32,6 +32,7 @@ from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
 from attnviz.texts.runs import RunSettings, open_for
 from attnviz.trace.checks import Verification
+from attnviz.trace.contributions import why_no_direct_effects
 from attnviz.version import __version__
 
 PARTS = "", "untrained copy", "confirmation"
@@ -73,6 +74,7 @@ class Profile(Result):
             verified texts, [n_all_heads, n_all_heads].
         roles: of every head, whether they pass or not.
         examples: of the roles that a head passes, and of its best relation.
+        why_no_copying: the reason why copying was not measured on sentences, or ''.
     """
 
     command: ClassVar[str] = "profile"
@@ -104,6 +106,7 @@ class Profile(Result):
     queries_compared: int
     roles: tuple[Role, ...]
     examples: tuple[RoleExamples, ...] = ()
+    why_no_copying: str = ""
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """Roles that each head passes, by error reduction; heads without roles included."""
@@ -211,7 +214,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter).encoder
+    checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, language_head=True).encoder
     if control and checkpoint.weight_devices:
         raise UsageError(
             "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
@@ -247,10 +250,19 @@ def profile_heads(
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
     """The same architecture, freshly initialised as transformers does, on the same device and in the same dtype."""
+    import transformers
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = type(checkpoint.model)(checkpoint.config)
-    return replace(checkpoint, model=model.to(checkpoint.device, checkpoint.dtype).eval())
+        if why_no_direct_effects(checkpoint):
+            model, head = type(checkpoint.model)(checkpoint.config), checkpoint.language_head
+        else:  # the same numbers, and a head of its own
+            whole = getattr(transformers, checkpoint.architecture.language_class)(checkpoint.config)
+            model, head = checkpoint.architecture.base_model(whole), checkpoint.architecture.language_head(whole)
+    for module in (model, head):
+        if module is not None:
+            module.to(checkpoint.device, checkpoint.dtype).eval()
+    return replace(checkpoint, model=model, language_head=head)
 
 
 def part_file(unfinished: Path, part: str) -> Path:
@@ -273,6 +285,7 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     if run.sentences:
         yield from judged.statistic_candidates(run.statistics)
         yield from judged.semantic_candidates(run.meanings)
+        yield from judged.writing_candidates(run.writing)
     if repeats:
         yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)
     yield from judged.syntax_candidates(run.relations.results())
@@ -299,6 +312,7 @@ def _profile(
         run.repeats.results() if repeats else None, run.distances.results() if run.sentences else None,
         run.distances.n_queries, _renumbered(confirmed, checkpoint),
         _renumbered(find_examples(run, roles, examples), checkpoint),
+        run.writing.why_no_copying if run.sentences else "",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.figures.families import UNNAMED, brief_name
 from attnviz.judge.roles import Role
+from attnviz.measures.patterns import INACTIVE, SINK
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, all_heads
@@ -59,10 +60,10 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
 
 
 def _clarity(roles: list[Role]) -> tuple[bool, bool, float]:
-    """Sort key of heads: those with a role, sinks and broad ones last, by the clearest role."""
+    """Sort key of heads: those with a role, sinks, inactive and broad ones last, by the clearest role."""
     return (
         bool(roles),
-        family_of(roles).name not in ("sink", "broad"),
+        bool(roles) and roles[0].role not in (SINK, INACTIVE, "broad"),
         (roles[0].error_reduction or 0.0) if roles else 0.0,
     )
 

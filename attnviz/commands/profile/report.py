@@ -288,6 +288,7 @@ def _notes(profile: Profile) -> RenderableType:
         "Windows: uniform attention is within the window of each layer; the last row is the mean of the layers."
         if profile.statistics is not None and profile.statistics.windowed else "",
         encoder_note(profile.checkpoint),
+        profile.why_no_copying and f"Copying and copy-suppression were not measured: {profile.why_no_copying}.",
         "Confirmed: score and baseline on the other corpus; no: it does not pass there."
         if profile.confirmed_on else "",
         *(

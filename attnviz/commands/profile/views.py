@@ -20,6 +20,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.page import PIXEL, ReferenceValue
 from attnviz.figures.style import DPI
 from attnviz.judge.roles import Role
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE
 from attnviz.models.wording import rounded, visible
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import shown_baseline
@@ -33,9 +34,13 @@ _NAME_WIDTH = 86
 
 _ACCURACY = "accuracy, in the head's better direction"
 _UNIFORM = ("uniform attention", "content tokens")
+_SHUFFLED = ("shuffled attention", "content tokens")
 _READING = {
     "sink": ("attention on special tokens", *_UNIFORM),
     "semantic": ("cosine of centred input embeddings, weighted by attention", *_UNIFORM),
+    INACTIVE: ("share of the tokens at which the head writes little beside its layer", "heads alike", "content tokens"),
+    COPYING: ("share of the cases in which the attended token's own logit is raised", *_SHUFFLED),
+    COPY_SUPPRESSION: ("share of the cases in which the attended token's own logit is lowered", *_SHUFFLED),
     "broad": ("entropy, as a share of uniform attention's", *_UNIFORM),
     "syntactic": (_ACCURACY, "largest of a head's guesses", "instances"),
     "coreference": (_ACCURACY, "largest of a head's guesses", "pronouns"),

@@ -1,0 +1,135 @@
+"""What heads write over a corpus: how much, and what it does to the logits of the tokens that they attend to."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
+from attnviz.measures.tallies import TextTally, different_windows
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.offloading import parameter_of
+from attnviz.reference.attention import upcast
+from attnviz.texts.batches import Batch
+from attnviz.trace.contributions import why_no_direct_effects
+
+QUIET = 0.5
+"""A head is quiet at a token where its output is shorter than this share of the mean over its layer's heads (our own
+choice; Sandoval-Segura et al. 2025 try several; of 270 heads of SmolLM2 five are quiet at over 0.9 of the tokens)."""
+
+
+class WritingTally(TextTally):
+    """How often each head is quiet, and raises or lowers the logit of the token that it attends to.
+
+    o_h(q) is what a head adds at a content token q: after W_O and any norm behind it, without b_O.
+
+    - It is quiet where ||o_h(q)|| is below :data:`QUIET` of the mean over the heads of its layer. Of heads that write
+      alike none ever is: the baseline is 0.
+    - The attended token of q is the key of its largest weight among other content tokens, if this is at least
+      :data:`attnviz.measures.patterns.CHOSEN_OF_ROW`; only such q are cases. Its logit is raised, or lowered, where the
+      direct effect of o_h(q) on it, less the mean over the vocabulary, is above, or below, 0: through the final norm,
+      whose scale is positive and changes no sign, and W_U. The baseline is that of the same weights in random order
+      over these keys, in the mean over all orders: the share of the keys whose tokens are raised, or lowered, there. So
+      a head that raises whatever the text has scores no more than its baseline.
+
+    ``why_no_copying`` is the reason why the second is not measured, or ''.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        self._checkpoint, self._causal = checkpoint, checkpoint.architecture.causal
+        self.why_no_copying = why_no_direct_effects(checkpoint)
+        if not self.why_no_copying:
+            self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
+            self._mean = self._unembedding.mean(0, dtype=torch.float64)
+        self._windows, self._of_layer = different_windows(checkpoint.windows)
+        super().__init__(
+            # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
+            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 1 if self.why_no_copying else 6),
+            positions=(replicates + 1,),
+        )
+        self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
+        self._keys, self._pattern = list[Tensor](), torch.empty(0)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count the content tokens of a batch, and find the keys of each."""
+        super().begin(batch, weights)
+        self._counts["positions"] += weights @ batch.non_sink.sum(1).double().cpu()
+        self._keys = [self.other_keys(batch, window) for window in self._windows]
+
+    def other_keys(self, batch: Batch, window: int | None = None) -> Tensor:
+        """The other content tokens that each content token sees, boolean [batch, n, n]."""
+        allowed = allowed_units(batch.non_sink.shape[1], self._causal, window).fill_diagonal_(False)
+        return batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed.to(batch.non_sink.device)
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Keep a layer's patterns, [batch, n_heads, n, n], until its heads have written."""
+        self._pattern = pattern
+
+    def add_written(self, layer: int, weighted: Tensor, batch: Batch) -> None:
+        """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head]."""
+        sums = [(self._quiet(layer, weighted) & batch.non_sink[:, None]).sum(-1)]
+        if not self.why_no_copying:
+            keys = self._keys[self._of_layer[layer]][:, None].float()
+            weight, attended = (self._pattern * keys).max(-1)
+            case, n_keys = (weight >= CHOSEN_OF_ROW).float(), keys.sum(-1).clamp(min=1)
+            signs = self._effects(layer, weighted, batch).sign_().float()
+            own, shuffled = signs.gather(-1, attended[..., None])[..., 0], (signs * keys).sum(-1) / n_keys
+            moved = own.abs(), own, (signs.abs_() * keys).sum(-1) / n_keys, shuffled
+            sums += [(case * each).sum(-1) for each in (torch.ones_like(case), *moved)]
+        self._add_to("sums", layer, torch.stack(sums, -1))
+
+    def shown(self, role: str, layer: int, weighted: Tensor, batch: Batch) -> Tensor:
+        """Where heads show one of :data:`attnviz.measures.patterns.WRITTEN`, boolean [batch, n_heads, n, n].
+
+        At a query they do for the keys whose tokens are raised, or lowered; for all keys where the head is quiet.
+        """
+        if role == INACTIVE:
+            return self._quiet(layer, weighted)[..., None].expand(-1, -1, -1, weighted.shape[1])
+        effects = self._effects(layer, weighted, batch)
+        return effects > 0 if role == COPYING else effects < 0
+
+    def _quiet(self, layer: int, weighted: Tensor) -> Tensor:
+        """Where each head is quiet, boolean [batch, n_heads, n]."""
+        if layer not in self._grams:
+            output = self._output_weight(layer)
+            self._grams[layer] = output @ output.mT
+        values = upcast(weighted).transpose(1, 2)
+        norms = (values @ self._grams[layer]).mul_(values).sum(-1).clamp_(min=0).sqrt_()
+        return norms < QUIET * norms.mean(1, keepdim=True)
+
+    def _effects(self, layer: int, weighted: Tensor, batch: Batch) -> Tensor:
+        """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
+        final: Any = self._checkpoint.architecture.final_norm(self._checkpoint.model)
+        norm = self._checkpoint.norm(final)
+        output = norm.linear_part(self._output_weight(layer), 1.0)
+        tokens = upcast(self._unembedding[batch.inputs["input_ids"]]) - self._mean.to(output)  # [batch, n, d_model]
+        read = (tokens @ output.flatten(0, 1).T).unflatten(-1, output.shape[:2])  # [batch, n, n_heads, d_head]
+        return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read)
+
+    def _output_weight(self, layer: int) -> Tensor:
+        """W_O, through any norm behind it but for its positive scale, [n_heads, d_head, d_model]."""
+        model = self._checkpoint
+        weight: Tensor = upcast(model.architecture.parameters(model.model, layer).output_weight.detach())
+        norm = model.modules[layer].attention_output_norm
+        return weight if norm is None else model.norm(norm).linear_part(weight, 1.0)
+
+    def estimates(self) -> dict[str, HeadScores]:
+        """Scores of :data:`attnviz.measures.patterns.WRITTEN` beside their baselines; all are shares."""
+        sums = self._counts["sums"]
+        quiet = sums[..., 0] / self._counts["positions"][:, None, None]
+        shares = {INACTIVE: (quiet, "equal heads", torch.zeros_like(quiet))}
+        if not self.why_no_copying:
+            # shares of raised and lowered: half of moved, and half of raised less lowered
+            moved, more, all_moved, all_more = (sums[..., 2:] / sums[..., 1:2]).unbind(-1)
+            shares[COPYING] = (moved + more) / 2, "shuffled attention", (all_moved + all_more) / 2
+            shares[COPY_SUPPRESSION] = (moved - more) / 2, "shuffled attention", (all_moved - all_more) / 2
+        return {
+            role: estimated(score[:, None], {name: baseline[:, None]}, self.n_non_sink, self.n_texts)
+            for role, (score, name, baseline) in shares.items()
+        }
+
+    def cases(self) -> Tensor:
+        """Share of the content tokens that are cases of copying, [n_layers, n_heads]."""
+        return self._counts["sums"][0, ..., 1] / self._counts["positions"][0]
