@@ -25,7 +25,7 @@ from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHAR
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
-from attnviz.models.families.llama import Llama
+from attnviz.models.families.llama import Llama, Mistral, Qwen2
 from attnviz.plugins import plugins_used
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing
@@ -202,6 +202,7 @@ def test_a_family_of_another_kind_of_norm_and_activation_is_a_declaration_too(ne
     assert attnviz.analyze("one two three", nemotron_folder).verification.level == 4
     explained = attnviz.explain("one two three", nemotron_folder, every_layer=True)
     assert (explained.activation, len(explained.layers)) == ("relu2", 2)
+    assert "(1 + γ)" in explained.report(200)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +226,20 @@ def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_fold
     with pytest.raises(attnviz.ArchitectureError, match=re.escape(message)) as raised:
         attnviz.explain("one two three", nemotron_folder)
     assert f"the family 'nemotron' is declared with {attribute} = {wrong!r}, but" in str(raised.value)
+
+
+def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_folder):
+    for relative, setting in ((Qwen2, "layer_types"), (Mistral, "sliding_window")):
+        attnviz.register(type("Nemotron", (relative,), NEMOTRON))
+        with pytest.raises(attnviz.ArchitectureError, match=f"'nemotron', but NemotronConfig has no '{setting}'"):
+            attnviz.analyze("one two three", nemotron_folder)
+
+    def refuse(self, config, dtype):
+        raise AttributeError("a bug")
+
+    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "refuse": refuse}))
+    with pytest.raises(AttributeError, match="a bug"):
+        attnviz.analyze("one two three", nemotron_folder)
 
 
 def test_a_wrong_norm_is_not_verified_and_it_is_said_whose_declaration_it_is(nemotron_folder):

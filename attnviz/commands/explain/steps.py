@@ -439,7 +439,7 @@ def _norm_words(result: Explanation) -> dict[str, object]:
         formula, to_one = formula.removesuffix(" + β"), to_one.replace(" and shifted (β)", "")
     if norm.weight is None:
         formula, to_one = formula.removesuffix(" · γ"), to_one.partition(", then")[0]
-    if getattr(norm, "one_more", False):
+    if result.checkpoint.architecture.norm_kind.endswith("1 + w"):
         formula = formula.replace("γ", "(1 + γ)")
     letters = {"x": "x", "h": "x" if result.parallel else "h", "y": "y", "out": "out", "q": "q", "a": "attention",
                "f": "feed forward"}  # fmt: skip

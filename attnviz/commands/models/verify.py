@@ -80,11 +80,6 @@ def _verified(name: str) -> dict[str, Any]:
         "tokens": [len(item) for item in items],
         "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
         | {"layer_error": None if reason or not explained else max(layers)},
-        "peak_bytes": _peak_bytes(checkpoint.device),
+        "peak_bytes": torch.cuda.max_memory_allocated() if checkpoint.device.type == "cuda" else peak_memory(),
         "verification": entry,
     }
-
-
-def _peak_bytes(device: torch.device) -> int | None:
-    """The largest memory so far: of the GPU, or of this process."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory()

@@ -71,7 +71,12 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
             f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
             "norms divide by its root where all values are alike."
         )
-    architecture.refuse(config, dtype)
+    try:
+        architecture.refuse(config, dtype)
+    except AttributeError as error:
+        if error.obj is config:  # not a bug, but another family's setting
+            architecture.declared("name", config, error.name)
+        raise
     return architecture
 
 
