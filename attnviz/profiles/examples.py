@@ -162,7 +162,7 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
 
 
 def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
-    """The words of an example's text, with the pairs they belong to.
+    """The words of an example's text, with the pairs they belong to; a space that is an end of a pair is a word, too.
 
     Texts of more than ``most`` words are shortened to stretches around the pairs, with ``…`` between; words of the
     pairs and some around them are kept even if they are more.
@@ -174,11 +174,12 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
     parts, whole = list[Part](), example.text
-    for word in _WORD.finditer(whole):
-        bounds = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
-        for start, end in pairwise(bounds):
+    words = {word.span() for word in _WORD.finditer(whole)}
+    words |= {unit[1:] for unit in ends.values() if unit.start < unit.end and not unit.text.strip()}
+    for begin, stop in sorted(words):
+        for start, end in pairwise([begin, *sorted(cut for cut in cuts if begin < cut < stop), stop]):
             of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
-            joined = start > word.start()
+            joined = start > begin
             if parts and of and of == parts[-1].ends:  # words of one name
                 last = parts.pop()
                 parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))

@@ -256,10 +256,11 @@ def test_a_number_of_examples_that_is_none_is_refused(model, paths, given):
 # --- the words of an example
 
 
-def test_a_long_text_whose_pair_is_white_space_is_cut():
+def test_white_space_that_is_an_end_of_a_pair_is_a_word_of_its_own():
     space, text = Unit(" ", 5, 6), "some  words " * 40
     example = Example("a.txt", 0, text, space, space, 0.5, True, None, None)
-    assert [part.text for part in parts_of_text(example, 3)] == ["some", "words", "some", "…"]
+    shown = [(part.text, set(part.ends)) for part in parts_of_text(example, 3)]
+    assert shown == [("some", set()), (" ", {"query", "key"}), ("words", set()), ("…", set())]
 
 
 def test_a_long_text_is_cut_around_its_pair(whole):

@@ -189,7 +189,7 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
 
 def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     weight = "bold" if part.ends else "normal"
-    text = part.text if part.text.isprintable() else visible(part.text)
+    text = part.text if part.text.isprintable() and part.text.strip() else visible(part.text)
     shown = fitted_token(text, _WORD, DPI, room * DPI, weight)
     return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
 
