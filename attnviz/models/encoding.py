@@ -46,12 +46,9 @@ def load_tokenizer(folder: Path, languages: Mapping[str, str]) -> Any:
     for option, code in languages.items():
         codes = tokenizer.extra_special_tokens if hasattr(tokenizer, "tgt_lang") else []
         if code not in codes:
-            known = (
-                shortened(f"expected one of {', '.join(codes)}", 100) if codes else "this tokenizer has no languages"
-            )
-            raise UsageError(
-                f"unknown language --{option.replace('_', '-')} {code}: {known}.{did_you_mean(code, codes)}"
-            )
+            known = shortened(f"one of {', '.join(codes)}", 100) if codes else "none, as this tokenizer has none"
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"unknown language {flag} {code}: expected {known}.{did_you_mean(code, codes)}")
         setattr(tokenizer, {"source_language": "src_lang", "target_language": "tgt_lang"}[option], code)
     return tokenizer
 

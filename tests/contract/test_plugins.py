@@ -234,6 +234,12 @@ def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_
         with pytest.raises(attnviz.ArchitectureError, match=f"'nemotron', but NemotronConfig has no '{setting}'"):
             attnviz.analyze("one two three", nemotron_folder)
 
+    attnviz.register(type("Nemotron", (Llama,), {**NEMOTRON, "projection_names": ("q_proj", "o_proj")}))
+    with pytest.raises(
+        attnviz.ArchitectureError, match=r"nemotron has q_proj='64 rows', .* expected 128, of Q, K and V"
+    ):
+        attnviz.analyze("one two three", nemotron_folder)
+
     def refuse(self, config, dtype):
         raise AttributeError("a bug")
 

@@ -314,7 +314,7 @@ def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path,
             "unknown language --target-language deu: expected one of eng_Latn, deu_",
         ),
         (folder, ("--source-language", "<pad>"), "unknown language --source-language <pad>: expected one of eng_Latn"),
-        (bert_folder, into, "unknown language --source-language fra_Latn: this tokenizer has no languages"),
+        (bert_folder, into, "unknown language --source-language fra_Latn: expected none, as this tokenizer has none"),
     ):
         refused = run("heads", model, *words)
         assert refused.exit_code in (1, 2)

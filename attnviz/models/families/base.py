@@ -339,6 +339,10 @@ class Architecture(ABC):
         if len(maps) == 1:  # all three side by side
             rows = [n * d_head for n in heads]
             [(weight, bias)] = maps
+            if (found := len(weight)) != sum(rows):
+                raise not_reproduced(
+                    self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)}, of Q, K and V"
+                )
             if self.fused_by_head:
                 weight, bias = (None if part is None else heads_apart(part, n_heads) for part in (weight, bias))
             biases = [None] * 3 if bias is None else bias.split(rows)
