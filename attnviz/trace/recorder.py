@@ -533,6 +533,26 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Tensor | None])
     return module.register_forward_hook(after)
 
 
+def own_run(stack: ExitStack, modules: LayerModules) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Until the stack ends, make a hook fire in a layer's own run alone, where several layers share its modules.
+
+    Runs of its block are counted from here on, so passes have to be whole.
+    """
+    runs = 0
+
+    def count(*_: Any) -> None:
+        nonlocal runs
+        runs += 1
+
+    def firing_in_it(hook: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: hook(*args, **kwargs) if (runs - 1) % modules.n_runs == modules.run else None
+
+    if modules.n_runs == 1:
+        return lambda hook: hook
+    stack.enter_context(modules.block.register_forward_pre_hook(count))
+    return firing_in_it
+
+
 def _hook(
     stack: ExitStack, checkpoint: Checkpoint, layer: int, modules: LayerModules, state: _State,
     end: Callable[[LayerRecord], None],
@@ -572,12 +592,13 @@ def _hook(
         end(LayerRecord(layer, norm=norm, output_norm=modules.attention_output_norm, **tensors))
         seen.clear()
 
+    own = own_run(stack, modules)
     for hook in (
-        at_site(modules.block, "input", partial(seen.__setitem__, "residual")),
-        modules.pattern.register_forward_pre_hook(before_attention, with_kwargs=True),
-        modules.pattern.register_forward_hook(after_attention),
-        at_site(modules.output, "output", partial(seen.__setitem__, "output")),
-        *(at_site(module, side, partial(keep, name)) for module, side, name in sites),
+        at_site(modules.block, "input", own(partial(seen.__setitem__, "residual"))),
+        modules.pattern.register_forward_pre_hook(own(before_attention), with_kwargs=True),
+        modules.pattern.register_forward_hook(own(after_attention)),
+        at_site(modules.output, "output", own(partial(seen.__setitem__, "output"))),
+        *(at_site(module, side, own(partial(keep, name))) for module, side, name in sites),
     ):
         stack.enter_context(hook)
 

@@ -111,7 +111,7 @@ def test_a_lost_mask_that_we_would_share_fails_by_the_final_states(monkeypatch: 
 
 WRONG: dict[str, tuple[str, str, Any]] = {
     "not causal": ("seed_oss", "allowed_positions", lambda mask, causal, *more: allowed(mask, False, *more)),
-    "causal": ("albert", "allowed_positions", lambda mask, causal, *more: allowed(mask, True, *more)),
+    "causal": ("ernie", "allowed_positions", lambda mask, causal, *more: allowed(mask, True, *more)),
     "no window": ("ministral", "allowed_positions", lambda mask, causal, _, *at: allowed(mask, causal, None, *at)),
     "a window off by one": (
         "ministral", "allowed_positions", lambda mask, causal, window, *at: allowed(mask, causal, window + 1, *at)
@@ -128,7 +128,7 @@ allowed, scores = attention.allowed_positions, attention.attention_scores
 def test_a_wrong_recomputation_fails(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, name, wrong = WRONG[mistake]
     model = undeclared_model(family)
-    if family == "albert":
+    if family == "ernie":
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(5)
@@ -188,7 +188,7 @@ def test_without_the_option_it_is_refused_and_the_option_named() -> None:
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize(("family", "task"), [("helium", "ForCausalLM"), ("albert", "Model"),
+@pytest.mark.parametrize(("family", "task"), [("helium", "ForCausalLM"), ("ernie", "Model"),
                                               ("ultrabert", "ForMaskedLM")])  # fmt: skip
 def test_checkpoints_load_with_and_without_a_head(family: str, task: str, tmp_path: Path) -> None:
     whole = undeclared_model(family, task)

@@ -1,6 +1,7 @@
-"""ModernBERT, OPT and MPNet: any settings verify, and every wrong variant is caught and named."""
+"""ModernBERT, ALBERT, OPT and MPNet: any settings verify, and every wrong variant is caught and named."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,19 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import attnviz
 from attnviz.commands.explain import reference
 from attnviz.commands.explain.steps import step_of
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families.bert_gpt2 import Albert
 from attnviz.models.families.encoders import OPT, ModernBert
 from attnviz.reference.attention import HeadParameters
 from tests.support.explained import steps_of
 from tests.support.mutations import rolled
 from tests.support.recorded import batch, own_patterns, verified_batch
-from tests.support.relatives import DRAWN, checkpoint_of, drawn_settings
+from tests.support.relatives import DRAWN, RELATIVES, checkpoint_of, drawn_settings, sharp
 
 TEXT = "the cat that i saw ran away from the dog"
 LIMIT = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.02}
@@ -108,8 +110,6 @@ def test_windows_are_on_both_sides_and_baselines_within_them():
 
 
 def test_modernberts_middle_of_classes_is_not_taken_for_the_first_token():
-    from transformers import AutoModelForSequenceClassification
-
     heads = [
         checkpoint_of("modernbert", auto_class=AutoModelForSequenceClassification, classifier_pooling=kind).classifier
         for kind in ("cls", "mean")
@@ -196,3 +196,74 @@ def test_cos_and_sin_of_modernbert_are_rounded_before_they_turn_in_float32(monke
     monkeypatch.setattr(ModernBert, "parameters", lambda *given: change(right(*given)))
     errors = [check.pattern_error for check in attnviz.analyze(TEXT, checkpoint, syntax=False).verification.layers]
     assert (max(errors) == 0) == rounded
+
+
+# --- layers that share modules
+
+_SHARING: dict[str, dict[str, int]] = {
+    "one for all": {"num_hidden_groups": 1},
+    "two for three": {"num_hidden_groups": 2},
+    "one after the other, twice": {"num_hidden_groups": 1, "inner_group_num": 2, "num_hidden_layers": 2},
+}
+_HEADS = {"ablate": AutoModelForMaskedLM, "outputs": AutoModelForSequenceClassification}
+_NAMES = {"model", "models", "place"}
+_COMMANDS: dict[str, Callable[[Checkpoint], Any]] = {
+    "heads": lambda model: attnviz.analyze(TEXT, model, syntax=False),
+    "explain": lambda model: attnviz.explain(TEXT, model, layer=1),
+    "outputs": lambda model: attnviz.head_outputs(TEXT, model),
+    "ablate": lambda model: attnviz.ablate([TEXT, "the dog ran"], model),
+    "ablate, uniform": lambda model: attnviz.ablate(TEXT, model, method="uniform", curve=False),
+    "rollout": lambda model: attnviz.rollout(TEXT, model),
+    "compare": lambda model: attnviz.compare(*(attnviz.analyze(t, model, syntax=False) for t in (TEXT, TEXT[::-1]))),
+}
+
+
+def unshared(model: Any) -> Any:
+    """The same model with a module of its own, a copy, for each run of one."""
+    model = deepcopy(model)
+    encoder, n = model.base_model.encoder, model.config.num_hidden_layers
+    groups = [encoder.albert_layer_groups[int(run * model.config.num_hidden_groups / n)] for run in range(n)]
+    config = {id(model.config): model.config}
+    encoder.albert_layer_groups = torch.nn.ModuleList(deepcopy(group, config.copy()) for group in groups)
+    model.config.num_hidden_groups = n
+    return model
+
+
+def found_by(document: Any) -> Any:
+    """A document without what is not measured."""
+    if isinstance(document, dict):
+        return {name: found_by(each) for name, each in document.items() if name not in _NAMES}
+    return [found_by(each) for each in document] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize("sharing", _SHARING)
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_layers_that_share_modules_are_measured_as_copies_are(command, sharing):
+    model = sharp("albert", auto_class=_HEADS.get(command, AutoModelForMaskedLM), **_SHARING[sharing])
+    one, other = (from_loaded(each, RELATIVES["albert"].tokenizer) for each in (model, unshared(model)))
+    assert len({modules.block for modules in one.modules}) < len({modules.block for modules in other.modules})
+    found, expected = (found_by(_COMMANDS[command](each).document()) for each in (one, other))
+    assert found == expected
+
+
+OTHER_MODULES: dict[str, Callable[[Any], Any]] = {
+    "of another group": lambda layers: [layers[0], layers[2], layers[2]],
+    "in another order": lambda layers: layers[::-1],
+    "the other run": lambda layers: [replace(each, run=each.n_runs - 1 - each.run) for each in layers],
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MODULES)
+@pytest.mark.parametrize("command", ["heads", "explain", "ablate"])
+def test_other_modules_or_another_run_of_them_are_noticed(monkeypatch, command, name):
+    checkpoint, right = checkpoint_of("albert", auto_class=AutoModelForMaskedLM), Albert.modules
+    monkeypatch.setattr(Albert, "modules", lambda *given: OTHER_MODULES[name](right(*given)))
+    with pytest.raises(VerificationError):
+        _COMMANDS[command](checkpoint)
+
+
+def test_a_projection_of_the_embeddings_that_is_left_out_is_noticed(monkeypatch):
+    checkpoint, right = checkpoint_of("albert", embedding_size=32), Albert.embeddings
+    monkeypatch.setattr(Albert, "embeddings", lambda *given: replace(right(*given), project=None))
+    with pytest.raises(VerificationError, match="input of layer 0"):
+        attnviz.explain(TEXT, checkpoint)

@@ -222,7 +222,7 @@ class _Quiet:
         pass
 
 
-@pytest.mark.parametrize("family", ["seed_oss", "ministral", "albert"])
+@pytest.mark.parametrize("family", ["seed_oss", "ministral", "ernie"])
 def test_families_that_are_not_declared_come_in_blocks(monkeypatch, family):
     model = undeclared_model(family)
     tokenizer = llamas.sentencepiece_tokenizer()

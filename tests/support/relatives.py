@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
+    AlbertConfig,
     AutoModel,
     CamembertConfig,
     CamembertTokenizer,
@@ -103,6 +104,9 @@ RELATIVES = {
         ),
     ),
     "electra": _like_bert(ElectraConfig, bert_tokenizer(), embedding_size=20),
+    "albert": _like_bert(
+        AlbertConfig, bert_tokenizer(), embedding_size=20, num_hidden_groups=2, hidden_dropout_prob=0.1
+    ),
     "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
     "mpnet": _like_bert(MPNetConfig, mpnet_tokenizer(), layer_norm_eps=1e-5),
 }
@@ -135,6 +139,13 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "hidden_activation": st.sampled_from(["gelu", "silu"]),
         "rope_parameters": st.fixed_dictionaries(dict.fromkeys(_LAYER_TYPES, _ROPE)),
         "layer_types": st.lists(st.sampled_from(_LAYER_TYPES), min_size=3, max_size=3),
+    },
+    "albert": {
+        **dict.fromkeys(("num_hidden_groups", "inner_group_num"), st.integers(1, 3)),
+        "num_hidden_layers": st.integers(1, 5),
+        "embedding_size": st.sampled_from([5, 32]),
+        "hidden_act": st.sampled_from(["gelu", "gelu_new", "relu"]),
+        "layer_norm_eps": st.sampled_from([1e-12, 1e-2]),
     },
     "opt": {
         **dict.fromkeys(("enable_bias", "layer_norm_elementwise_affine"), st.booleans()),

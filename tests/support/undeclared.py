@@ -27,7 +27,7 @@ UNDECLARED: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_key_value_heads": 2, "sliding_window": 4, "head_dim": 8, "layer_types": ["sliding_attention"] * 2},
     ),
     "ultrabert": ("Ultrabert", {"num_key_value_heads": 2, "sliding_window": 3}),
-    "albert": ("Albert", {"embedding_size": 16}),
+    "ernie": ("Ernie", {}),
 }
 """By ``model_type``: what the names of its classes begin with, and settings by which what is special about it shows."""
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.trace.recorder import at_site, in_blocks
+from attnviz.trace.recorder import at_site, in_blocks, own_run
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,12 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
 
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
-            stack.enter_context(modules.block.register_forward_pre_hook(partial(keep, layer), with_kwargs=True))
-            stack.enter_context(at_site(modules.o_proj, "input", partial(o_proj.__setitem__, layer)))
+            own = own_run(stack, modules)
+            stack.enter_context(modules.block.register_forward_pre_hook(own(partial(keep, layer)), with_kwargs=True))
+            stack.enter_context(at_site(modules.o_proj, "input", own(partial(o_proj.__setitem__, layer))))
             if inside:
-                stack.enter_context(at_site(modules.pattern, "source", partial(attention_inputs.__setitem__, layer)))
+                keep_input = own(partial(attention_inputs.__setitem__, layer))
+                stack.enter_context(at_site(modules.pattern, "source", keep_input))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
@@ -102,14 +103,14 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
-    W_O and all that follows. An encoder-decoder runs again from its encoder's output on, or from the beginning where
-    the layer is of the encoder.
+    W_O and all that follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's
+    output on.
     """
-    if checkpoint.stacks:
+    if not checkpoint.architecture.resumable:
         inputs: dict[str, Any] = {
             name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()
         }
-        if layer >= checkpoint.stacks[1].first and kept.encoded is not None:  # nothing in the encoder changes
+        if kept.encoded is not None and layer >= checkpoint.stacks[1].first:  # nothing in the encoder changes
             del inputs["input_ids"]
             inputs["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
         return final_states(checkpoint, inputs)
@@ -191,10 +192,12 @@ def removed_heads(
 
     with ExitStack() as stack:
         for layer, modules in enumerate(checkpoint.modules):
+            own = own_run(stack, modules)
             if layer in runs and replacement.method == "uniform":
-                stack.enter_context(at_site(modules.pattern, "source", partial(attention_inputs.__setitem__, layer)))
+                keep_input = own(partial(attention_inputs.__setitem__, layer))
+                stack.enter_context(at_site(modules.pattern, "source", keep_input))
             if layer in runs:
-                stack.enter_context(at_site(modules.o_proj, "input", partial(replace, layer)))
+                stack.enter_context(at_site(modules.o_proj, "input", own(partial(replace, layer))))
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -203,14 +206,18 @@ def removed_heads(
         )
 
 
-def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableHandle:
-    """Multiply the heads of a layer by gates, [rows, n_heads], until the handle is removed."""
+@contextmanager
+def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
+    """Multiply the heads of a layer by gates, [rows, n_heads], inside the block."""
 
     def multiply(values: Tensor) -> Tensor:
         heads = values.reshape(*values.shape[:2], checkpoint.n_heads_of(layer), -1)
         return (heads * gates[:, None, :, None]).flatten(-2)
 
-    return at_site(checkpoint.modules[layer].o_proj, "input", multiply)
+    with ExitStack() as stack:
+        own = own_run(stack, modules := checkpoint.modules[layer])
+        stack.enter_context(at_site(modules.o_proj, "input", own(multiply)))
+        yield
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

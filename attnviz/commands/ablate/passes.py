@@ -83,7 +83,7 @@ class GradientTally:
 
     def _back(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
         """Gate gradients of every row, [rows, n_layers, n_heads], from the gradient by the final states."""
-        if self._checkpoint.stacks:
+        if not self._checkpoint.architecture.resumable:
             return self._back_at_once(kept, gradient)
         model = self._checkpoint
         layers, norm = model.modules, model.architecture.final_norm(model.model)
@@ -101,7 +101,7 @@ class GradientTally:
         return torch.stack(of_gates, dim=1)
 
     def _back_at_once(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
-        """The same for an encoder-decoder, through all of its layers in one graph; 0 where a layer has fewer heads."""
+        """The same for a model that is not resumable, in one graph of all layers; 0 where a layer has fewer heads."""
         model, rows = self._checkpoint, len(gradient)
         with torch.enable_grad(), ExitStack() as stack:
             gates = [torch.ones(rows, n).to(gradient).requires_grad_() for n in self._heads]

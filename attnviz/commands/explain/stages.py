@@ -20,7 +20,7 @@ from attnviz.models.tokens import Tokens
 from attnviz.models.wording import counted
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.recorder import PatternsAlone, at_site, record_attention, refuse_not_finite
+from attnviz.trace.recorder import PatternsAlone, at_site, own_run, record_attention, refuse_not_finite
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
@@ -35,6 +35,7 @@ class Probe(NamedTuple):
     module: nn.Module
     side: str  # as for :func:`attnviz.trace.recorder.at_site`
     place: str  # in words: ``input of encoder.layer.0.output.dense``
+    of: LayerModules  # in whose run the module is read
 
 
 class Shown(NamedTuple):
@@ -69,15 +70,20 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
+    following = of
     if layer < len(layers) - 1:
-        probed.append(("output", layers[layer + 1].block, "input"))
+        following = layers[layer + 1]
+        probed.append(("output", following.block, "input"))
     elif final is not None:
         probed += [("output", final, "input"), ("final_norm", model, "output")]
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
     present = [(stage, module, side) for stage, module, side in probed if module is not None]
-    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in present]
+    return [
+        Probe(stage, module, side, f"{side} of {paths[module] or 'the model'}", following if stage == "output" else of)
+        for stage, module, side in present
+    ]
 
 
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
@@ -122,7 +128,7 @@ def _probe(stack: ExitStack, layer: int, probes: Sequence[Probe], visit: Callabl
             seen.clear()
 
     for probe in probes:
-        stack.enter_context(at_site(probe.module, probe.side, partial(keep, probe)))
+        stack.enter_context(at_site(probe.module, probe.side, own_run(stack, probe.of)(partial(keep, probe))))
 
 
 def _one_by_one(

@@ -489,11 +489,13 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
         left = config.max_position_embeddings - unused
         origins = {**model.origins, "positions": "derived"}
         model = replace(model, positions=left, origins=origins, notes=(*model.notes, usable))
-    in_attention = nn.ModuleList(
-        part for layer in architecture.modules(architecture.base_model(empty)) for part in (layer.pattern, layer.o_proj)
-    )
-    reproduced = replace(model, reproduced=True, notes=(*model.notes, *_missing_weights(file)))
-    return reproduced.with_counts(total, sum(parameter.numel() for parameter in in_attention.parameters()))
+    layers = architecture.modules(architecture.base_model(empty))
+    in_attention = nn.ModuleList(part for layer in layers for part in (layer.pattern, layer.o_proj))
+    norms = nn.ModuleList(layer.attention_norm for layer in layers if layer.attention_norm is not None)
+    weights = set(in_attention.parameters()) - set(norms.parameters())  # ALBERT's attention has its norm inside
+    n_layers = model.n_layers if architecture.stacks(config) else len(layers)  # a config may count them in groups
+    reproduced = replace(model, reproduced=True, n_layers=n_layers, notes=(*model.notes, *_missing_weights(file)))
+    return reproduced.with_counts(total, sum(parameter.numel() for parameter in weights))
 
 
 def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None, str | None]":

@@ -17,7 +17,7 @@ from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.models.wording import percent
 from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import check_sum, layer_contributions, why_no_direct_effects, without_gradients
-from attnviz.trace.recorder import at_site
+from attnviz.trace.recorder import at_site, own_run
 from attnviz.trace.verify import VerifiedAttention
 
 
@@ -158,7 +158,7 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         stream.feed_forward.append(output.flatten(0, -2))
 
     with ExitStack() as stack:
-        stack.enter_context(at_site(layers[0].block, "input", before_layers))
+        stack.enter_context(at_site(layers[0].block, "input", own_run(stack, layers[0])(before_layers)))
         for module in added:
             stack.enter_context(at_site(module, "output", after_network))
         stack.enter_context(at_site(norm, "input", lambda residual: setattr(stream, "last", residual[0])))

@@ -70,6 +70,8 @@ class LayerModules:
         routed: the feed-forward network's experts; None of a network that is the same for each token.
         parallel: whether the feed-forward network reads the block's input, as the attention does, so that the outputs
             of both are added to it at once (Wang & Komatsuzaki 2021, "GPT-J").
+        run, n_runs: of modules that run several times in a pass, each time as another layer (ALBERT): which run is this
+            layer, and how many there are.
     """
 
     block: nn.Module
@@ -89,6 +91,8 @@ class LayerModules:
     activation: nn.Module | None = None
     routed: RoutedModules | None = None
     parallel: bool = False
+    run: int = 0
+    n_runs: int = 1
 
     @property
     def network_output(self) -> nn.Module:
@@ -196,6 +200,7 @@ class Architecture(ABC):
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
+    resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     # whether its attention goes through transformers' attention interface; else it is run whole, and has to give
     # (.., pattern) with ``output_attentions``, of queries, keys and values as its linear maps give them

@@ -35,7 +35,10 @@ class Bert(Architecture):
     language_task = "ForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse decoders, cross-attention and relative positions."""
+        """Refuse decoders, cross-attention, relative positions, and heads that do not divide the model."""
+        if config.hidden_size % config.num_attention_heads:
+            n_heads, width = config.num_attention_heads, config.hidden_size
+            raise not_reproduced(self.title, "num_attention_heads", n_heads, f"a divisor of its width {width}")
         for flag in ("is_decoder", "add_cross_attention"):
             if getattr(config, flag, False):
                 raise not_reproduced(self.title, flag, True, "an encoder without cross-attention")
@@ -101,6 +104,60 @@ class Electra(Bert):
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """``ElectraClassificationHead``."""
         return chained(getattr(model, "classifier", None), "dense", "activation", "out_proj")
+
+
+class Albert(Bert):
+    """Lan et al. 2020: BERT whose layers share modules in groups; embeddings may be narrower and are projected."""
+
+    name = "albert"
+    title = "ALBERT"
+    class_prefix = "Albert"
+    attention_at = "attention"
+    projection_names = ("query", "key", "value", "dense")
+    norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
+    network_at = ""
+    network_names = ("ffn", None, None, "ffn_output")
+    resumable = False
+    head_weights = ("predictions", "sop_classifier", "classifier", "qa_outputs")
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also a model without modules."""
+        super().refuse(config, dtype)
+        for setting in ("num_hidden_groups", "inner_group_num"):
+            if getattr(config, setting) < 1:
+                raise not_reproduced(self.title, setting, getattr(config, setting), "at least one")
+
+    def n_layers(self, config: Any) -> int:
+        """Each of ``num_hidden_layers`` is a run of a group of ``inner_group_num`` layers."""
+        return int(config.num_hidden_layers * config.inner_group_num)
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``AlbertMLMHead``."""
+        head: nn.Module | None = getattr(model, "predictions", None)
+        return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The pooler and ``classifier``, of the final state of [CLS]."""
+        classifier = getattr(model, "classifier", None)
+        return chained(self.base_model(model), "pooler", "pooler_activation", classifier)
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """The modules of each layer: layers are dealt to the groups in as many stretches."""
+        model: Any = base_model
+        groups, n = model.encoder.albert_layer_groups, model.config.num_hidden_layers
+        blocks = [block for run in range(n) for block in groups[int(run / (n / len(groups)))].albert_layers]
+        return [
+            replace(self.layer_modules(block), run=blocks[:layer].count(block), n_runs=blocks.count(block))
+            for layer, block in enumerate(blocks)
+        ]
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``AlbertAttention`` has W_O and the norm after the residual inside."""
+        return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """As of BERT, then projected."""
+        return replace(super().embeddings(base_model), project=base_model.encoder.embedding_hidden_mapping_in)
 
 
 class DistilBert(Bert):

@@ -28,6 +28,7 @@ class EncoderDecoder(Architecture):
     old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight", "embed_positions.weights")
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
+    resumable = False
     explained = False
     encoder_commands = ("rollout", "profile")
     language_task = "ForConditionalGeneration"
