@@ -44,9 +44,10 @@ def why_no_direct_effects(checkpoint: Checkpoint) -> str:
         )
     if checkpoint.language_head is None:
         return f"the model has no language-modelling head; load one that has ({checkpoint.architecture.language_class})"
-    if not hasattr(checkpoint.language_head, "weight"):
-        return "this model bounds its logits (final_logit_softcapping), so that they are no sum of parts"
-    return ""
+    why = "this model bounds its logits (final_logit_softcapping), so that they are no sum of parts"
+    if not checkpoint.architecture.causal and not checkpoint.stacks:
+        why = "a masked-LM head begins with a transform that is not linear, so that logits are no sum of parts"
+    return "" if hasattr(checkpoint.language_head, "weight") else why
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForMaskedLM, GPT2LMHeadModel
 
 from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
 from attnviz.commands.profile.report import SPEC
@@ -19,9 +19,11 @@ from attnviz.present.view import ViewOptions
 from attnviz.texts.batches import SampledAttention, batches
 from attnviz.texts.reading import Text
 from tests.support.corpora import WORDS, sentences
+from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
-from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, hand_built_gpt2, sharp_bert
+from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, hand_built_gpt2, sharp_bert, sharp_gpt2
 from tests.support.outputs import model_of, of_head, own_numbers, sharper_gpt2
+from tests.support.relatives import checkpoint_of
 
 TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "he saw the house of the dog that ran away"]
 
@@ -219,3 +221,19 @@ def test_without_a_way_to_the_logits_the_reason_is_said_once_and_inactive_is_sti
     assert {role.role for role in profile.roles} & set(WRITTEN) == {INACTIVE}
     told = "".join(map(str, SPEC.tables(profile, ViewOptions(), 100)))
     assert told.count("Copying and copy-suppression were not measured: in BERT and its relatives") == 1
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "why"),
+    [
+        (lambda: from_loaded(sharp_llama("gemma2"), sentencepiece_tokenizer()), "bounds its logits"),
+        (lambda: from_loaded(sharp_gpt2(), gpt2_tokenizer()), "no language-modelling head"),
+        (lambda: checkpoint_of("modernbert", auto_class=AutoModelForMaskedLM), "not linear"),
+        (
+            lambda: from_loaded(sharp("t5"), unigram_tokenizer()).encoder,
+            "makes no logits",
+        ),
+    ],
+)
+def test_each_kind_of_model_has_its_own_reason(checkpoint: Any, why: str):
+    assert why in WritingTally(checkpoint(), 1).why_no_copying
