@@ -20,7 +20,7 @@ from attnviz.texts.batches import SampledAttention, batches
 from attnviz.texts.reading import Text
 from tests.support.corpora import WORDS, sentences
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
-from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
+from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama, sharp_with_images
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, hand_built_gpt2, sharp_bert, sharp_gpt2
 from tests.support.outputs import model_of, of_head, own_numbers, sharper_gpt2
 from tests.support.relatives import checkpoint_of
@@ -206,13 +206,19 @@ def test_a_freshly_initialised_model_writes_in_no_way_that_passes_even_without_a
         assert {role.role for role in profile.roles if role.passed} <= {"broad"}
 
 
-def test_an_untrained_copy_has_an_unembedding_of_its_own():
-    checkpoint = built()
-    fresh = untrained_copy(checkpoint, 0)
-    model: Any = fresh.model
-    assert fresh.language_head is not None
-    assert fresh.language_head.weight is model.wte.weight
-    assert not torch.allclose(model.wte.weight, checkpoint.language_head.weight)
+@pytest.mark.parametrize("family", ["llama", "granite", "gemma3_text", "images"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_untrained_copy_has_an_unembedding_of_its_own_tied_where_the_models_is(family: str, tied: bool):
+    maker = sharp_with_images if family == "images" else partial(sharp_llama, family)
+    checkpoint = from_loaded(maker(tie_word_embeddings=tied), sentencepiece_tokenizer())
+    fresh: Any = untrained_copy(checkpoint, 1)
+    tables: list[Any] = [each.model.get_input_embeddings().weight for each in (checkpoint, fresh)]
+    heads = [[*each.language_head.parameters()] for each in (checkpoint, fresh)]
+    assert [own is table for (own, *_), table in zip(heads, tables, strict=True)] == [heads[0][0] is tables[0]] * 2
+    assert heads[0][0].shape == heads[1][0].shape
+    assert not torch.allclose(heads[0][0], heads[1][0])
+    again: Any = untrained_copy(checkpoint, 1)
+    assert torch.equal(heads[1][0], next(again.language_head.parameters()))
 
 
 def test_without_a_way_to_the_logits_the_reason_is_said_once_and_inactive_is_still_judged(corpus: Path):

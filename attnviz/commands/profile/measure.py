@@ -1,10 +1,11 @@
 """Measure the roles of every head on corpora."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -250,15 +251,16 @@ def profile_heads(
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
     """The same architecture, freshly initialised as transformers does, on the same device and in the same dtype."""
-    import transformers
-
+    old: Any = checkpoint.model
+    head: Any = checkpoint.language_head
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if why_no_direct_effects(checkpoint):
-            model, head = type(checkpoint.model)(checkpoint.config), checkpoint.language_head
-        else:  # the same numbers, and a head of its own
-            whole = getattr(transformers, checkpoint.architecture.language_class)(checkpoint.config)
-            model, head = checkpoint.architecture.base_model(whole), checkpoint.architecture.language_head(whole)
+        model = type(old)(checkpoint.config)
+        if not why_no_direct_effects(checkpoint):
+            table = model.get_input_embeddings().weight
+            head = copy.deepcopy(head, {id(old.get_input_embeddings().weight): table})  # tied where the model's is
+            for own in (each for each in head.parameters() if each is not table):
+                own.data = torch.randn(own.shape)  # of any size, since signs alone are measured
     for module in (model, head):
         if module is not None:
             module.to(checkpoint.device, checkpoint.dtype).eval()
