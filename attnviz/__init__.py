@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.profile.measure import profile_heads as profile_heads
     from attnviz.commands.rollout.measure import Rollout as Rollout
     from attnviz.commands.rollout.measure import rollout as rollout
+    from attnviz.commands.why.measure import Account as Account
+    from attnviz.commands.why.measure import why as why
     from attnviz.errors import ArchitectureError as ArchitectureError
     from attnviz.errors import AttnvizError as AttnvizError
     from attnviz.errors import CheckpointError as CheckpointError
@@ -66,6 +68,7 @@ else:
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout.measure": ("Rollout", "rollout"),
+        "commands.why.measure": ("Account", "why"),
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),
         "models.head_ids": ("HeadId",),

@@ -144,9 +144,13 @@ def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Op
     return Option(name, bool, help_text, default, flags=flags)
 
 
-def _token(purpose: str, default: str) -> Option:
+def _position(name: str, purpose: str, default: str) -> Option:
     named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
-    return Option("token", str, f"{purpose}. {named} Default: {default}.", any_language=True)
+    return Option(name, str, f"{purpose}. {named} Default: {default}.", any_language=True)
+
+
+def _token(purpose: str, default: str) -> Option:
+    return _position("token", purpose, default)
 
 
 def _seed(purpose: str) -> Option:
@@ -460,6 +464,20 @@ COMMANDS = {
             _top("Number of input tokens in the table.", 12),
             *_FILES,
         ),
+    ),
+    "why": Command(
+        ("why",),
+        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        measurement=(
+            Option("head", str, "The head, such as L2H8. It must be named."),
+            _position("query", "The token that attends", "the last of the text"),
+            _position("key", "The token that it attends to", "the keys with most attention"),
+            Option("depth", int, "Follow the largest part of the score into the head that wrote it, through N heads.",
+                   1, "N", least=1, most=12),
+            _MEMORY,
+        ),
+        pictures=_figures("why", "; chain needs --depth 2 or more."),
+        output=(_top("Number of pairs of sources in the table.", 12), *_FILES),
     ),
     "models": Command(
         ("model_configurations",),

@@ -54,6 +54,11 @@ class LayerNorm:
         normed = (wide - wide.mean(-1, keepdim=True)) / scale
         return normed if self.weight is None else normed * upcast(self.weight)
 
+    def read_by(self, weight: Tensor) -> Tensor:
+        """The matrix that reads from x what ``weight`` [d_model, d] reads from the linear part at scale 1."""
+        weighted = weight if self.weight is None else upcast(self.weight)[:, None] * weight
+        return weighted - weighted.mean(0)
+
 
 @dataclass(frozen=True)
 class RMSNorm:
@@ -88,6 +93,10 @@ class RMSNorm:
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x with this scale: linear in x; in float32 at least."""
         return upcast(x) / scale * (upcast(self.weight) + self.one_more)
+
+    def read_by(self, weight: Tensor) -> Tensor:
+        """As of a layer norm."""
+        return (upcast(self.weight) + self.one_more)[:, None] * weight
 
 
 Norm = LayerNorm | RMSNorm

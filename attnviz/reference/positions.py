@@ -52,11 +52,14 @@ class Rotary:
         return self.beyond if self.beyond is not None and is_longer else self.frequencies
 
 
-def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
-    """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x."""
-    n = x.shape[-2]
-    frequencies = rotary.of(n).to(x.device)
-    angles = torch.arange(n, device=x.device).float()[:, None] * frequencies  # [n, d/2]
+def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, length: int | None = None) -> Tensor:
+    """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x.
+
+    Of a part of a text, ``positions`` [n] are those of its tokens, and ``length`` is how many the text has.
+    """
+    frequencies = rotary.of(x.shape[-2] if length is None else length).to(x.device)
+    positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
+    angles = positions.float()[:, None] * frequencies  # [n, d/2]
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
     kept = x.dtype if rotary.rounded else dtype
     cos, sin = (part.mul(rotary.factor).to(kept).to(dtype) for part in (angles.cos(), angles.sin()))

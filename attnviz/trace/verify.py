@@ -216,6 +216,7 @@ def verify_attention(
     memory: float = BLOCK_MEMORY,
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
+    called: Callable[[AttentionCall], None] | None = None,
 ) -> VerifiedAttention:
     """Run the model once on a text; recompute and compare its attention in blocks, layer by layer.
 
@@ -224,7 +225,8 @@ def verify_attention(
     the model's own. ``visit`` is called with each block of rows that agrees, first layer and first row first; nothing
     of it may be used unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where
     ``queries`` are given, positions in order, the rows of these alone are recomputed; queries, keys and values are
-    compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`.
+    compared at all positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``called``
+    gets what each layer of the model hands to its attention, before it is compared.
 
     Of a family that is not declared, patterns alone are recomputed, from the model's own queries and keys, and the
     final states are compared with those of an untouched run: level 1 of
@@ -243,7 +245,9 @@ def verify_attention(
         queries, keys = _read_by(layer, tokens, target)
         return (lambda _: queries.labels), (lambda _: keys.labels)
 
-    verifier = Verifier(checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs)
+    verifier = Verifier(
+        checkpoint, names, visit, progress=progress, queries=queries, keep_outputs=keep_outputs, called=called
+    )
     tell(progress, "verifying", 0, checkpoint.n_layers)
     if isinstance(checkpoint.architecture, Undeclared):
         _run_undeclared(checkpoint, inputs, verifier, memory)
@@ -273,7 +277,7 @@ class Verifier(Observer):
 
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys], 1 for a token and 0 for padding; without it
     all are. ``keep`` is whether layers can be recomputed later; ``written`` is called with the model's own weighted
-    values of each layer that agrees, [batch, n, n_heads, d_head].
+    values of each layer that agrees, [batch, n, n_heads, d_head]; ``called`` with each layer's call.
     """
 
     def __init__(
@@ -287,8 +291,9 @@ class Verifier(Observer):
         queries: tuple[int, ...] | None = None,
         keep_outputs: bool = True,
         written: Callable[[int, Tensor], None] | None = None,
+        called: Callable[[AttentionCall], None] | None = None,
     ) -> None:
-        self._queries, self._keep_outputs, self._written = queries, keep_outputs, written
+        self._queries, self._keep_outputs, self._written, self._called = queries, keep_outputs, written, called
         self._checkpoint, self._names, self._visit, self._masks = checkpoint, names, visit, masks
         self._keep, self._progress = keep, progress
         self.checks: dict[int, LayerCheck] = {}
@@ -310,6 +315,8 @@ class Verifier(Observer):
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
         """Recompute and compare queries, keys and values; for a family that is not declared, take the model's."""
         model, layer = self._checkpoint, call.layer
+        if self._called is not None:
+            self._called(call)
         self._compared, self._weighted = LayerComparison(model, layer, *self._names(layer)), []
         self._groups = call.query.shape[1] // call.key.shape[1]
         mask = None if self._masks is None else self._masks(layer)

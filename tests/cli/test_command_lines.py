@@ -82,6 +82,7 @@ def on_one_line(result: Result) -> str:
 
 USES = {
     "heads": "TEXT -m bert", "compare": "TEXT OTHER -m bert", "explain": "TEXT -m bert", "rollout": "TEXT -m bert",
+    "why": "TEXT -m bert --head L2H1",
     "outputs": "TEXT -m loud-bert", "ablate": "TEXT -m gpt2", "profile": "trees.conllu -m bert", "models": "",
 }  # fmt: skip
 """What stands in a line of the table for three dots."""
@@ -282,6 +283,7 @@ RUNS = {
     "outputs": ("loud-bert", [SENTENCE]),
     "profile": ("bert", ["trees.conllu", "--limit", "9", "--no-control"]),
     "rollout": ("bert", [TEXT]),
+    "why": ("bert", [TEXT, "--head", "L2H1", "--depth", "2"]),
 }
 
 

@@ -70,6 +70,7 @@ RUN: dict[str, Callable[[str, Path], Any]] = {
     "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
     "profile": profiled,
     "explain": lambda family, _: attnviz.explain(TEXT, model(family)),
+    "why": lambda family, _: attnviz.why(TEXT, model(family), head="E1H0" if target(family) else "L1H0"),
 }
 
 

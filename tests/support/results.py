@@ -31,6 +31,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
         syntax=False,
     ),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
+    "why": lambda: attnviz.why(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), head="L2H1", depth=2),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
     "profile": lambda: attnviz.profile_heads(
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"

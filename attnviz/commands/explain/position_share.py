@@ -31,13 +31,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
+from attnviz.commands.explain.reference import layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
 from attnviz.trace.contributions import without_gradients
+from attnviz.trace.residual_parts import embeddings_of
 
 GROUPS = {
     "content": ("content_content", "constant_content"),

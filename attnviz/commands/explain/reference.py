@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules, RoutedModules, position_rows
+from attnviz.models.families.base import LayerModules, RoutedModules
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
 from attnviz.reference.positions import apply_rotary
+from attnviz.trace.residual_parts import embeddings_of
 
 _ROWS = 128
 """Queries per block of the softmax."""
@@ -191,18 +192,6 @@ def projection_of(checkpoint: Checkpoint) -> LinearMap | None:
     """The linear map from the normed embeddings to d_model; None if they are as wide."""
     project = checkpoint.architecture.embeddings(checkpoint.model).project
     return _optional_map(project)
-
-
-def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
-    both = tokens.ids, tokens.type_ids or [0] * len(tokens)
-    ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
-    rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
-    parts = {"content": tables.words[ids] * tables.scale}
-    if tables.positions is not None:
-        parts["position"] = tables.positions[rows]
-    return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 
 
 def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:

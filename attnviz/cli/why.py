@@ -1,0 +1,27 @@
+"""The command ``attnviz why``."""
+
+from typing import Any
+
+import attnviz
+from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.terminal import read_text
+
+
+@command
+def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
+    """Say why a head's query attends to a key: its score as a sum over what made query and key.
+
+    Sources are embeddings, every earlier head, every feed-forward network and biases; they sum to the model's own
+    score, which is checked on every run. It writes why.png, why-chain.png (--depth 2), captions, why.json and why.csv.
+
+    Examples:
+        attnviz why "The cat ran away" --head L2H8 --query cat
+            What makes “cat” attend to its strongest keys.
+        attnviz why "The cat ran away" --head L2H8 --depth 2
+            Also the head that most of a score came from.
+    """
+    text, source = read_text(text), run.find_model()
+    return run.job(
+        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress),
+        texts=(text, pair),
+    )

@@ -1,0 +1,9 @@
+"""The command ``attnviz why``: one attention score as a sum over what queries and keys are made of."""
+
+from attnviz.present.report import View
+
+VIEWS = (
+    View("sources", "the strongest key's score: sources of the query × sources of the key", "why"),
+    View("chain", "the heads that the score came from, layer by layer", "why-chain"),
+)
+"""Its figures, in the order of the documentation."""

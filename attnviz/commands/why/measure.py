@@ -1,0 +1,155 @@
+"""Measure why one head's query attends to a key: its scores in parts, and the chain of heads behind them."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from attnviz.commands.why.chain import Step, follow
+from attnviz.commands.why.scores import HeadScores, KeyScore, QueryScores
+from attnviz.errors import UsageError
+from attnviz.models.estimate import TextRun
+from attnviz.models.head_ids import HeadId, head_named
+from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.tokens import find_positions, merge_subwords
+from attnviz.options import checked
+from attnviz.present.result import TextResult
+from attnviz.progress import Progress
+from attnviz.trace.recorder import AttentionCall, block_memory
+from attnviz.trace.residual_parts import recording_parts
+from attnviz.trace.sinks import with_found_sinks
+from attnviz.trace.verify import VerifiedAttention, verify_attention
+
+_KEYS = 3
+"""Keys that are explained where none is named."""
+
+
+@dataclass(frozen=True, repr=False)
+class Account(TextResult):
+    """Result of :func:`why`: scores of one query of one head as sums over what made them.
+
+    Attributes:
+        attention: the verified heads.
+        scores: of the keys that are explained, the strongest first.
+        chain: the first key's score, followed from head to head.
+        depth: how many heads were asked for.
+        named: whether the key was.
+    """
+
+    command: ClassVar[str] = "why"
+    offered: ClassVar[tuple[str, ...]] = ("attention", "chain", "head", "keys", "query", "scores")
+
+    attention: VerifiedAttention
+    scores: QueryScores
+    chain: tuple[Step, ...]
+    depth: int
+    named: bool
+
+    @property
+    def head(self) -> HeadId:
+        """The head."""
+        return self.scores.head
+
+    @property
+    def query(self) -> int:
+        """Position of the query, counted from 0."""
+        return self.scores.query
+
+    @property
+    def keys(self) -> tuple[KeyScore, ...]:
+        """The keys that are explained, the strongest first."""
+        return self.scores.keys
+
+    def label(self, position: int) -> str:
+        """A token with its position: ``‘cat’ #2``."""
+        return f"‘{self.tokens.labels[position]}’ #{position}"
+
+    def __repr__(self) -> str:
+        key = self.keys[0]
+        where = f"{self.label(self.query)} → {self.label(key.key)}"
+        return f"<Account of {self.head} in {self.checkpoint.short_name}: {where}, score {key.score:.2f}>"
+
+
+@checked
+def why(
+    text: str,
+    model: Model | None = None,
+    *,
+    head: str | HeadId | None = None,
+    query: str | int | None = None,
+    key: str | int | None = None,
+    depth: int = 1,
+    tokenizer: Any = None,
+    pair: str | None = None,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
+    device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
+    dtype: str | None = None,
+    truncate: bool = False,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+) -> Account:
+    """Take the scores of one query of a head apart: what in query and key made them.
+
+    Of an encoder-decoder the encoder alone.
+
+    >>> attnviz.why("The cat that I saw ran away", head="L2H8", query="saw").keys[0].difference  # doctest: +SKIP
+
+    Args:
+        text: one text.
+        model: see :data:`attnviz.models.opening.Model`.
+        head: ``"L2H8"``, ``"2.8"`` or a HeadId.
+        query: a token, ``#3`` or 3; of a word of several pieces the last; default the last that is not special.
+        key: likewise; default the keys with most attention.
+        depth: how many heads the chain goes through.
+        tokenizer: of a model in memory; a fast one.
+        pair: a second segment (BERT).
+        revision: branch, tag or commit of a hub id.
+        adapter: as for :func:`attnviz.analyze`.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
+        truncate: cut a text that is longer than the model instead of raising.
+        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
+        progress: callback for every layer verified.
+
+    Raises:
+        AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its
+            scores; UsageError for a head, a token or a key that is not there.
+    """
+    if head is None:
+        raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
+    of_block = block_memory(memory)
+    run = TextRun(text, pair, truncate, of_block, kept=1)
+    opened, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, run=run
+    )
+    checkpoint = opened.encoder
+    chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
+    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
+    units = merge_subwords(tokens, words=False)
+    last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    at_query = last if query is None else find_positions(units, query)[-1]
+    at_key = None if key is None else find_positions(units, key)[-1]
+    calls: dict[int, AttentionCall] = {}
+
+    def called(call: AttentionCall) -> None:
+        if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
+            calls[call.layer] = replace(call, value=torch.empty(0))
+
+    with recording_parts(checkpoint, tokens, chosen.layer) as written:
+        verified = verify_attention(
+            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, called=called
+        )
+
+    @cache
+    def scores_of(of: HeadId) -> HeadScores:
+        return HeadScores(verified, written, calls[of.layer], of)
+
+    scores = scores_of(chosen).take_apart(at_query, at_key, _KEYS)
+    chain = follow(scores_of, scores, depth)
+    return Account(text, pair, checkpoint, tokens, verified, scores, chain, depth, key is not None)

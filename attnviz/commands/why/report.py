@@ -1,0 +1,266 @@
+"""JSON, CSV, tables and tree of an account of scores."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from attnviz.commands.why.chain import Step
+from attnviz.commands.why.measure import Account
+from attnviz.commands.why.scores import SIDES, KeyScore
+from attnviz.models.head_ids import HeadId
+from attnviz.models.opening import encoder_note
+from attnviz.models.wording import counted, error, percent, shortened_token, signed
+from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Field, entry
+from attnviz.present.report import CommandSpec
+from attnviz.present.tables import cell, column_table, cut_note, first_rows, notes, titled, verification_line
+from attnviz.present.view import ViewOptions
+from attnviz.trace.residual_parts import Source, source_name
+
+MOST_PAIRS = 200
+"""Pairs of sources in files; the others are one row."""
+
+REST = "all others"
+
+_LONGEST = 24
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A part of a key's score: what one source of the query makes with one source of the key."""
+
+    key: int
+    query_source: str
+    key_source: str
+    difference: float
+    share: float | None
+    score: float
+
+
+@dataclass(frozen=True)
+class Totals:
+    """All pairs of one source on each side; None where it is no part of one."""
+
+    source: str
+    values: dict[str, float]
+    shares: dict[str, float | None]
+
+
+_PAIR_FIELDS: tuple[Field[Pair], ...] = (
+    Field(name="key"),
+    Field("Query's part", name="query_source", left=True, least=12),
+    Field("Key's part", name="key_source", left=True, least=12),
+    Field("Difference", name="difference", write=signed),
+    Field("Share", name="share", write=percent),
+    Field("Score", name="score", optional=1),
+)
+_KEY_FIELDS: tuple[Field[KeyScore], ...] = (
+    Field("Attention", name="weight"),
+    Field("Score", name="score"),
+    Field("Mean of\nits keys", name="mean"),
+    Field("Difference", name="difference", write=signed),
+)
+
+
+def pairs_of(result: Account, key: KeyScore) -> list[Pair]:
+    """The parts of a key's score, those furthest from the mean first; position bias and cap last."""
+    names = [[source_name(source) for source in of] for of in (result.scores.query_sources, result.scores.key_sources)]
+    order = key.differences.flatten().abs().argsort(descending=True, stable=True).tolist()
+    differences, scores = (of.flatten().tolist() for of in (key.differences, key.pairs))
+    width = len(names[1])
+    return [
+        Pair(
+            key.key,
+            names[0][at // width],
+            names[1][at % width],
+            differences[at],
+            key.share(differences[at]),
+            scores[at],
+        )
+        for at in order
+    ]
+
+
+def extras_of(key: KeyScore) -> list[Pair]:
+    """What is no product of two parts."""
+    extras = {"position bias": key.position_bias, "soft cap": key.cap}
+    return [
+        Pair(key.key, name, "–", each[1], key.share(each[1]), each[0])
+        for name, each in extras.items()
+        if each is not None
+    ]
+
+
+def rest_of(key: KeyScore, pairs: list[Pair]) -> Pair:
+    """The sum of pairs that are left out."""
+    difference, score = (sum(getattr(pair, name) for pair in pairs) for name in ("difference", "score"))
+    return Pair(key.key, REST, counted(len(pairs), "pair"), difference, key.share(difference), score)
+
+
+def totals_of(result: Account, key: KeyScore) -> list[Totals]:
+    """Every source with its total on each side, the furthest from 0 first."""
+    sides = {side: dict(result.scores.totals(side, key)) for side in SIDES}
+    sources = dict.fromkeys(source for of in sides.values() for source in of)
+    rows = [{side: of[source] for side, of in sides.items() if source in of} for source in sources]
+    totals = [
+        Totals(source_name(source), row, {side: key.share(value) for side, value in row.items()})
+        for source, row in zip(sources, rows, strict=True)
+    ]
+    return sorted(totals, key=lambda each: -max(map(abs, each.values.values())))
+
+
+def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
+    scores, labels = result.scores, result.tokens.labels
+    return {
+        "model": model_entry(result.checkpoint),
+        "text": result.text,
+        "pair": result.pair,
+        "options": {
+            "head": str(result.head),
+            "query": result.query,
+            "key": result.keys[0].key if result.named else None,
+            "depth": result.depth,
+            "tokens_cut_off": result.tokens.truncated,
+        },
+        "tokens": tokens_entry(result.tokens),
+        "verification": verification_entry(result.attention.verification)
+        | {f"scores_{name}": getattr(scores, name) for name in ("error", "scale", "tolerance")},
+        "head": str(result.head),
+        "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
+        "keys": [_key(result, key) for key in result.keys],
+        "chain": [_step(step, labels) for step in result.chain],
+    }
+
+
+def _key(result: Account, key: KeyScore) -> dict[str, Any]:
+    pairs, extras = pairs_of(result, key), extras_of(key)
+    left = pairs[MOST_PAIRS:]
+    rows = pairs[:MOST_PAIRS] + ([rest_of(key, left)] if left else []) + extras
+    return {
+        "position": key.key,
+        "text": result.tokens.labels[key.key],
+        **entry(_KEY_FIELDS, key),
+        "pairs": [entry(_PAIR_FIELDS, row) for row in rows],
+        "sources": [
+            {"source": each.source}
+            | {f"{side}_{name}": of.get(side) for side in SIDES for name, of in
+               (("difference", each.values), ("share", each.shares))}
+            for each in totals_of(result, key)
+        ],
+    }  # fmt: skip
+
+
+def _step(step: Step, labels: tuple[str, ...]) -> dict[str, Any]:
+    key = step.scores.keys[0]
+    return {
+        "head": str(step.scores.head),
+        "query": step.scores.query,
+        "key": key.key,
+        "score": key.score,
+        "difference": key.difference,
+        "error": step.scores.error,
+        "side": step.side,
+        "sources": [{"source": source_name(source), "share": share} for source, share in step.branches],
+        "rest": step.rest,
+        "source": None if step.source is None else str(step.source),
+        "source_position": step.position,
+        "source_key": step.key,
+        "source_key_text": None if step.key is None else labels[step.key],
+        "source_key_share": step.key_share,
+    }
+
+
+def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+    scores, key = result.scores, result.keys[0]
+    sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
+    yield verification_line(result.attention.verification, result.checkpoint, sums)
+    named = Field[KeyScore]("Key", lambda each: result.label(each.key), left=True, least=8)
+    title = f"{result.head}: what {result.label(result.query)} attends to"
+    yield titled(title, column_table("", [named, *_KEY_FIELDS], result.keys, width=width))
+    pairs = pairs_of(result, key)
+    shown = pairs[: choices.top or None]
+    below = [*([rest_of(key, pairs[len(shown) :])] if len(shown) < len(pairs) else []), *extras_of(key)]
+    columns = _PAIR_FIELDS[1:]
+    table = column_table("", columns, [*shown, *below[:-1]], width=width, last=_last(columns, below))
+    yield titled(f"Why {result.label(key.key)}, rather than its other keys: parts of the difference", table)
+    columns_of_totals = [Field[Totals]("Source", lambda each: each.source, left=True, least=12)]
+    for side in SIDES:
+        columns_of_totals += [
+            Field(f"In the {side}", partial(_of_side, side, "values"), write=_signed_or_none),
+            Field("share", partial(_of_side, side, "shares"), write=percent),
+        ]
+    totals = totals_of(result, key)
+    yield first_rows("Sources ({})", columns_of_totals, totals, choices.top, "why.json", width=width, noun="source")
+    if result.depth > 1:
+        yield tree_of(result)
+    yield notes(
+        f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
+        "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
+        "against the others are negative; the sources of either side sum to the difference.",
+        encoder_note(result.checkpoint),
+        cut_note(result.tokens),
+    )
+
+
+def _of_side(side: str, name: str, totals: Totals) -> float | None:
+    values: dict[str, float | None] = getattr(totals, name)
+    return values.get(side)
+
+
+def _signed_or_none(value: float | None) -> str:
+    return "–" if value is None else signed(value)
+
+
+def _last(columns: tuple[Field[Pair], ...], below: list[Pair]) -> list[object]:
+    """The cells of the last row; none where nothing is left out."""
+    return [cell(column.write(column.of(below[-1]))) for column in columns] if below else []
+
+
+def tree_of(result: Account) -> Tree:
+    """The chain, a branch for each source of a score."""
+    first = result.chain[0]
+    root = Tree(Text(f"{_node(result, first)}: difference {signed(first.scores.keys[0].difference)}", style="bold"))
+    at = root
+    for number, step in enumerate(result.chain):
+        following = None
+        for source, share in step.branches:
+            if source != step.source:
+                at.add(Text(f"{percent(share)}  {source_name(source)}"))
+                continue
+            there = f"{percent(share)}  {source_name(source)} in the {step.side} {result.label(step.position)}"
+            took = f", {percent(step.key_share)} of it from {result.label(step.key or 0)}"
+            following = at.add(Text(there + took, style="bold"))
+        at.add(Text(f"{percent(step.rest)}  {REST}", style="dim"))
+        if following is not None and number + 1 < len(result.chain):
+            at = following
+    return root
+
+
+def _node(result: Account, step: Step) -> str:
+    query, key = (_short(result, at) for at in (step.scores.query, step.scores.keys[0].key))
+    return f"{step.scores.head}  {query} → {key}"
+
+
+def _short(result: Account, position: int) -> str:
+    return f"‘{shortened_token(result.tokens.labels[position], _LONGEST)}’ #{position}"
+
+
+def short_name(source: Source) -> str:
+    """The name of a source in a picture."""
+    name = source_name(source)
+    if isinstance(source, HeadId):
+        return name
+    return name.replace("feed-forward", "FF").replace(" embedding", "").replace("attention bias", "b_O")
+
+
+SPEC = CommandSpec[Account](
+    content=_content,
+    tables=_tables,
+    fields=_PAIR_FIELDS,
+    entries=lambda content: (pair for key in content["keys"] for pair in key["pairs"]),
+)

@@ -1,0 +1,310 @@
+r"""A head's scores of one query as sums over what query and key are made of.
+
+With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.trace.residual_parts`; then through
+W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
+
+    score(q, k)      = scale × sum over a and b of q_a · k_b  + position bias + what a soft cap changes
+    difference(q, k) = score(q, k) - mean over the keys that q may attend to of score(q, k')
+
+The softmax ignores what all keys of a query have in common, so the difference is what makes a query choose one key
+rather than the others; it is linear in the key, so it is the same sum with k_b less its mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import UsageError
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, Norm, of_all_heads, softcap, upcast
+from attnviz.reference.positions import apply_rotary
+from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
+from attnviz.trace.recorder import AttentionCall
+from attnviz.trace.residual_parts import Source, Term, WrittenParts, constant_term, parts_at
+from attnviz.trace.verify import VerifiedAttention
+
+_KEYS = 256
+"""Keys per block, so that the parts of all keys are never in memory."""
+
+SIDES = ("query", "key")
+
+
+@dataclass(frozen=True, eq=False)
+class KeyScore:
+    """The score of one key, of a query and a head.
+
+    Attributes:
+        key: position, counted from 0.
+        weight: attention to it, 0-1.
+        score: the model's own, after position bias and cap.
+        mean: the model's own mean over the keys that the query may attend to.
+        pairs: [query sources, key sources], parts of the score.
+        differences: the same of the score less the mean.
+        position_bias, cap: part of the score, and of the difference; None where the model has none.
+        against: [d_head], the key less the mean key.
+    """
+
+    key: int
+    weight: float
+    score: float
+    mean: float
+    pairs: Tensor
+    differences: Tensor
+    position_bias: tuple[float, float] | None
+    cap: tuple[float, float] | None
+    against: Tensor
+
+    @property
+    def difference(self) -> float:
+        """Score less mean."""
+        return self.score - self.mean
+
+    def share(self, value: float) -> float | None:
+        """A part of the difference as a share of it; None where there is none."""
+        return value / self.difference if self.difference else None
+
+
+@dataclass(frozen=True, eq=False)
+class QueryScores:
+    """The strongest keys of a query in a head, or one key that was asked for.
+
+    Attributes:
+        n_keys: that the query may attend to.
+        query_sources, key_sources: names of the parts.
+        keys: by attention, the strongest first.
+        error: largest difference of the sums from the model's own scores, over all of these keys, divided by ``scale``.
+        scale: the largest absolute score of the query.
+        tolerance: that applied to ``error``.
+        vector: [d_head], the query.
+    """
+
+    head: HeadId
+    query: int
+    n_keys: int
+    query_sources: tuple[Source, ...]
+    key_sources: tuple[Source, ...]
+    keys: tuple[KeyScore, ...]
+    error: float
+    scale: float
+    tolerance: float
+    vector: Tensor
+
+    def totals(self, side: str, key: KeyScore) -> list[tuple[Source, float]]:
+        """Parts of the difference by source of one side, the furthest from 0 first."""
+        sources, axis = (self.query_sources, 1) if side == "query" else (self.key_sources, 0)
+        values = zip(sources, key.differences.sum(axis).tolist(), strict=True)
+        return sorted(values, key=lambda each: -abs(each[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadScores:
+    """Takes the scores of one head apart; of a pass whose attention was verified.
+
+    Attributes:
+        call: what the model itself handed to the attention of this layer.
+    """
+
+    verified: VerifiedAttention
+    written: WrittenParts
+    call: AttentionCall
+    head: HeadId
+
+    @cached_property
+    def parameters(self) -> HeadParameters:
+        """Those of the layer."""
+        checkpoint = self.verified.checkpoint
+        return checkpoint.architecture.parameters(checkpoint.model, self.head.layer)
+
+    def allowed(self, query: int) -> Tensor:
+        """Positions of the keys that a query may attend to."""
+        scoring, n = self.parameters, self.call.n_queries
+        every = torch.ones(1, n, device=self.call.key.device)
+        mask = attention.allowed_positions(every, scoring.causal, scoring.window, query, 1)
+        return mask[0, 0, 0].nonzero()[:, 0]
+
+    @cached_property
+    def terms(self) -> dict[str, list[Term]]:
+        """The head's queries and keys, before rotary positions."""
+        return {side: self._terms(side) for side in SIDES}
+
+    def _terms(self, side: str) -> list[Term]:
+        projection = getattr(self.parameters, side)
+        norm: Norm | None = getattr(self.parameters, f"{side}_norm")
+        n_own = len(projection.weight)
+        own = self.head.head // (self.parameters.n_heads // n_own)
+        x = self.verified.keys_input(self.head.layer)[0]
+        linear = replace(projection, clip=None)
+        projected = upcast(attention.project(x, linear))  # [n_own, n, d_head]
+        scale = _norm_scale(norm, projected)[own].reciprocal().expand(len(x), 1)
+        weight = _through_norm(norm, upcast(projection.weight))[own]
+        terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, self.head.layer)]
+        linearly = upcast(x) @ weight * scale
+        if projection.bias is not None:
+            bias = _through_norm(norm, upcast(projection.bias)[:, None])[own, 0]
+            terms.append(constant_term((f"{side} bias", self.head.layer), bias, scale))
+            linearly = linearly + bias * scale
+        if norm is not None and norm.bias is not None:
+            terms.append(
+                constant_term((f"{side} norm bias", self.head.layer), upcast(norm.bias), torch.ones_like(scale))
+            )
+            linearly = linearly + upcast(norm.bias)
+        if projection.clip is not None or getattr(norm, "clip", None) is not None:
+            bounded = upcast(attention.normed_heads(attention.project(x, projection), norm)[own])
+            identity = torch.eye(bounded.shape[-1]).to(bounded)
+            source = (f"bound of {side}", self.head.layer)
+            terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
+        return terms
+
+    def _rotated(self, parts: Tensor, positions: Tensor) -> Tensor:
+        """Parts of queries or keys [.., n_positions, d_head] as they are compared."""
+        rotary = self.parameters.rotary
+        return parts if rotary is None else apply_rotary(parts, rotary, positions, self.call.n_queries)
+
+    def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
+        """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
+        sources, parts = parts_at(self.terms[side], positions)
+        return sources, self._rotated(parts, positions)
+
+    @property
+    def factor(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return self.parameters.scale * self.parameters.query_scale
+
+    def take_apart(self, query: int, key: int | None, most: int) -> QueryScores:
+        """The scores of a query: of one key, or of the ``most`` strongest.
+
+        Raises:
+            UsageError: the query may attend to itself alone, or not to this key.
+            VerificationError: the parts do not sum to the model's own scores of all its keys.
+        """
+        allowed = self.allowed(query)
+        self._refuse_key(query, key, allowed.tolist())
+        row = self.pattern_row(query)
+        chosen = (
+            [key] if key is not None else row.argsort(descending=True, stable=True)[: min(most, len(allowed))].tolist()
+        )
+        at = torch.searchsorted(allowed, allowed.new_tensor(chosen))
+        with without_gradients(self.call.key.device):
+            query_sources, parts = self.parts("query", allowed.new_tensor([query]))
+            of_query = parts[:, 0]
+            products, key_mean = self._products(of_query.sum(0), allowed)
+            bias, cap = self._bias(query, allowed), self.parameters.cap
+            plain = products if bias is None else products + bias
+            change = None if cap is None else softcap(plain, cap) - plain
+            key_sources, parts = self.parts("key", allowed.new_tensor(chosen))
+            of_keys = parts.transpose(0, 1)  # [n_chosen, n_sources, d_head]
+            against = of_keys - key_mean
+            pairs, differences = (self.factor * (of_query @ each.mT) for each in (of_keys, against))
+            extras = [
+                None if each is None else torch.stack([each, each - each.mean()])[:, at] for each in (bias, change)
+            ]
+            added = sum(each for each in extras if each is not None)
+            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + added
+            own, total = self._own(query, allowed), plain if change is None else plain + change
+            own_sums = torch.cat([own, own[at], own[at] - own.mean()])
+        labels, places = self.verified.tokens.labels, [*allowed.tolist(), *chosen, *chosen]
+        tolerance = self.verified.verification.tolerance.output
+        what = f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query}"
+        error, scale = check_total(
+            torch.cat([total, sums.flatten()]), own_sums, tolerance, f"{what} ({labels[query]!r})",
+            lambda worst: f"at key #{places[worst]} ({labels[places[worst]]!r})", largest="the largest score",
+        )  # fmt: skip
+        biases, caps = (
+            [None] * len(chosen) if each is None else [(float(of[0]), float(of[1])) for of in each.T] for each in extras
+        )
+        keys = [
+            KeyScore(
+                key, float(row[key]), float(own[place]), float(own.mean()), pairs[i].cpu(), differences[i].cpu(),
+                biases[i], caps[i], against[i].sum(0),
+            )
+            for i, (key, place) in enumerate(zip(chosen, at.tolist(), strict=True))
+        ]  # fmt: skip
+        return QueryScores(
+            self.head, query, len(allowed), tuple(query_sources), tuple(key_sources), tuple(keys), error, scale,
+            tolerance, of_query.sum(0),
+        )  # fmt: skip
+
+    def _products(self, query: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled products of a query with all its keys, and the mean parts of these, [n_sources, d_head]."""
+        products, means = [], []
+        for block in torch.split(allowed, _KEYS):
+            _, parts = self.parts("key", block)
+            products.append(self.factor * (parts.sum(0) @ query))
+            means.append(parts.sum(1) / len(allowed))
+        return torch.cat(products), torch.stack(means).sum(0)
+
+    def taken_from(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
+        """What an earlier head's part of the first key's difference took from each of that head's keys, [n_keys].
+
+        It is A (v W_O read by this head - its mean over the keys, on the key side); rows of A sum to 1, so that
+        the sum is the head's part.
+        """
+        key = scores.keys[0]
+        position = scores.query if side == "query" else key.key
+        (term,) = [term for term in self.terms[side] if source in term.sources]
+        row = self.pattern_row(position, source)
+        with without_gradients(row.device):
+            value = layer_contributions(self.verified, source.layer).value[source.head][: len(row)]
+            read = value @ term.weight[term.sources.index(source)] * term.scale[position]
+            rotated = self._rotated(read, torch.full((len(read),), position, device=read.device))
+            each = self.factor * (rotated @ (key.against if side == "query" else scores.vector))
+            if side == "key":
+                at = scores.key_sources.index(source)
+                each = each - float((key.pairs - key.differences)[:, at].sum())
+            return row * each
+
+    def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
+        labels = self.verified.tokens.labels
+        first, last = allowed[0], allowed[-1]
+        named = f"#{query} ({labels[query]!r})"
+        if len(allowed) == 1:
+            raise UsageError(f"{named} may attend to #{first} alone in {self.head}, whatever the score; name another.")
+        if key is not None and key not in allowed:
+            window = "" if self.parameters.window is None else f", its window of {self.parameters.window}"
+            raise UsageError(
+                f"{named} does not see the key #{key} ({labels[key]!r}) in {self.head}: expected one of #{first} to "
+                f"#{last}{window}."
+            )
+
+    def _own(self, query: int, allowed: Tensor) -> Tensor:
+        """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention."""
+        group = self.head.head // (self.call.query.shape[1] // self.call.key.shape[1])
+        keys, one = upcast(self.call.key[0, group, allowed]), upcast(self.call.query[0, self.head.head, query])
+        products, bias = (keys @ one) * self.call.scale, self._bias(query, allowed)
+        scores = products if bias is None else products + bias
+        return scores if self.call.cap is None else softcap(scores, self.call.cap)
+
+    def _bias(self, query: int, allowed: Tensor) -> Tensor | None:
+        """The bias of the scores by position, which the verified pattern has; None without one."""
+        bias = self.parameters.position_bias
+        return None if bias is None else upcast(bias(query, 1, self.call.key.shape[-2])[self.head.head, 0, allowed])
+
+    def pattern_row(self, query: int, head: HeadId | None = None) -> Tensor:
+        """The verified attention of a query in this or another head, [n_keys that it sees]."""
+        layer, number = head or self.head
+        (rows,) = replace(self.verified, queries=(query,)).rows(layer, [number])
+        return rows.wide[0, 0, 0]
+
+
+def _norm_scale(norm: Norm | None, projected: Tensor) -> Tensor:
+    """What a norm divides queries or keys [n_own, n, d_head] by, [n_own, n, 1]."""
+    if norm is None:
+        return torch.ones_like(projected[..., :1])
+    if of_all_heads(norm, projected.shape[-1]):
+        together = norm.scale(projected.transpose(0, 1).flatten(1))
+        return together.expand(len(projected), *together.shape)
+    return norm.scale(projected)
+
+
+def _through_norm(norm: Norm | None, rows: Tensor) -> Tensor:
+    """Rows [n_own, n_rows, d_head] through the linear part of a norm of queries or keys, at scale 1."""
+    if norm is None:
+        return rows
+    if not of_all_heads(norm, rows.shape[-1]):
+        return norm.linear_part(rows, 1.0)
+    together = norm.linear_part(rows.transpose(0, 1).flatten(1), 1.0)
+    return together.reshape(len(together), len(rows), -1).transpose(0, 1)

@@ -1,0 +1,238 @@
+"""Scores in parts: they sum to the model's own in every family, wrong parts are noticed, known heads are found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2Model
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.why import scores
+from attnviz.commands.why.measure import Account
+from attnviz.errors import UsageError, VerificationError
+from attnviz.models.families import ARCHITECTURES
+from attnviz.models.head_ids import HeadId
+from attnviz.reference.attention import LayerNorm, RMSNorm
+from attnviz.trace import residual_parts
+from attnviz.trace.residual_parts import WrittenParts
+from tests.conftest import needs_minilm
+from tests.models.test_families import model
+from tests.support.explained import bert, gpt2
+from tests.support.models import gpt2_tokenizer
+
+TEXT = "the cat saw the dog and ran away"
+REPEATED = "one two three four five one two three four five"
+
+
+def of(family: str, **options: Any) -> Account:
+    checkpoint = {"bert": bert, "gpt2": gpt2}[family]() if family in ("bert", "gpt2") else model(family)
+    last = checkpoint.encoder.n_layers - 1
+    return attnviz.why(TEXT, checkpoint, head=f"{'E' if checkpoint.stacks else 'L'}{last}H1", **options)
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("family", sorted(ARCHITECTURES))
+def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
+    result = of(family, depth=3)
+    assert 0 < result.scores.error < 1e-5
+    assert [key.weight for key in result.keys] == sorted((key.weight for key in result.keys), reverse=True)
+    own = result.attention.verification
+    assert own.level == 4
+    for key in result.keys:
+        extras = [each for each in (key.position_bias, key.cap) if each is not None]
+        near = 1e-5 * result.scores.scale + 1e-6
+        assert float(key.pairs.sum()) + sum(each[0] for each in extras) == pytest.approx(key.score, abs=near)
+        assert float(key.differences.sum()) + sum(each[1] for each in extras) == pytest.approx(key.difference, abs=near)
+    first, second = result.keys[:2]  # of which the softmax sees the difference alone
+    assert first.score - second.score == pytest.approx(
+        float(torch.tensor(first.weight).log() - torch.tensor(second.weight).log()), abs=1e-3
+    )
+    for step in result.chain:
+        assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
+        assert step.scores.error < 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3", "gemma2", "olmo2", "mpnet"])
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str, monkeypatch: Any) -> None:
+    taken: list[tuple[float, float]] = []
+    follow = attnviz.commands.why.measure.follow  # type: ignore[attr-defined]
+
+    def spied(heads: Callable[[HeadId], scores.HeadScores], found: scores.QueryScores, depth: int) -> Any:
+        for source, value in found.totals(side, found.keys[0]):
+            if isinstance(source, HeadId):
+                taken.append((float(heads(found.head).taken_from(found, side, source).sum()), value))
+        return follow(heads, found, depth)
+
+    monkeypatch.setattr("attnviz.commands.why.measure.follow", spied)
+    result = of(family)
+    assert len(taken) >= 4
+    assert [one for one, _ in taken] == pytest.approx([other for _, other in taken], abs=1e-5 * result.scores.scale)
+
+
+def _without(name: str) -> Callable[..., Any]:
+    terms = WrittenParts.terms
+
+    def wrong(self: WrittenParts, *arguments: Any) -> Any:
+        return (term for term in terms(self, *arguments) if term.sources[0][0] != name)
+
+    return wrong
+
+
+def _on_one_side(self: Any, parts: Any, positions: Any) -> Any:
+    return parts if parts.shape[-2] == 1 else _rotated(self, parts, positions)
+
+
+_rotated, _terms = scores.HeadScores._rotated, scores.HeadScores._terms
+
+WRONG: dict[str, tuple[str, Any, str, Any]] = {
+    "a bias of attention lost": ("gpt2", WrittenParts, "terms", _without("attention bias")),
+    "a bias of norms lost": ("bert", WrittenParts, "terms", _without("norm bias")),
+    "a network lost": ("qwen3", WrittenParts, "terms", _without("feed-forward")),
+    "the positions lost": ("gpt2", WrittenParts, "terms", _without("position embedding")),
+    "the scale of a norm": (
+        "bert", residual_parts._Reading, "through",
+        lambda self, read_by, _: setattr(self, "weight", read_by(self.weight)),
+    ),
+    "a norm that subtracts no mean": (
+        "gpt2", LayerNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
+    ),
+    "a norm's weight without its 1": (
+        "gemma2", RMSNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
+    ),
+    "rotation on one side": ("llama", scores.HeadScores, "_rotated", _on_one_side),
+    "the scale of the norm of queries": ("qwen3", scores, "_norm_scale", lambda _, x: torch.ones_like(x[..., :1])),
+    "the weight of the norm of queries": ("olmo2", scores, "_through_norm", lambda _, rows: rows),
+    "the bias of queries lost": (
+        "bert", scores, "constant_term",
+        lambda source, part, scale: residual_parts.constant_term(source, 0 * part, scale),
+    ),
+    "the scale of scores": ("gpt2", scores.HeadScores, "factor", 1.0),
+    "a bound forgotten": (
+        "olmo", scores.HeadScores, "_terms",
+        lambda self, side: [term for term in _terms(self, side) if "bound" not in str(term.sources)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_parts_do_not_pass(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, owner, name, instead = WRONG[wrong]
+    monkeypatch.setattr(owner, name, instead)
+    with pytest.raises(VerificationError, match=r"the parts of the scores of \S+ do not sum to the model's own"):
+        of(family)
+
+
+def hand_built() -> Any:
+    """Two layers without norms' weights: L0H0 copies word 0's dimension on, L1H0 compares it with the query's word."""
+    torch.manual_seed(0)
+    built = GPT2Model(GPT2Config(vocab_size=400, n_embd=8, n_layer=2, n_head=2, n_positions=16)).eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.zero_()
+        for layer in built.h:
+            layer.ln_1.weight.fill_(1)
+            layer.ln_2.weight.fill_(1)
+        built.wte.weight.normal_()
+        built.h[0].attn.c_attn.weight[:, 16:20] = torch.eye(8)[:, :4]  # V of L0H0: the first four dimensions
+        built.h[0].attn.c_proj.weight[:4, 4:] = torch.eye(4)  # written to the last four
+        built.h[1].attn.c_attn.weight[:4, 0:4] = torch.eye(4)  # Q of L1H0
+        built.h[1].attn.c_attn.weight[4:, 8:12] = torch.eye(4)  # K of L1H0
+    return built
+
+
+def test_a_hand_built_models_parts_are_those_of_the_closed_form() -> None:
+    built, tokenizer = hand_built(), gpt2_tokenizer()
+    text = "the cat saw the dog"
+    result = attnviz.why(text, built, tokenizer=tokenizer, head="L1H0", query=4, key=2)
+    x = built.wte.weight[torch.tensor(result.tokens.ids)].detach().double()
+
+    def normed(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        centred = part - part.mean(-1, keepdim=True)
+        return centred / (whole.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+
+    mean = torch.tril(torch.ones(5, 5).double())
+    mean /= mean.sum(1, keepdim=True)  # no queries: uniform attention
+    written = torch.cat([torch.zeros(5, 4).double(), (mean @ normed(x, x))[:, :4]], 1)
+    whole = x + written
+    query = {"word embedding": normed(x, whole)[4, :4], "L0H0": normed(written, whole)[4, :4]}
+    keys = {"word embedding": normed(x, whole)[:, 4:], "L0H0": normed(written, whole)[:, 4:]}
+    (key,) = result.keys
+    found = {
+        (residual_parts.source_name(a), residual_parts.source_name(b)):
+        (float(key.pairs[i, j]), float(key.differences[i, j]))
+        for i, a in enumerate(result.scores.query_sources) for j, b in enumerate(result.scores.key_sources)
+    }  # fmt: skip
+    for one, q in query.items():
+        for other, k in keys.items():
+            products = k @ q / 2
+            assert found[one, other] == pytest.approx(
+                (float(products[2]), float(products[2] - products.mean())), abs=1e-5
+            )
+    assert sum(value for pair, (value, _) in found.items() if not set(pair) <= set(query)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> None:
+    result = attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2)
+    first, second = result.chain
+    assert (first.side, str(first.source), first.position, first.key) == ("key", "L0H2", 5, 4)
+    assert first.branches[0][1] > 0.5
+    assert first.key_share == pytest.approx(1, abs=0.01)
+    assert (str(second.scores.head), second.scores.query, second.scores.keys[0].key) == ("L0H2", 5, 4)
+    assert residual_parts.source_name(second.branches[0][0]) == "position embedding"
+    assert "L0H2 in the key ‘one’ #5" in result.report(80)
+
+
+@needs_minilm
+def test_real_weights_and_half_precision() -> None:
+    result = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", depth=3)
+    assert result.scores.error < 1e-6
+    coarse = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", dtype="bfloat16")
+    assert coarse.scores.error < 0.05
+    assert coarse.keys[0].difference == pytest.approx(result.keys[0].difference, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "expected --head (head=...), such as L2H8"),
+        ({"head": "L7H0"}, "the model has no head L7H0; it has L0H0 to L2H3."),
+        ({"head": "L2H1", "query": "zebra"}, "no token “zebra” in the text: expected one of the, cat"),
+        ({"head": "L2H1", "query": "the"}, "stands in the text 2 times; name one: the#1 (#0)"),
+        ({"head": "L2H1", "query": "cat", "key": "dog"},
+         "('cat') does not see the key #4 ('dog') in L2H1: expected one of #0 to #1."),
+        ({"head": "L2H1", "query": "#0"}, "#0 ('the') may attend to #0 alone in L2H1"),
+        ({"head": "L2H1", "depth": 0}, "expected depth as a whole number from 1"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        attnviz.why(TEXT, gpt2(), **options)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_key_outside_the_window_is_named() -> None:
+    with pytest.raises(UsageError, match=r"does not see the key #0 .* expected one of #7 to #10, its window of 4"):
+        attnviz.why(TEXT, model("mistral"), head="L1H1", key=0)
+
+
+def test_the_files_say_what_the_terminal_says(tmp_path: Path) -> None:
+    line = ["why", REPEATED, "-m", "tiny-gpt2", "--head", "L1H0", "--depth", "2", "-o", str(tmp_path), "--top", "4"]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    content = json.loads((tmp_path / "why.json").read_text())
+    assert content["figures"] == ["why.png", "why-chain.png"]
+    first = content["keys"][0]
+    assert sum(pair["difference"] for pair in first["pairs"]) == pytest.approx(first["difference"], abs=1e-4)
+    for side in ("query", "key"):
+        total = sum(source[f"{side}_share"] or 0 for source in first["sources"])
+        assert total == pytest.approx(1, abs=1e-4)
+    header, *rows = (tmp_path / "why.csv").read_text().splitlines()
+    assert header == "key,query_source,key_source,difference,share,score"
+    assert len(rows) == sum(len(key["pairs"]) for key in content["keys"])
