@@ -38,7 +38,7 @@ def why_no_direct_effects(checkpoint: Checkpoint) -> str:
         return (
             "in BERT and its relatives every residual passes through later layer norms, and a masked-LM head begins "
             "with a transform that is not linear, so that no head's part of the logits can be told apart"
-            if not checkpoint.stacks
+            if not checkpoint.stacks and not checkpoint.architecture.causal
             else "in this model every residual passes through later layer norms, so that no head's part of the logits "
             "can be told apart"
         )

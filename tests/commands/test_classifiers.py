@@ -266,7 +266,7 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     first, second = logits.topk(2).indices.tolist()
     assert (result.predicted, result.label) == (result.classes[first], result.classes[first])
     assert result.against.number == second
-    in_float32 = ("llama", "gemma2", "modernbert", "opt")  # at least the softmax
+    in_float32 = ("llama", "gemma2", "modernbert", "opt", "opt-350m")  # at least the softmax
     tolerance = 1e-5 if kind in in_float32 else 1e-9
     assert result.difference == pytest.approx(float(logits[first] - logits[second]), abs=tolerance)
     assert [each.logit for each in result.classes] == pytest.approx(logits.tolist(), abs=tolerance)
@@ -274,7 +274,7 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     parts = sum(result.heads.values()) + sum(part.value for part in result.parts)
     assert parts == pytest.approx(result.difference, abs=tolerance)
     assert len(result.heads) == model.config.num_hidden_layers * model.config.num_attention_heads
-    assert result.linear == (kind in ("gpt2", "opt", "llama", "gemma2"))
+    assert result.linear == (kind in ("gpt2", "opt", "opt-350m", "llama", "gemma2"))
     left = [part.value for part in result.parts if part.name == NOT_LINEAR]
     assert len(left) == (not result.linear)
     assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on

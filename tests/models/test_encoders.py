@@ -133,10 +133,42 @@ def test_other_positions_of_opt_are_noticed_in_logits_and_input(monkeypatch):
         attnviz.explain(TEXT, checkpoint)
 
 
-@pytest.mark.parametrize("setting", [{"do_layer_norm_before": False}, {"word_embed_proj_dim": 16}])
-def test_opt_350ms_settings_are_refused_by_name(setting):
+@pytest.mark.parametrize("setting", [{"_remove_final_layer_norm": True}, {"word_embed_proj_dim": 16}])
+def test_what_no_opt_has_is_refused_by_name(setting):
     with pytest.raises(ArchitectureError, match=f"this opt has {next(iter(setting))}="):
         checkpoint_of("opt", **setting)
+
+
+def doubled(module: Any) -> Any:
+    module = deepcopy(module)
+    module.weight.data *= 2
+    return module
+
+
+OF_350M: dict[str, tuple[str, Callable[..., Any], str, str]] = {
+    "norms before attention": ("variant", lambda _, self, __: self, "heads", "layer 0"),
+    "other words": (
+        "embeddings",
+        lambda right, *given: replace(at := right(*given), words_project=doubled(at.words_project)),
+        "explain, first layer",
+        "input of layer 0",
+    ),
+    "other final states": (
+        "output_map", lambda right, *given: doubled(right(*given)), "ablate", "does not reproduce the model's final"
+    ),
+    "a norm after the last layer": (
+        "final_norm", lambda _, __, model: model.decoder.layers[2].final_layer_norm, "ablate", "does not reproduce"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_350M)
+def test_what_is_special_about_opt_350m_is_noticed(monkeypatch, name):
+    method, wrong, command, message = OF_350M[name]
+    right = getattr(OPT, method)
+    monkeypatch.setattr(OPT, method, lambda *given: wrong(right, *given))
+    with pytest.raises(VerificationError, match=message):
+        _COMMANDS[command](checkpoint_of("opt-350m", auto_class=AutoModelForCausalLM))
 
 
 def test_the_other_half_as_gate_is_noticed(monkeypatch):
@@ -210,6 +242,7 @@ _NAMES = {"model", "models", "place"}
 _COMMANDS: dict[str, Callable[[Checkpoint], Any]] = {
     "heads": lambda model: attnviz.analyze(TEXT, model, syntax=False),
     "explain": lambda model: attnviz.explain(TEXT, model, layer=1),
+    "explain, first layer": lambda model: attnviz.explain(TEXT, model),
     "outputs": lambda model: attnviz.head_outputs(TEXT, model),
     "ablate": lambda model: attnviz.ablate([TEXT, "the dog ran"], model),
     "ablate, uniform": lambda model: attnviz.ablate(TEXT, model, method="uniform", curve=False),

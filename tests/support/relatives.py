@@ -120,6 +120,9 @@ RELATIVES |= {
         **_SPECIAL,
     ),
     "opt": _like_bert(OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
+    "opt-350m": _like_bert(
+        OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=20, do_layer_norm_before=False
+    ),
 }  # fmt: skip
 
 _ROPE = st.sampled_from(
@@ -154,6 +157,7 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
 }
 """By family, settings that its config allows, to be drawn at random."""
+DRAWN["opt-350m"] = DRAWN["opt"] | {"word_embed_proj_dim": st.sampled_from([6, None])}
 
 
 @st.composite

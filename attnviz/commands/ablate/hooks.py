@@ -120,9 +120,7 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     for later in range(layer + 1, len(layers)):
         hidden = run_block(layers[later].block, kept, later, hidden, copies)
-    norm = checkpoint.architecture.final_norm(checkpoint.model)
-    final: Tensor = hidden if norm is None else norm(hidden)
-    return final
+    return checkpoint.architecture.final_states(checkpoint.model, hidden)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class GradientTally:
         if not self._checkpoint.architecture.resumable:
             return self._back_at_once(kept, gradient)
         model = self._checkpoint
-        layers, norm = model.modules, model.architecture.final_norm(model.model)
+        layers = model.modules
         of_gates: list[Tensor] = []
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
@@ -94,8 +94,8 @@ class GradientTally:
                 gate = torch.ones(len(gradient), model.n_heads).to(gradient).requires_grad_()
                 with hooks.gated_heads(model, layer, gate):
                     after = hooks.run_block(layers[layer].block, kept, layer, hidden)
-                if norm is not None and layer == model.n_layers - 1:
-                    after = norm(after)
+                if layer == model.n_layers - 1:
+                    after = model.architecture.final_states(model.model, after)
             gradient, of_gate = _gradients(after, (hidden, gate), gradient, layer)
             of_gates.insert(0, of_gate.detach().double().cpu())
         return torch.stack(of_gates, dim=1)

@@ -155,10 +155,14 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """Split the input into parts, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
     raw = {name: upcast(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
-    norm: Any = checkpoint.architecture.embeddings(checkpoint.model).norm or checkpoint.modules[0].attention_norm
+    architecture, means = checkpoint.architecture, {name: part.mean(0, keepdim=True) for name, part in raw.items()}
+    norm: Any = architecture.embeddings(checkpoint.model).norm
+    if norm is None and not architecture.pre_norm:
+        constant = torch.stack(list(means.values())).sum(0).expand_as(raw["content"])
+        return {name: part - means[name] for name, part in raw.items()} | {"constant": constant}
+    norm = norm or checkpoint.modules[0].attention_norm
     parameters = checkpoint.norm(norm)
     scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
-    means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
     common = torch.stack(list(means.values())).sum(0)
     parts["constant"] = parameters.linear_part(common, scale)

@@ -76,6 +76,8 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         probed.append(("output", following.block, "input"))
     elif final is not None:
         probed += [("output", final, "input"), ("final_norm", model, "output")]
+    elif (mapped := architecture.output_map(model)) is not None:
+        probed.append(("output", mapped, "input"))
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}

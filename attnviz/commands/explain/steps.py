@@ -328,6 +328,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
     tables = architecture.embeddings(model.model)
     by_root = abs(tables.scale**2 / model.d_model - 1) < 1e-2  # as the number format rounds it
     words = "word" if tables.scale == 1 else f"word · {'√d_model' if by_root else f'{tables.scale:g}'}"
+    words = words if tables.words_project is None else f"{words} W"
     others = (" + position" * (tables.positions is not None), " + segment" * (tables.segments is not None))
     source = words + "".join(others)
     source = source if tables.norm is None else f"norm({source})"
@@ -336,6 +337,8 @@ def _words_of(result: Explanation) -> dict[str, object]:
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = f"the final {norm_kind(result)} takes in" if pre else "the model gives: its last hidden state"
+        if architecture.output_map(model.model) is not None:
+            taken = "the model maps to its last hidden state"
     activating = "The feed-forward network's only step that is not linear: some numbers pass, others are held back."
     if activation.name == "linear":
         activating = "This model has no activation: the numbers stay as they are."

@@ -422,6 +422,8 @@ def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: 
             state.normalise(checkpoint.norm(layers[layer].feed_forward_norm), layer)
     if (last := architecture.final_norm(checkpoint.model)) is not None:
         state.normalise(checkpoint.norm(last), None)
+    if (mapped := architecture.output_map(checkpoint.model)) is not None:
+        state.parts = state.parts @ upcast(parameter_of(mapped, "weight")).T
     return state.names, state.parts
 
 

@@ -162,7 +162,8 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         for module in added:
             stack.enter_context(at_site(module, "output", after_network))
         stack.enter_context(at_site(norm, "input", lambda residual: setattr(stream, "last", residual[0])))
-        stack.enter_context(at_site(norm, "output", lambda normed: setattr(stream, "normed", normed[0])))
+        final = checkpoint.architecture.output_map(checkpoint.model) or norm
+        stack.enter_context(at_site(final, "output", lambda normed: setattr(stream, "normed", normed[0])))
         yield stream
 
 

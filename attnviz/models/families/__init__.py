@@ -63,7 +63,7 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             own_name = config.attribute_map.get(size, size)
             raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
-    architecture = ARCHITECTURES[model_type]
+    architecture = ARCHITECTURES[model_type].variant(config)
     setting = architecture.epsilon_setting
     epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):

@@ -130,6 +130,7 @@ class Embeddings:
         norm: the layer norm over their sum; None where there is none before the first layer.
         project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
         scale: what the words' rows are multiplied by.
+        words_project: the linear map of words alone to d_model, without bias, before all that (OPT-350m); else None.
     """
 
     words: Tensor
@@ -138,6 +139,7 @@ class Embeddings:
     norm: nn.Module | None = None
     project: nn.Module | None = None
     scale: float = 1.0
+    words_project: nn.Module | None = None
 
 
 class LogitsHead(nn.Module):
@@ -221,6 +223,10 @@ class Architecture(ABC):
                 )
             owner = getattr(owner, step)
         return None if name is None else owner
+
+    def variant(self, config: Any) -> "Architecture":  # noqa: ARG002 - most have one
+        """The declaration for a config: this, or a copy that differs as the config says (OPT-350m)."""
+        return self
 
     @property
     def language_class(self) -> str:
@@ -308,6 +314,16 @@ class Architecture(ABC):
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
         return self.declared("final_norm_at", base_model) if self.final_norm_at else None
+
+    def output_map(self, base_model: Any) -> nn.Module | None:  # noqa: ARG002 - most have none
+        """The linear map, without bias, from what the last layer and its norm give to final states (OPT-350m)."""
+        return None
+
+    def final_states(self, base_model: nn.Module, hidden: Tensor) -> Tensor:
+        """Final states, from the output of the last layer."""
+        for module in (self.final_norm(base_model), self.output_map(base_model)):
+            hidden = hidden if module is None else module(hidden)
+        return hidden
 
     def weight(self, linear: Any) -> Any:
         """The weight [out, in] of one of its linear maps."""

@@ -1,5 +1,6 @@
 """BERT's and GPT-2's successors with norms before attention and feed-forward network: ModernBERT, OPT."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -79,18 +80,30 @@ class OPT(Architecture):
     activation_setting = "activation_function"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse norms after the residuals, and narrower embeddings (both of OPT-350m alone)."""
-        if not config.do_layer_norm_before:
-            raise not_reproduced(self.name, "do_layer_norm_before", False, "norms before attention")
-        if config.word_embed_proj_dim != config.hidden_size:
+        """Refuse narrower embeddings with norms before attention, and no norm after the last layer."""
+        if config.do_layer_norm_before and config.word_embed_proj_dim != config.hidden_size:
             raise not_reproduced(self.name, "word_embed_proj_dim", config.word_embed_proj_dim, f"{config.hidden_size}")
-        if config._remove_final_layer_norm:
+        if config.do_layer_norm_before and config._remove_final_layer_norm:
             raise not_reproduced(self.name, "_remove_final_layer_norm", True, "a norm after the last layer")
+
+    def variant(self, config: Any) -> Architecture:
+        """Of OPT-350m norms stand after the residuals, and none after the last layer."""
+        if config.do_layer_norm_before:
+            return self
+        post_norm = copy(self)
+        post_norm.pre_norm, post_norm.final_norm_at = False, ""
+        return post_norm
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words and positions are added; the first two rows of positions are for no token."""
-        words, positions = base_model.decoder.embed_tokens, base_model.decoder.embed_positions
-        return Embeddings(parameter_of(words, "weight"), parameter_of(positions, "weight")[positions.offset :])
+        decoder = base_model.decoder
+        words, positions = (parameter_of(each, "weight") for each in (decoder.embed_tokens, decoder.embed_positions))
+        return Embeddings(words, positions[decoder.embed_positions.offset :], words_project=decoder.project_in)
+
+    def output_map(self, base_model: Any) -> nn.Module | None:
+        """``project_out``, to the width of the words."""
+        project: nn.Module | None = base_model.decoder.project_out
+        return project
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Queries, not scores, are scaled; the softmax is in float32."""
