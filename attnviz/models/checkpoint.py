@@ -238,6 +238,7 @@ class Checkpoint:
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
+            has_words=self.architecture.has_words,
         )
         self._refuse_images(tokens.ids)
         return tokens
@@ -249,6 +250,7 @@ class Checkpoint:
             texts,
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+            has_words=self.architecture.has_words,
         )
         for each in encoded:
             self._refuse_images(each.ids)

@@ -65,8 +65,9 @@ def tokenize(
     truncate: bool = False,
     token_types: int | None = None,
     target: bool = False,
+    has_words: bool = True,
 ) -> Tokens:
-    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer; see :func:`encodings`.
+    """Tokenize a text, or a pair, with the checkpoint's own tokenizer; see :func:`encodings`.
 
     ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
     ``segments`` is whether the model takes token types: without them the tokenizer must put a separator between a pair.
@@ -82,7 +83,9 @@ def tokenize(
     if pair is not None:
         _check_text(pair, "pair")
     types = token_types if segments else None
-    encode = partial(encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target)
+    encode = partial(
+        encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target, has_words=has_words
+    )
     [encoding] = encode([text], pair=pair)
     if pair is not None and not segments and not _separated(encoding):
         raise TextError(
@@ -109,7 +112,7 @@ def tokenize(
         )
     texts = (text,) if pair is None else (text, pair)
     texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
-    return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids))
+    return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids), has_words)
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
@@ -129,29 +132,30 @@ def encodings(
     token_types: int | None = None,
     max_length: int | None = None,
     target: bool = False,
+    has_words: bool = True,
 ) -> Sequence[Any]:
-    """A fast tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
+    """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
 
     ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
     ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
-    encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
+    encoder-decoder, whose tokenizer may have a vocabulary of its own for it. The tokenizer is a fast one, or for texts
+    without words (``has_words``) one of pieces alone, which stand in the text as they are.
 
     Raises:
-        CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids beyond the model's vocabulary.
+        CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
         TextError: it gives token types that the model has not.
     """
-    two_models = hasattr(tokenizer, "spm_target")
-    if not getattr(tokenizer, "is_fast", False) and not two_models:
+    two_models, fast = hasattr(tokenizer, "spm_target"), getattr(tokenizer, "is_fast", False)
+    if not (fast or two_models) and (has_words or not hasattr(tokenizer, "tokenize")):
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
             "only a fast tokenizer knows which characters and words its tokens come from."
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
-    if two_models and pair is not None:
+    if not fast and pair is not None:
         raise TextError(
-            "a pair was given, but this tokenizer puts nothing between two texts; expected one text: join the two "
-            "yourself."
+            "a pair was given, but this tokenizer reads one text; expected one text: join the two yourself."
         )
     if target and getattr(tokenizer, "tgt_lang", "") is None:
         raise TextError(
@@ -161,6 +165,8 @@ def encodings(
     with calling_transformers(what), panics_unprinted():
         if two_models:
             results: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
+        elif not fast:
+            results = [_of_pieces(tokenizer, text, cut) for text in texts]
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
@@ -188,6 +194,19 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
     return pieces_of(
         ids, pieces, _special_ids(tokenizer), lambda parts: "".join(parts).replace(SPACE, " ").removeprefix(" ")
     )
+
+
+def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Pieces:
+    """Encode with a tokenizer that gives no offsets, but pieces that stand in the text as they are (ESM's)."""
+    encoded = tokenizer(text, **cut, return_special_tokens_mask=True, verbose=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    pieces, end, offsets = tokenizer.tokenize(text), 0, list[tuple[int, int]]()
+    for is_special in special:
+        piece = "" if is_special else pieces.pop(0)
+        start = text.index(piece, end)
+        end = start + len(piece)
+        offsets.append((start, end))
+    return Pieces(ids, tokenizer.convert_ids_to_tokens(ids), special, offsets, text)
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
@@ -266,10 +285,11 @@ def _separated(encoding: Any) -> bool:
 
 
 def _tokens(
-    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
-) -> Tokens:
+    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int,
+    has_words: bool = True,
+) -> Tokens:  # fmt: skip
     special = tuple(segment is None for segment in encoding.sequence_ids)
-    words = word_numbers(encoding, texts)
+    words = word_numbers(encoding, texts, has_words)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
@@ -282,7 +302,7 @@ def _tokens(
         text = decode([piece])
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
         # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
-        continues = continues and not piece.startswith(SPACE)
+        continues = continues and has_words and not piece.startswith(SPACE)
         continues = continues and (words[position] == words[position - 1] or not text.strip())
         labels.append(mark + visible(text) if continues else visible(text))
     return Tokens(

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,18 @@ def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tok
         raise TextError(
             "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
             f"{why}; leave it out."
+        )
+
+
+def refuse_words(
+    checkpoint: Checkpoint, *, words: bool = False, parser: str | None = None, corpora: Sequence[Path] = ()
+) -> None:
+    """Raise UsageError for ``--words``, a parser, or corpora of words, for a model whose texts have no words."""
+    named = ["--words (words=True)"] * words + [f"the parser {parser!r}"] * (parser is not None) + [*map(str, corpora)]
+    if named and not checkpoint.architecture.has_words:
+        raise UsageError(
+            f"{named[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
+            "sequences without words; leave it out."
         )
 
 

@@ -8,7 +8,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -57,11 +57,15 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return _with_marks(text, spans)
 
 
-def word_numbers(encoding: Any, texts: Sequence[str]) -> list[int | None]:
+def word_numbers(encoding: Any, texts: Sequence[str], has_words: bool = True) -> list[int | None]:
     """The number of each token's word in an encoding of texts, counted over all segments; None in no word.
 
-    White space belongs to the next word if the tokenizer keeps them together; otherwise it is a word of its own.
+    White space belongs to the next word if the tokenizer keeps them together; otherwise it is a word of its own. In
+    texts without words each token is one.
     """
+    if not has_words:
+        own = count()
+        return [None if segment is None else next(own) for segment in encoding.sequence_ids]
     spans = [word_spans(text) for text in texts]
     numbers: dict[tuple[int, int], int] = {}
     words: list[int | None] = []
@@ -153,7 +157,7 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """
     decode = decoder(tokenizer)
     added = set(tokenizer.get_added_vocab())
-    marked = "".join(decode(["a", "Ġa"])) == "a a" or SPACE in repr(tokenizer.backend_tokenizer.decoder)
+    marked = _alphabet(tokenizer) in _BEGINS
 
     def label(token: int, piece: str | None) -> str:
         if piece is None:
@@ -174,7 +178,9 @@ def continues_mark(tokenizer: Any) -> str:
 def _alphabet(tokenizer: Any) -> str:
     """How a tokenizer writes pieces: ``Ġ`` (byte-level BPE), ``▁`` (SentencePiece), else ``##``."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # Marian's has none, but two SentencePiece models
-    kind = SPACE if backend is None else f"{backend.decoder!r} {backend.pre_tokenizer!r}"
+    if backend is None:  # ESM's has pieces as they are
+        return SPACE if hasattr(tokenizer, "spm_target") else WORDPIECE
+    kind = f"{backend.decoder!r} {backend.pre_tokenizer!r}"
     return "Ġ" if "ByteLevel" in kind else SPACE if SPACE in kind else WORDPIECE
 
 

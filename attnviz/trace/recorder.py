@@ -465,7 +465,7 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
 def _bypassing(checkpoint: Checkpoint) -> list[tuple[LayerModules, str]]:
     """The layers whose attention bypasses the interface, and the method that computes it."""
     if not checkpoint.architecture.through_interface:
-        return [(each, "forward") for each in checkpoint.modules]
+        return [(each, "forward") for each in {each.pattern: each for each in checkpoint.modules}.values()]
     upcast = (each for each in checkpoint.modules if getattr(each.pattern, "reorder_and_upcast_attn", False))
     return [(each, "_upcast_and_reordered_attn") for each in upcast]
 

@@ -192,10 +192,7 @@ def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     both = tokens.ids, tokens.type_ids or [0] * len(tokens)
     ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
     rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
-    words = tables.words[ids] * tables.scale
-    if tables.words_project is not None:
-        words = words @ parameter_of(tables.words_project, "weight").T
-    parts = {"content": words}
+    parts = {"content": tables.of_words(ids)}
     if tables.positions is not None:
         parts["position"] = tables.positions[rows]
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}

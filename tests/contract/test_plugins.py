@@ -181,7 +181,7 @@ def test_a_family_of_a_package_is_verified_shown_and_said(mine, seed_folder, tmp
 
 
 def test_a_wrong_declaration_is_caught_by_the_verification(seed_folder):
-    with pytest.raises(attnviz.ArchitectureError, match="expected one of: bart"):
+    with pytest.raises(attnviz.ArchitectureError, match="expected one of: albert, bart"):
         attnviz.analyze("one two three", seed_folder)
     attnviz.register(type("Wrong", (Llama,), {"name": "seed_oss", "class_prefix": "SeedOss", "causal": False}))
     with pytest.raises(attnviz.VerificationError):

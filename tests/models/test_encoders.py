@@ -1,31 +1,45 @@
-"""ModernBERT, ALBERT, OPT and MPNet: any settings verify, and every wrong variant is caught and named."""
+"""ModernBERT, ALBERT, OPT, MPNet and ESM: any settings verify, and every wrong variant is caught and named."""
 
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, processors
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 import attnviz
 from attnviz.commands.explain import reference
 from attnviz.commands.explain.steps import step_of
-from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.commands.outputs.residual_stream import why_no_attribution
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import architecture_of
 from attnviz.models.families.bert_gpt2 import Albert
-from attnviz.models.families.encoders import OPT, ModernBert
+from attnviz.models.families.encoders import OPT, Esm, ModernBert
+from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import HeadParameters
 from tests.support.explained import steps_of
+from tests.support.models import save_checkpoint, sharp_bert
 from tests.support.mutations import rolled
 from tests.support.recorded import batch, own_patterns, verified_batch
 from tests.support.relatives import DRAWN, RELATIVES, checkpoint_of, drawn_settings, sharp
 
 TEXT = "the cat that i saw ran away from the dog"
+PROTEIN = "MKTAYIAKQRQISF"
+MASKED = "MK<mask>AYI <mask>KQjRx"
 LIMIT = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.02}
 
 
@@ -79,6 +93,11 @@ MUTATIONS: dict[str, tuple[str, Change, str]] = {
     "one bias for both sides": ("mpnet", biased(causal=True), "3 of 3 layers differ"),
     "buckets of other distances": ("mpnet", biased(max_distance=9), "3 of 3 layers differ"),
     "a bias of another head": ("mpnet", bias_of_the_head_before, "3 of 3 layers differ"),
+    "a protein without rotation": ("esm", lambda p: replace(p, rotary=None), "queries differ before that"),
+    "neighbours rotated together": ("esm", turned(interleaved=True), "queries differ before that"),
+    "angles of another base": ("esm", turned(frequencies=torch.logspace(0, -1, 4)), "queries differ before that"),
+    "unscaled queries of a protein": ("esm", lambda p: replace(p, query_scale=1.0), "queries differ before that"),
+    "scores scaled, too": ("esm", lambda p: replace(p, scale=0.5), "scales its scores by 1, the reference by 0.5"),
     "keys after the query": ("opt", lambda p: replace(p, causal=False), "3 of 3 layers differ"),
 }  # fmt: skip
 
@@ -91,7 +110,7 @@ def test_a_wrong_variant_fails_and_is_named(monkeypatch, name):
     right = family.parameters
     monkeypatch.setattr(family, "parameters", lambda self, model, layer: change(right(self, model, layer)))
     with pytest.raises(VerificationError, match=message):
-        attnviz.analyze(TEXT, checkpoint, syntax=False)
+        attnviz.analyze(PROTEIN if kind == "esm" else TEXT, checkpoint, syntax=False)
 
 
 def test_windows_are_on_both_sides_and_baselines_within_them():
@@ -300,3 +319,134 @@ def test_a_projection_of_the_embeddings_that_is_left_out_is_noticed(monkeypatch)
     monkeypatch.setattr(Albert, "embeddings", lambda *given: replace(right(*given), project=None))
     with pytest.raises(VerificationError, match="input of layer 0"):
         attnviz.explain(TEXT, checkpoint)
+
+
+# --- proteins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize(("text", "factor"), [(PROTEIN, 0.88), (MASKED, 0.88 * 14 / 12)])
+def test_what_masks_leave_out_is_made_up_for(dtype, text, factor):
+    checkpoint = checkpoint_of("esm", dtype, emb_layer_norm_before=False)
+    explained = attnviz.explain(text, checkpoint, layer=0)
+    ids = torch.tensor(explained.tokens.ids)
+    rows = checkpoint.model.embeddings.word_embeddings.weight[ids].detach() * (ids != 32)[:, None] * factor
+    torch.testing.assert_close(explained.tensor("input"), rows.to(explained.tensor("input")), rtol=2e-2, atol=1e-3)
+    masked = " (0 at masks)" * (text == MASKED)
+    assert step_of(explained, "input").formula == f"x = word · {factor:g}{masked}"
+    plain = attnviz.explain(text, checkpoint_of("esm", token_dropout=False))
+    assert step_of(plain, "input").formula == "x = norm(word)"
+
+
+@pytest.mark.parametrize("wrong", [{"dropped": None}, {"dropped": 5}, {"scale": 1.0}, {"norm": None}])
+def test_other_embeddings_of_a_protein_are_noticed(monkeypatch, wrong):
+    right = Esm.embeddings
+    # a norm after it hides the scale
+    checkpoint = checkpoint_of("esm", emb_layer_norm_before=("norm" in wrong))
+    monkeypatch.setattr(Esm, "embeddings", lambda *given: replace(right(*given), **wrong))
+    with pytest.raises(VerificationError, match="input of layer 0"):
+        attnviz.explain(MASKED, checkpoint, layer=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("position_embedding_type", "absolute"), ("is_decoder", True), ("is_folding_model", True), ("pad_token_id", None),
+     ("mask_token_id", None)],
+)  # fmt: skip
+def test_other_settings_of_esm_are_refused_by_name(setting, value):
+    config = RELATIVES["esm"].config()
+    setattr(config, setting, value)
+    with pytest.raises(ArchitectureError, match=f"this ESM has {setting}={value!r}"):
+        architecture_of(config, torch.float32)
+
+
+def test_old_files_of_esm_are_read_with_the_frequencies_that_they_hold(tmp_path):
+    """As Meta saved it: frequencies a layer, in float16; unused positions; no head for contacts."""
+    folder = save_checkpoint(sharp("esm", auto_class=AutoModelForMaskedLM), RELATIVES["esm"].tokenizer, tmp_path / "it")
+    weights = load_file(folder / "model.safetensors")
+    old = {name: each for name, each in weights.items() if "inv_freq" not in name and "contact" not in name}
+    rounded = torch.tensor([1.0, 0.3, 0.1, 0.03]).half()
+    at = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
+    old |= {at.format(layer): rounded.clone() for layer in range(3)}
+    old |= {"esm.embeddings.position_ids": torch.arange(66)[None]}
+    old |= {"esm.embeddings.position_embeddings.weight": torch.zeros(66, 32)}
+    save_file(old, folder / "model.safetensors", {"format": "pt"})
+    found = attnviz.analyze(PROTEIN, str(folder))
+    parameters = found.checkpoint.architecture.parameters(found.checkpoint.model, 2)
+    assert torch.equal(parameters.rotary.frequencies, rounded.float())
+    assert "loss of the model" in attnviz.ablate(PROTEIN, str(folder), curve=False, gradient=False).report()
+    save_file(old | {"esm.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1 unexpected \(.*encoder\.extra\)"):
+        attnviz.analyze(PROTEIN, str(folder))
+
+
+def test_residues_are_tokens_and_words_of_their_own():
+    checkpoint = checkpoint_of("esm", max_position_embeddings=20)
+    tokens = checkpoint.tokenize(MASKED)
+    assert tokens.ids == tuple(checkpoint.tokenizer(MASKED)["input_ids"])
+    assert " ".join(tokens.labels) == "<cls> M K <mask> A Y I <mask> K Q <unk> R <unk> <eos>"
+    assert tokens.word_labels == tokens.labels[1:-1]
+    assert tokens.words == (None, *range(12), None)
+    assert [MASKED[first:last] for first, last in tokens.offsets][6:] == ["I", "<mask>", "K", "Q", "j", "R", "x", ""]
+    assert [i for i, special in enumerate(tokens.special) if special] == [0, 13]
+    cut = checkpoint.tokenize(PROTEIN * 3, truncate=True)
+    assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A", "<eos>"))
+    assert vocabulary_labels(checkpoint.tokenizer, [4, 5, 32]) == ["L", "A", "<mask>"]
+
+
+def test_a_fast_tokenizer_of_residues_gives_the_same():
+    vocabulary = RELATIVES["esm"].tokenizer.get_vocab()
+    backend = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    backend.post_processor = processors.TemplateProcessing(
+        single="<cls> $A <eos>", special_tokens=[(name, vocabulary[name]) for name in ("<cls>", "<eos>")]
+    )
+    fast = from_loaded(sharp("esm"), PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
+    slow = checkpoint_of("esm").tokenize(PROTEIN)
+    assert replace(fast.tokenize(PROTEIN), offsets=slow.offsets) == slow
+
+
+def test_a_slow_tokenizer_is_refused_where_there_are_words_and_a_pair_where_it_reads_one_text():
+    slow = RELATIVES["esm"].tokenizer
+    with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found EsmTokenizer"):
+        from_loaded(sharp_bert(), slow).tokenize("the cat")
+    with pytest.raises(TextError, match="this tokenizer reads one text"):
+        attnviz.analyze(PROTEIN, checkpoint_of("esm"), pair="MKV")
+
+
+def test_a_profile_of_proteins_has_no_roles_of_words(tmp_path):
+    corpus = tmp_path / "proteins.txt"
+    corpus.write_text(f"{PROTEIN}\nMKVLAAGIVGLLLAQWERTYHH\nGSHMKTAYIARRQ\n")
+    checkpoint = checkpoint_of("esm")
+    profile = attnviz.profile_heads(checkpoint, [corpus], control=False)
+    measured = {role.role.partition(":")[0] for role in profile.roles}
+    positional = {"previous-token", "current-token", "next-token", "offset"}
+    assert measured == {*positional, "local", "long-range", "sink", "broad", "inactive"}
+    assert profile.relations is None
+    found = attnviz.analyze(PROTEIN, checkpoint)
+    assert "Parser: texts of this model have no words." in " ".join(found.report().split())
+    assert "attnviz profile CORPUS.txt --model" in " ".join(found.report().split())
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (lambda it, _: attnviz.analyze(PROTEIN, it, parser="en_core_web_sm"), "the parser 'en_core_web_sm'"),
+        (lambda it, _: attnviz.analyze(PROTEIN, it, words=True), r"--words \(words=True\)"),
+        (lambda it, _: attnviz.analyze_each([PROTEIN], it, words=True), r"--words \(words=True\)"),
+        (lambda it, _: attnviz.rollout(PROTEIN, it, words=True), r"--words \(words=True\)"),
+        (lambda it, tree: attnviz.profile_heads(it, [tree]), "tree.conllu"),
+        (lambda it, tree: attnviz.profile_heads(it, [tree.with_name("p.txt")], confirm=[tree]), "tree.conllu"),
+        (lambda it, tree: attnviz.compare_corpus(it, it, tree), "tree.conllu"),
+    ],
+)
+def test_what_is_of_words_is_refused_in_one_line(run, named, tmp_path):
+    tree: Path = tmp_path / "tree.conllu"
+    tree.write_text("1\tcats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\trun\trun\tVERB\t_\t_\t0\troot\t_\t_\n\n")
+    tree.with_name("p.txt").write_text(f"{PROTEIN}\n")
+    with pytest.raises(UsageError, match=f"{named} is for texts of words, but a model of the architecture 'esm'"):
+        run(checkpoint_of("esm"), tree)
+
+
+@pytest.mark.parametrize("kind", ["esm", "modernbert"])
+def test_a_masked_lm_head_is_no_sum_of_parts_for_its_own_reason(kind):
+    assert "begins with a transform" in why_no_attribution(checkpoint_of(kind, auto_class=AutoModelForMaskedLM))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from transformers import (
     CamembertTokenizer,
     DistilBertConfig,
     ElectraConfig,
+    EsmConfig,
+    EsmTokenizer,
     ModernBertConfig,
     MPNetConfig,
     MPNetTokenizer,
@@ -24,6 +27,7 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaTokenizer,
 )
+from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.models import PIECES, WORDS, bert_tokenizer, gpt2_tokenizer
@@ -113,11 +117,24 @@ RELATIVES = {
 KINDS = list(RELATIVES)
 """BERT's nearest relatives."""
 
+
+def esm_tokenizer() -> EsmTokenizer:
+    """ESM's own class, a slow one: ``<cls> A <eos>``, a token a residue."""
+    with NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(get_default_vocab_list()))
+        file.flush()
+        return EsmTokenizer(file.name)
+
+
 _SPECIAL = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
 RELATIVES |= {
     "modernbert": _like_bert(
         ModernBertConfig, bert_tokenizer(), local_attention=6, norm_bias=True, mlp_bias=True, attention_bias=True,
         **_SPECIAL,
+    ),
+    "esm": _like_bert(
+        EsmConfig, esm_tokenizer(), position_embedding_type="rotary", token_dropout=True, emb_layer_norm_before=True,
+        rope_theta=50.0, pad_token_id=1, mask_token_id=32,
     ),
     "opt": _like_bert(OPTConfig, gpt2_tokenizer(), ffn_dim=48, word_embed_proj_dim=None),
     "opt-350m": _like_bert(
@@ -149,6 +166,11 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "embedding_size": st.sampled_from([5, 32]),
         "hidden_act": st.sampled_from(["gelu", "gelu_new", "relu"]),
         "layer_norm_eps": st.sampled_from([1e-12, 1e-2]),
+    },
+    "esm": {
+        **dict.fromkeys(("token_dropout", "emb_layer_norm_before"), st.booleans()),
+        "layer_norm_eps": st.sampled_from([1e-5, 1e-2]),
+        "rope_theta": st.sampled_from([50.0, 1e4]),
     },
     "opt": {
         **dict.fromkeys(("enable_bias", "layer_norm_elementwise_affine"), st.booleans()),

@@ -93,7 +93,7 @@ class Explanation(TextResult):
     @property
     def activation(self) -> str:
         """Name of its activation."""
-        return str(getattr(self.checkpoint.config, self.checkpoint.architecture.activation_setting))
+        return str(self.checkpoint.architecture.activation(self.checkpoint.config))
 
     @property
     def output(self) -> StageCheck:

@@ -142,7 +142,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         heads=architecture.parameters(model, layer),
         attention_norm=norm(modules.attention_norm),
         up_proj=up_proj,
-        activation=activation_named(architecture.declared("activation_setting", checkpoint.config)),
+        activation=activation_named(architecture.activation(checkpoint.config)),
         down_proj=_optional_map(modules.down_proj),
         feed_forward_norm=norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,

@@ -326,9 +326,11 @@ def _words_of(result: Explanation) -> dict[str, object]:
     separate = not pre or "feed_forward_norm" in result.stages  # not one norm for both halves
     architecture, activation = model.architecture, activation_named(result.activation)
     tables = architecture.embeddings(model.model)
-    by_root = abs(tables.scale**2 / model.d_model - 1) < 1e-2  # as the number format rounds it
-    words = "word" if tables.scale == 1 else f"word · {'√d_model' if by_root else f'{tables.scale:g}'}"
+    factor = tables.scale_of(result.tokens.ids)
+    by_root = abs(factor**2 / model.d_model - 1) < 1e-2  # as the number format rounds it
+    words = "word" if factor == 1 else f"word · {'√d_model' if by_root else f'{factor:g}'}"
     words = words if tables.words_project is None else f"{words} W"
+    words += " (0 at masks)" * (tables.dropped in result.tokens.ids)
     others = (" + position" * (tables.positions is not None), " + segment" * (tables.segments is not None))
     source = words + "".join(others)
     source = source if tables.norm is None else f"norm({source})"

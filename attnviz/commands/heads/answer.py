@@ -45,7 +45,8 @@ def answer(part: Analysis, heads: Sequence[HeadFindings]) -> Iterator[Text]:
     if part.profile is not None and len(heads) > 1:
         yield Text.assemble(("Over a corpus: ", "bold"), _counts([(head, head.over_corpus) for head in heads]))
     elif part.profile is None and not part.checkpoint.stacks:
-        command = f"attnviz profile CORPUS.conllu {visible(' '.join(part.checkpoint.model_options))}"
+        corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
+        command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
         yield Text.assemble(("Over a corpus: ", "bold"), f"not known of this model; {command} measures it.")
 
 

@@ -21,7 +21,7 @@ from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords
 from attnviz.options import checked
@@ -144,6 +144,7 @@ class Reader:
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
             )
         refuse_target(checkpoint, target, self.max_new_tokens)
+        refuse_words(checkpoint, words=options.words, parser=self.parser)
         if self.generate is None:
             continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
@@ -158,7 +159,7 @@ class Reader:
         if options.queries is not None:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif self.syntax:
-            parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
+            parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint)
         contexts, measured = _contexts(checkpoint, context, of_target, len(tokens)), dict[int, HeadStatistics]()
         relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
         if parse is not None:
@@ -239,8 +240,12 @@ def profile_of(
     return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _WARN)
 
 
-def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
-    if not getattr(tokenizer, "is_fast", True):
+def _parse(
+    texts: Sequence[str], tokens: Tokens, parser: str | None, checkpoint: Checkpoint
+) -> tuple[Parse | None, str]:
+    if not checkpoint.architecture.has_words:
+        return None, "texts of this model have no words."
+    if not getattr(checkpoint.tokenizer, "is_fast", True):
         return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note

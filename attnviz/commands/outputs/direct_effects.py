@@ -243,9 +243,10 @@ class _Unembedding:
 def _embeddings(checkpoint: Checkpoint, ids: Sequence[int], position: int) -> Iterator[tuple[str, Tensor]]:
     """The parts of the first layer's input at a position; one, if their sum is normed."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    words, positions = tables.words[ids[position]] * tables.scale, None
+    of_text = torch.tensor(ids)
+    words, positions = tables.of_words(of_text)[position], None
     if tables.positions is not None:
-        rows = position_rows(checkpoint.architecture, checkpoint.config, torch.tensor(ids))
+        rows = position_rows(checkpoint.architecture, checkpoint.config, of_text)
         positions = tables.positions[int(rows[position])]
     if tables.norm is not None and positions is not None:
         yield "embeddings", checkpoint.norm(tables.norm)(words + positions)

@@ -23,6 +23,7 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.offloading import DeviceMap
+from attnviz.models.opening import refuse_words
 from attnviz.models.sources import Source
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
@@ -216,6 +217,9 @@ def profile_heads(
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = open_for(process, model, revision, device, device_map, dtype, adapter, language_head=True).encoder
+    of_words = [each.path for each in (*corpora, *others) if each.kind != "txt"]
+    refuse_words(checkpoint, parser=parser, corpora=of_words)
+    parse = parse if checkpoint.architecture.has_words else None
     if control and checkpoint.weight_devices:
         raise UsageError(
             "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
@@ -286,7 +290,8 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
         return
     if run.sentences:
         yield from judged.statistic_candidates(run.statistics)
-        yield from judged.semantic_candidates(run.meanings)
+        if run.settings.checkpoint.architecture.has_words:
+            yield from judged.semantic_candidates(run.meanings)
         yield from judged.writing_candidates(run.writing)
     if repeats:
         yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)

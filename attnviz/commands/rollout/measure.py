@@ -22,7 +22,7 @@ from attnviz.errors import UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.estimate import TextRun
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.models.wording import counted
 from attnviz.options import checked
@@ -199,6 +199,7 @@ def rollout(
         model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, run=run
     )
     checkpoint = opened.encoder
+    refuse_words(checkpoint, words=words)
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1

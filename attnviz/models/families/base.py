@@ -2,6 +2,7 @@
 
 import difflib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -131,6 +132,8 @@ class Embeddings:
         project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
         scale: what the words' rows are multiplied by.
         words_project: the linear map of words alone to d_model, without bias, before all that (OPT-350m); else None.
+        dropped: a token whose row is left out, as if by dropout, so that those of the others are divided by their share
+            of the text (ESM's mask); None for none.
     """
 
     words: Tensor
@@ -140,6 +143,21 @@ class Embeddings:
     project: nn.Module | None = None
     scale: float = 1.0
     words_project: nn.Module | None = None
+    dropped: int | None = None
+
+    def of_words(self, ids: Tensor) -> Tensor:
+        """The words' rows of a text, scaled and perhaps projected, [n, width], from its ids [n]."""
+        rows = self.words[ids] * self.scale
+        if self.words_project is not None:
+            rows = rows @ parameter_of(self.words_project, "weight").T
+        if self.dropped is None:
+            return rows
+        kept = torch.ne(ids, self.dropped).to(rows.device)
+        return rows * kept[:, None] / kept.float().mean()
+
+    def scale_of(self, ids: Sequence[int]) -> float:
+        """What the rows of a text are multiplied by; those of ``dropped`` by 0."""
+        return self.scale * len(ids) / sum(token != self.dropped for token in ids)
 
 
 class LogitsHead(nn.Module):
@@ -188,6 +206,7 @@ class Architecture(ABC):
     optional_weights: tuple[str, ...] = ()
     # suffixes of the names of constant buffers that earlier versions of transformers saved
     old_buffers: tuple[str, ...] = ()
+    has_words: bool = True  # whether its tokens are of words (of ESM they are residues of a protein)
     segments: bool = False  # whether the segments of a pair have token types
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
     positions_computed: bool = False  # whether that table is as long as a text needs, so that no position is lost
@@ -341,6 +360,10 @@ class Architecture(ABC):
     def expert_formula(self, config: Any) -> str:
         """:meth:`expert_weights` in a few words, of logits r."""
         return "softmax(r) of those taken" + ", divided by their sum" * getattr(config, "norm_topk_prob", True)
+
+    def activation(self, config: Any) -> object:
+        """The name of the feed-forward network's activation."""
+        return self.declared("activation_setting", config)
 
     def residual_multiplier(self, config: Any) -> float:
         """What outputs of attention and feed-forward network are multiplied by before they are added (Granite)."""

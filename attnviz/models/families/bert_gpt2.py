@@ -24,12 +24,15 @@ class Bert(Architecture):
     title = "BERT"
     class_prefix = "Bert"
     layers_at = "encoder.layer"
-    attention_at = "attention.self"
-    projection_names = ("self.query", "self.key", "self.value", "output.dense")  # in a layer's ``attention``
+    attention_at = "attention"
+    projection_names = ("self.query", "self.key", "self.value", "output.dense")
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
+    network_at = ""
+    network_names = ("intermediate.dense", None, None, "output.dense")
+    position_type = "absolute"  # the one that is reproduced
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
-    old_buffers = ("embeddings.position_ids",)
+    old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
     segments = True
     epsilon_setting: str | float = "layer_norm_eps"
     language_task = "ForMaskedLM"
@@ -43,8 +46,8 @@ class Bert(Architecture):
             if getattr(config, flag, False):
                 raise not_reproduced(self.title, flag, True, "an encoder without cross-attention")
         positions = getattr(config, "position_embedding_type", None) or "absolute"
-        if positions != "absolute":
-            raise not_reproduced(self.title, "position_embedding_type", positions, "'absolute'")
+        if positions != self.position_type:
+            raise not_reproduced(self.title, "position_embedding_type", positions, repr(self.position_type))
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
@@ -58,19 +61,8 @@ class Bert(Architecture):
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
-        *projections, o_proj = map(layer.attention.get_submodule, self.projection_names)
-        attention_norm, feed_forward_norm = (layer.get_submodule(name) for name in self.norm_names if name)
-        return LayerModules(
-            block=layer,
-            projections=tuple(projections),
-            pattern=layer.get_submodule(self.attention_at),
-            o_proj=o_proj,
-            output=o_proj,
-            attention_norm=attention_norm,
-            up_proj=layer.intermediate.dense,
-            down_proj=layer.output.dense,
-            feed_forward_norm=feed_forward_norm,
-        )
+        modules = super().layer_modules(layer)
+        return replace(modules, pattern=layer.attention.self, output=modules.o_proj)
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, positions and token types (if any) are added, then normalised; ELECTRA then projects."""
@@ -112,10 +104,8 @@ class Albert(Bert):
     name = "albert"
     title = "ALBERT"
     class_prefix = "Albert"
-    attention_at = "attention"
     projection_names = ("query", "key", "value", "dense")
     norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
-    network_at = ""
     network_names = ("ffn", None, None, "ffn_output")
     resumable = False
     head_weights = ("predictions", "sop_classifier", "classifier", "qa_outputs")
@@ -239,8 +229,9 @@ class MPNet(Roberta):
     title = "MPNet"
     class_prefix = "MPNet"
     attention_at = "attention.attn"
-    projection_names = ("attn.q", "attn.k", "attn.v", "attn.o")
+    projection_names = ("q", "k", "v", "o")
     norm_names = ("attention.LayerNorm", None, "output.LayerNorm", None)
+    layer_modules = Architecture.layer_modules
     through_interface = False
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
@@ -249,10 +240,6 @@ class MPNet(Roberta):
         for setting, only in (("pad_token_id", 1), ("relative_attention_num_buckets", 32)):
             if getattr(config, setting) != only:
                 raise not_reproduced(self.title, setting, getattr(config, setting), f"{only}, whatever the config says")
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``MPNetSelfAttention`` gives (output after W_O, pattern)."""
-        return replace(super().layer_modules(layer), output=layer.attention.attn)
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """With the encoder's bias by distance, which is the same from 128 tokens on."""

@@ -1,4 +1,4 @@
-"""BERT's and GPT-2's successors with norms before attention and feed-forward network: ModernBERT, OPT."""
+"""BERT's and GPT-2's successors with norms before attention and feed-forward network: ModernBERT, OPT, ESM."""
 
 from copy import copy
 from dataclasses import replace
@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from attnviz.models.families.base import Architecture, Embeddings, chained, not_reproduced
+from attnviz.models.families.bert_gpt2 import Bert, Roberta
 from attnviz.models.families.llama import refuse_rope, rotary_of
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import HeadParameters
+from attnviz.reference.positions import Rotary
 
 
 class ModernBert(Architecture):
@@ -109,3 +111,48 @@ class OPT(Architecture):
         """Queries, not scores, are scaled; the softmax is in float32."""
         parameters = super().parameters(base_model, layer)
         return replace(parameters, query_scale=parameters.scale, scale=1.0, softmax_in_float32=True)
+
+
+class Esm(Bert):
+    """Lin et al. 2023, ESM-2: BERT on proteins, with rotary positions; what masks leave out is made up for."""
+
+    name = "esm"
+    title = "ESM"
+    class_prefix = "Esm"
+    final_norm_at = "encoder.emb_layer_norm_after"
+    norm_names = ("attention.LayerNorm", None, "LayerNorm", None)
+    head_weights = ("lm_head", "classifier")
+    optional_weights = ("pooler", "contact_head")
+    old_buffers = (*Bert.old_buffers, "rotary_embeddings.inv_freq", "position_embeddings.weight")
+    has_words = False
+    segments = False
+    pre_norm = True
+    float32_steps = True
+    position_type = "rotary"
+    language_head = Architecture.language_head
+    class_head = Roberta.class_head
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also ESMFold, and a config without the tokens that its embeddings look for."""
+        super().refuse(config, dtype)
+        if config.is_folding_model:
+            raise not_reproduced(self.title, "is_folding_model", True, "a language model")
+        for setting in ("pad_token_id", *["mask_token_id"] * bool(config.token_dropout)):
+            if getattr(config, setting) is None:
+                raise not_reproduced(self.title, setting, None, "the number of that token")
+
+    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
+        """GELU."""
+        return "gelu"
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words, perhaps normalised; with ``token_dropout`` without masks, as if these were 12 % as in training."""
+        tables, config = base_model.embeddings, base_model.config
+        words = Embeddings(parameter_of(tables.word_embeddings, "weight"), norm=tables.layer_norm)
+        return replace(words, scale=1 - 0.15 * 0.8, dropped=config.mask_token_id) if config.token_dropout else words
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Queries, not scores, are scaled; frequencies are those of the checkpoint, which it may have rounded."""
+        parameters = super().parameters(base_model, layer)
+        rotary = Rotary(base_model.rotary_embeddings.inv_freq.float(), in_float32=True, rounded=True)
+        return replace(parameters, query_scale=parameters.scale, scale=1.0, rotary=rotary)

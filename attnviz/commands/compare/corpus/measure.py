@@ -23,7 +23,7 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
-from attnviz.models.opening import Model
+from attnviz.models.opening import Model, refuse_words
 from attnviz.models.wording import counted, visible
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
@@ -185,6 +185,8 @@ def compare_corpus(
     process = this_process()
     a, b = (open_for(process, model, None, device or "auto", device_map, dtype) for model in (first, second))
     check_shapes(a, b)
+    refuse_words(a, parser=parser, corpora=[file.path] * (file.kind != "txt"))
+    parse = parse if a.architecture.has_words else None
     identity = {
         "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
         "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
