@@ -17,7 +17,6 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.commands.explain import reference as explain_reference
 from attnviz.commands.explain.position_share import input_parts
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.measure import find_config, read_configuration
@@ -26,6 +25,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import ARCHITECTURES, architecture_of
 from attnviz.models.sources import find_checkpoint
 from attnviz.models.tokens import merge_subwords
+from attnviz.trace import residual_parts
 from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE, needs_parser
 from tests.support.models import save_checkpoint
@@ -132,8 +132,8 @@ def test_the_input_of_the_first_layer_follows_from_the_tables(kind, pair):
 
 @of_each
 def test_positions_one_off_are_noticed(monkeypatch, kind):
-    checkpoint, right = checkpoint_of(kind), explain_reference.position_rows
-    monkeypatch.setattr(explain_reference, "position_rows", lambda *given: right(*given) + 1)
+    checkpoint, right = checkpoint_of(kind), residual_parts.position_rows
+    monkeypatch.setattr(residual_parts, "position_rows", lambda *given: right(*given) + 1)
     with pytest.raises(VerificationError, match="input of layer 0"):
         verify_stages(checkpoint, checkpoint.tokenize(SENTENCE), [0], lambda _: None)
 
