@@ -521,9 +521,9 @@ def test_activations_are_those_of_transformers(name: str) -> None:
 )
 def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-        block = checkpoint.architecture.modules(checkpoint.model)[layer].block
-        module = block if more == "extra" else torch.nn.Linear(1, 1)
-        return [Probe("extra", module, "input", "input of nowhere"), *probes_of(checkpoint, layer)]
+        of = checkpoint.modules[layer]
+        module = of.block if more == "extra" else torch.nn.Linear(1, 1)
+        return [Probe("extra", module, "input", "input of nowhere", of), *probes_of(checkpoint, layer)]
 
     monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
     with pytest.raises(VerificationError, match=message):
