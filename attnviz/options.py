@@ -217,6 +217,10 @@ _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Defaul
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
                  "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
                  "Default: 48M.", None, "SIZE", check=n_bytes)
+_ANSWER = Option("answer", str, "The token, or a classifier's class, whose logit is divided into what each head adds. "
+                 "Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
+_FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
+               None, "TOKEN|CLASS", any_language=True)
 _CORPORA = (
     Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
@@ -396,11 +400,10 @@ COMMANDS = {
         ("head_outputs",),
         text=(_TEXT, *_MODEL, _PAIR, _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
         measurement=(
-            _token("GPT-2: show the tokens that heads promote at this position", "the last token"),
-            Option("label", str, "Classifiers: the class to explain. Default: the one the model decides for.", None,
-                   "CLASS", any_language=True),
-            Option("against", str, "The class to hold it against. Default: the most probable other one.", None,
-                   "CLASS", any_language=True),
+            _token("Language models: divide the logits at this position", "the last token; of BERT its mask, else the "
+                   "last word"),
+            _ANSWER,
+            _FOIL,
             _MEMORY,
         ),
         pictures=(

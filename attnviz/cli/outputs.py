@@ -16,21 +16,19 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
 
     Norm-weighted attention is ‖A[q, k] f(x_k)‖ with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020).
 
-    For GPT-2, promoted tokens are those whose logits the head raises most. Its output goes through the final layer
-    norm, with the scale of the whole residual stream held fixed, and through the unembedding; then the mean over the
-    vocabulary is subtracted. The parts of all heads, embeddings, biases and feed-forward networks sum to the logits.
+    With a language head or a classifier it shows the direct effect of each head on the logit of an answer minus that of
+    a foil (--answer, --foil): two tokens, or two classes. The scales of norms are held fixed. The parts of all heads,
+    embeddings, biases and feed-forward networks sum to the difference of the model's logits. Where the head on top is
+    not linear (BERT), they are a linearisation. Promoted tokens are those whose logits a head raises most.
 
-    For a classifier it shows what each head adds to the difference of the logits of two classes. Where the classifier
-    is not linear (BERT), that is a linearisation.
-
-    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2, classifiers), one picture per head
+    It writes outputs.png, outputs-shares.png, outputs-effects.png (with a head on top), one picture per head
     (outputs/L00H00.png), captions, outputs.json and outputs.csv.
 
     Examples:
         attnviz outputs "The cat that I saw ran away"
             What every head adds, and what it promotes.
-        attnviz outputs "one two one" -m tiny-gpt2 --token one#2
-            The same for one token of a GPT-2.
+        attnviz outputs "one two one" -m tiny-gpt2 --answer " two" --foil " three"
+            Who speaks for “two” as the next token, and who for “three”.
     """
     text, source = read_text(text), run.find_model()
 

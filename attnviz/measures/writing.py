@@ -13,7 +13,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
 from attnviz.texts.batches import Batch
-from attnviz.trace.contributions import why_no_direct_effects
+from attnviz.trace.contributions import why_not_linear
 
 QUIET = 0.5
 """A head is quiet at a token where its output is shorter than this share of the mean over its layer's heads (our own
@@ -39,7 +39,7 @@ class WritingTally(TextTally):
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._checkpoint, self._causal = checkpoint, checkpoint.architecture.causal
-        self.why_no_copying = why_no_direct_effects(checkpoint)
+        self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
             self._mean = self._unembedding.mean(0, dtype=torch.float64)

@@ -7,13 +7,13 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import did_you_mean, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.libraries import calling_transformers, panics_unprinted
 from attnviz.models.sources import read_json, refuse_pointer
 from attnviz.models.tokens import Tokens
-from attnviz.models.wording import quoted, shortened, visible
-from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, word_numbers
+from attnviz.models.wording import counted, quoted, shortened, visible
+from attnviz.models.words import SPACE, Pieces, continues_mark, decoder, pieces_of, vocabulary_labels, word_numbers
 
 _SHOWN = 100
 """Characters of a text that a message may show."""
@@ -174,6 +174,42 @@ def encodings(
     for encoding in results:
         _check_ids(encoding, vocabulary_size, token_types)
     return results
+
+
+def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, target: bool = False) -> int:
+    """The id of one token of the vocabulary, by its text, its piece (``##able``) or its id; ``name`` is of the option.
+
+    Raises:
+        UsageError: none, or several; the message says which, and whether a leading space makes it one.
+    """
+    given = f"--{name} ({name}=...) {token!r}"
+    if is_whole(token):
+        if not 0 <= token < vocabulary_size:
+            raise UsageError(f"{given} is no id of a token: the vocabulary has 0 to {vocabulary_size - 1}.")
+        return int(token)
+    if not isinstance(token, str):
+        raise UsageError(f"expected {name} as the text of a token or as its id, found {token!r}.")
+
+    def alone(text: str) -> list[int]:
+        with calling_transformers(f"the model's tokenizer fails on {text!r}; mend or replace its files"):
+            ids: list[int] = tokenizer(
+                **{"text_target" if target else "text": text}, add_special_tokens=False
+            ).input_ids
+        return ids
+
+    ids, piece = alone(token), tokenizer.convert_tokens_to_ids(token)
+    if len(ids) != 1 and piece is not None and piece != tokenizer.unk_token_id:
+        ids = [piece]
+    if tokenizer.unk_token_id in ids and token != tokenizer.unk_token:
+        raise UsageError(f"{given} is not in the model's vocabulary; expected one token of it.")
+    if len(ids) != 1:
+        spaced, how = (token[1:], "without its") if token.startswith(" ") else (f" {token}", "with a")
+        pieces = ", ".join(map(quoted, vocabulary_labels(tokenizer, ids))) or "none"
+        hint = (
+            f"try {spaced!r}, {how} leading space" if len(alone(spaced)) == 1 else "give one of them, or another word"
+        )
+        raise UsageError(f"{given} is {counted(len(ids), 'token')} ({pieces}), expected one: {hint}.")
+    return ids[0]
 
 
 def language_prefix(tokenizer: Any) -> list[int]:

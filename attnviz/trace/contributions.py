@@ -27,7 +27,7 @@ def without_gradients(device: torch.device) -> Iterator[None]:
         yield
 
 
-def why_no_direct_effects(checkpoint: Checkpoint) -> str:
+def why_not_linear(checkpoint: Checkpoint) -> str:
     """Reason why the logits of this model are no sum over heads, or ''."""
     if (classifier := checkpoint.classifier) is not None:
         why = classifier.why_no_classes and f": {classifier.why_no_classes}"
@@ -91,8 +91,17 @@ class LayerContributions:
 
     def outputs_at(self, position: int) -> Tensor:
         """What every head adds at one position, [n_heads, d_model]."""
-        one_query = replace(self, attention=replace(self.attention, queries=(position,)))
-        return one_query.outputs(range(self.n_heads))[:, 0]
+        return self._one_query(position).outputs(range(self.n_heads))[:, 0]
+
+    def keys_at(self, position: int, head: int) -> Tensor:
+        """What one head adds at one position for each key, A[q, k] f(x_k), [n_keys, d_model]."""
+        weights = self._one_query(position).pattern(head)[position]
+        with without_gradients(weights.device):
+            added: Tensor = weights[:, None] * attention.transformed_values(self.value[head], self.output_weight[head])
+            return added
+
+    def _one_query(self, position: int) -> "LayerContributions":
+        return replace(self, attention=replace(self.attention, queries=(position,)))
 
     def value_norms(self, head: int) -> Tensor:
         """||f(x_k)|| of every key, [n]."""

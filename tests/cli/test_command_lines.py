@@ -111,7 +111,7 @@ REFUSED: list[tuple[str, int, str]] = [
     *((f"{each} {text} -m gpt2", 1, "TEXT is not valid UTF-8: found byte 0xe") for each in
       ("heads", "ablate", "explain") for text in ("caf\udce9", "a\ud800b")),
     *((f"{each} cat -m gpt2 --{option} \udce9", 1, f"--{option} is not valid UTF-8: found byte 0xe") for each, option in
-      (("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "against"), ("ablate", "label"))),
+      (("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "answer"), ("ablate", "label"))),
     ("compare TEXT", 2, ONE_OF_TWO),
     ("compare TEXT", 2, "found 1 text and 1 model"),
     ("compare TEXT OTHER -m bert -m bert", 2, "found 2 texts and 2 models"),
@@ -155,7 +155,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --token zebra", 2, "no token “zebra” in the text: expected one of [CLS]"),
     ("explain ... --token zebra", 2, "no token “zebra”"),
     ("explain ... --token saw#0", 2, "“saw” stands in the text once, found saw#0: occurrences count from saw#1."),
-    ("outputs ... --token cat", 2, "leave out --token (token=...), the position of promoted tokens. Promoted"),
+    ("outputs TEXT -m bert --token cat", 2, "leave out --token (token=...), where direct effects are read. Direct"),
     ("outputs TEXT -m loud-gpt2 --token dog", 2, "no token “dog” in the text: expected one of"),
     ("rollout ... --token '#9'", 2, "or a position from #0 to #8."),
     ("rollout ... --target x", 2, "rollout follows attention through the encoder alone"),
@@ -183,7 +183,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("compare ... --figures pair", 2, "unknown figure 'pair': expected any of overview, map,"),
     ("explain ... --figures map", 2, "unknown figure 'map': expected any of path, positions"),
     ("explain ... --figures positions --layer 1", 2, "in layer 0 only, not in layer 1"),
-    ("outputs ... --figures effects", 2, "there is no figure 'effects': Promoted tokens are not given: in BERT"),
+    ("outputs TEXT -m bert --figures effects", 2, "there is no figure 'effects': Direct effects are not given"),
     ("heads ... --scale linear", 2, "unknown scale 'linear': expected one of auto, shared, per-head, log."),
     ("compare ... --scale auto", 2, "unknown scale 'auto': expected one of shared, per-head."),
     ("compare ... --scale log --figures all", 2, "logarithmic scale cannot show: expec"),
@@ -329,8 +329,8 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
             "do not sum to the model's own attention output",
         ),
         (
-            "outputs", "loud-gpt2", "attnviz.commands.outputs.direct_effects._embeddings", lambda *_: [],
-            "do not sum to the model's own logits at position",
+            "outputs", "loud-gpt2", "attnviz.trace.direct_effects._embeddings", lambda *its: [("words", 0 * its[1])],
+            "do not sum to the model's own final state at position",
         ),
         (
             "rollout", "bert", "attnviz.commands.rollout.measure.transformed_values",
@@ -602,7 +602,7 @@ def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: di
     with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
         for row, head in zip(csv.DictReader(table), content["heads"], strict=True):
             assert row["id"] == head["id"]
-            assert float(row["predicted"]) == head["promotion"]["predicted"]
+            assert float(row["direct_effect"]) == head["direct_effect"]
 
 
 def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, folders: dict[str, Path]):
@@ -646,12 +646,13 @@ def test_special_tokens_of_minilm_shrink_in_norm():
 
 def test_induction_heads_of_tiny_gpt2_promote_the_next_word():
     """After “one two three four five one two three four” the heads of layer 1 copy what followed “four”."""
-    result = attnviz.head_outputs("one two three four five one two three four", "tiny-gpt2", device="cpu")
-    assert result.attribution.predicted.text == "five"
-    effects = {head.id: head.predicted for head in result.attribution.heads}
+    text = "one two three four five one two three four"
+    result = attnviz.head_outputs(text, "tiny-gpt2", device="cpu", answer=" five", foil=" the").effects
+    assert result.predicted.text == "five"
+    effects = result.heads
     strongest = sorted(effects, key=effects.__getitem__, reverse=True)[:4]
     assert {head.layer for head in strongest} == {1}
-    assert sum(effects[head] for head in strongest) > 0.5 * result.attribution.predicted.logit
+    assert sum(effects[head] for head in strongest) > 0.5 * result.difference
 
 
 # --- rollout

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
-from attnviz.commands.outputs import direct_effects as decisions
-from attnviz.commands.outputs.direct_effects import NOT_LINEAR
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import open_checkpoint
+from attnviz.trace import direct_effects as decisions
+from attnviz.trace.direct_effects import NOT_LINEAR
 from tests.support.ablations import TEXTS, output_map, without
 from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
 from tests.support.encoder_decoders import saved
@@ -74,10 +74,10 @@ def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes: dict[str
     with pytest.raises(UsageError, match=why):
         attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=0, **FEW)
     with pytest.raises(UsageError, match=why):
-        attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label=0)
+        attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer=0)
     outputs = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
-    assert outputs.decision is None
-    assert why in outputs.no_attribution
+    assert outputs.effects is None
+    assert why in outputs.no_effects
 
 
 def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) ->
         ("ablate", ["the cat", "--label", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
         ("ablate", ["t.tsv", "--label", "bad"], "has labels of its own"),
         ("ablate", ["t.tsv", "one two"], "expected a label for every text or for none, found none for 'one two'"),
-        ("outputs", ["the cat", "--label", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
-        ("outputs", ["the cat", "--label", "good", "--against", "1"], "found 'good' for both --label and --against."),
-        ("outputs", ["the cat", "--token", "cat"], "this checkpoint has a head for sequence classification"),
+        ("outputs", ["the cat", "--answer", "best"], "no class 'best'; it has: bad (0), good (1), so-so (2)."),
+        ("outputs", ["the cat", "--answer", "good", "--foil", "1"], "found 'good' for both --answer and --foil."),
+        ("outputs", ["the cat", "--token", "cat"], "A classifier reads the final state of one token"),
     ],
 )
 def test_questions_that_a_classifier_cannot_answer(
@@ -223,18 +223,25 @@ def test_questions_that_a_classifier_cannot_answer(
 
 @pytest.mark.draws
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "message", "answer"),
     [
-        ("bert", r"this one has none; expected .* saved as BertForSequenceClassification"),
-        ("bart", "classes of an encoder-decoder are not measured"),
+        (
+            "bert",
+            r"this one has none; expected .* saved as BertForSequenceClassification",
+            "no head for tokens or classes; expected .* saved as BertForMaskedLM or BertForSequenceClassification",
+        ),
+        ("bart", "classes of an encoder-decoder are not measured", "is not in the model's vocabulary"),
     ],
 )
-def test_a_model_without_classes_has_no_decision(model: str, message: str, bert_folder: Path, tmp_path: Path) -> None:
+def test_a_model_without_classes_refuses_them(
+    model: str, message: str, answer: str, bert_folder: Path, tmp_path: Path
+) -> None:
     folder = bert_folder if model == "bert" else saved(model, tmp_path)
-    assert attnviz.head_outputs("the cat", folder).document()["decision"] is None
-    for call in (attnviz.head_outputs, attnviz.ablate):
-        with pytest.raises(UsageError, match=message):
-            call("the cat", folder, label="good")
+    assert (attnviz.head_outputs("the cat", folder).document()["effects"] is None) == (model == "bert")
+    with pytest.raises(UsageError, match=message):
+        attnviz.ablate("the cat", folder, label="good")
+    with pytest.raises(UsageError, match=answer):
+        attnviz.head_outputs("the cat", folder, answer="%")
 
 
 def test_the_documents_of_an_ablation() -> None:
@@ -261,28 +268,28 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
     model, tokenizer = sharp_classifier(kind)
     model = model.double() if kind not in ("llama", "gemma2") else model  # whose frequencies would be rounded
     logits = own_logits(model, tokenizer, TEXTS[0])
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer).decision
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer).effects
     assert result is not None
     first, second = logits.topk(2).indices.tolist()
-    assert (result.predicted, result.label) == (result.classes[first], result.classes[first])
-    assert result.against.number == second
+    assert (result.predicted, result.answer) == (result.classes[first], result.classes[first])
+    assert result.foil.id == second
     in_float32 = ("llama", "gemma2", "modernbert", "opt", "opt-350m")  # at least the softmax
     tolerance = 1e-5 if kind in in_float32 else 1e-9
     assert result.difference == pytest.approx(float(logits[first] - logits[second]), abs=tolerance)
     assert [each.logit for each in result.classes] == pytest.approx(logits.tolist(), abs=tolerance)
     assert [each.probability for each in result.classes] == pytest.approx(logits.softmax(-1).tolist(), abs=tolerance)
-    parts = sum(result.heads.values()) + sum(part.value for part in result.parts)
+    parts = sum(result.heads.values()) + sum(part.direct_effect for part in result.parts)
     assert parts == pytest.approx(result.difference, abs=tolerance)
     assert len(result.heads) == model.config.num_hidden_layers * model.config.num_attention_heads
     assert result.linear == (kind in ("gpt2", "opt", "opt-350m", "llama", "gemma2"))
-    left = [part.value for part in result.parts if part.name == NOT_LINEAR]
+    left = [part.direct_effect for part in result.parts if part.name.endswith(NOT_LINEAR)]
     assert len(left) == (not result.linear)
     assert (kind != "distilbert") or left[0] == pytest.approx(0, abs=tolerance)  # ReLU: linear where units stay on
 
 
 def test_what_a_head_of_the_last_layer_adds_is_its_output_through_both_norms_and_along_the_gradient() -> None:
     model, tokenizer = sharp_classifier("bert")
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="bad", against="good")
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="bad", foil="good")
     norms = [model.bert.encoder.layer[2].attention.output.LayerNorm, model.bert.encoder.layer[2].output.LayerNorm]
     given: list[torch.Tensor] = []
     handles = [norm.register_forward_pre_hook(lambda _, args: given.append(args[0][0, 0])) for norm in norms]
@@ -297,22 +304,22 @@ def test_what_a_head_of_the_last_layer_adds_is_its_output_through_both_norms_and
         part = result.output(HeadId(2, head))[0]
         for norm, x in zip(norms, given, strict=True):
             part = (part - part.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
-        assert result.decision is not None
-        assert result.decision.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5)
+        assert result.effects is not None
+        assert result.effects.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_the_head_that_carries_the_class_adds_all_that_heads_add(kind: str) -> None:
     model, tokenizer = hand_built_classifier(kind)
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="good").decision
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good").effects
     assert result is not None
     logits = own_logits(model, tokenizer, TEXTS[0])
     assert result.difference == pytest.approx(float(logits[1] - logits[0]), abs=1e-5)
     assert abs(result.difference) > 0.1
     others = {name: value for name, value in result.heads.items() if name != CARRIER}
     assert [*others.values()] == pytest.approx([0.0] * 11, abs=1e-5)
-    left = {part.name: part.value for part in result.parts if abs(part.value) > 1e-5}
-    assert set(left) <= {NOT_LINEAR}
+    left = {part.name: part.direct_effect for part in result.parts if abs(part.direct_effect) > 1e-5}
+    assert set(left) <= {f"classifier{NOT_LINEAR}"}
     assert result.heads[CARRIER] + sum(left.values()) == pytest.approx(result.difference, abs=1e-5)
     assert kind == "bert" or not left
 
@@ -321,14 +328,14 @@ def test_classes_are_chosen_by_name_or_number() -> None:
     model, tokenizer = sharp_classifier("gpt2")
 
     def of(**classes: Any) -> Any:
-        return attnviz.head_outputs(TEXTS[1], model, tokenizer=tokenizer, **classes).decision
+        return attnviz.head_outputs(TEXTS[1], model, tokenizer=tokenizer, **classes).effects
 
-    one, other = of(label="bad", against="Good"), of(label=1, against="0")
-    assert (one.label.name, one.against.name) == (other.against.name, other.label.name) == ("bad", "good")
+    one, other = of(answer="bad", foil="Good"), of(answer=1, foil="0")
+    assert (one.answer.text, one.foil.text) == (other.foil.text, other.answer.text) == ("bad", "good")
     assert [*one.heads.values()] == pytest.approx([-value for value in other.heads.values()], abs=1e-6)
     best, second, last = sorted(one.classes, key=lambda each: -each.logit)
-    assert (of().label, of().against) == (best, second)
-    assert (of(against=best.name).label, of(label=last.number).against) == (second, best)
+    assert (of().answer, of().foil) == (best, second)
+    assert (of(foil=best.text).answer, of(answer=last.id).foil) == (second, best)
 
 
 def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,33 +347,35 @@ def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with monkeypatch.context() as patched:
             patched.setattr(decisions, name, wrong)
-            with pytest.raises(VerificationError, match=r"do not sum to the model's own final|the decision sum to"):
+            with pytest.raises(
+                VerificationError, match=r"do not sum to the model's own final|the direct effects .* sum to"
+            ):
                 attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
 
 
 def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier("bert")
     folder = str(save_checkpoint(model, tokenizer, tmp_path / "model"))
-    line = ["outputs", TEXTS[0], "--model", folder, "--label", "good", "-o", str(tmp_path / "out")]
+    line = ["outputs", TEXTS[0], "--model", folder, "--answer", "good", "-o", str(tmp_path / "out")]
     result = run(*line, "--no-figures", "--top", "2")
     assert result.exit_code == 0, result.output
     assert "Promoted tokens" not in result.stdout
     content = json.loads((tmp_path / "out" / "outputs.json").read_text())
-    decision = content["decision"]
-    assert (decision["label"], decision["linear"]) == ("good", False)
-    total = sum(head["decision"] for head in content["heads"]) + sum(part["value"] for part in decision["parts"])
+    decision = content["effects"]
+    assert (decision["answer"]["text"], decision["linear"]) == ("good", False)
+    total = sum(each["direct_effect"] for each in (*content["heads"], *decision["parts"]))
     assert total == pytest.approx(decision["difference"], abs=1e-5)
     header, *rows = (tmp_path / "out" / "outputs.csv").read_text().splitlines()
-    assert header.endswith("predicted,actual,decision")
-    assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["decision"])
+    assert header.endswith("largest,direct_effect")
+    assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["direct_effect"])
 
 
 def test_names_of_classes_may_be_hostile_or_the_same() -> None:
     labels = {0: "[/b]$\\frac$", 1: "same", 2: "same"}
     model, tokenizer = sharp_classifier("bert", id2label=labels)
-    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label=0, against=1)
+    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer=0, foil=1)
     assert "[/b]$\\frac$" in result.report(80)
     with pytest.raises(UsageError, match=r"found 2 with this name: \[/b\].* \(0\), same \(1\), same \(2\)"):
-        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
+        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="Same")
     by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
     assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))

@@ -213,7 +213,7 @@ def test_cross_heads_weigh_what_they_write_of_the_source(written):
     assert [len(part.queries) for part in found.parts] == [n, m, m]
 
 
-@pytest.mark.parametrize("family", PRE_NORM)
+@pytest.mark.parametrize("family", [*PRE_NORM, "bart"])
 def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family):
     found, whole = written[family], sharp(family, len(tokenizer))
     with torch.no_grad():
@@ -221,19 +221,19 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
             input_ids=torch.tensor([found.tokens.ids]), decoder_input_ids=torch.tensor([found.target.tokens.ids])
         ).logits[0]
     for position in (2, len(found.target.tokens) - 1):
-        parts = found.attribute(position)
-        own = logits[position] - logits[position].mean()
-        assert parts.predicted.id == int(own.argmax())
-        total = sum(each.predicted for each in (*parts.heads, *parts.parts))
-        assert total == pytest.approx(float(own.max()), rel=1e-4)
-        assert {str(head.id)[0] for head in parts.heads} == {"D", "X"}
+        parts = found.effects_at(position)
+        first, second = logits[position].topk(2)[0].tolist()
+        assert parts.predicted.id == int(logits[position].argmax())
+        total = sum((*parts.heads.values(), *(part.direct_effect for part in parts.parts)))
+        assert total == pytest.approx(first - second, abs=1e-4 * parts.scale)
+        assert {str(head)[0] for head in parts.heads} == {"D", "X"}
         assert [part.layer for part in parts.parts if part.name == "feed-forward"] == [2, 3, 4]  # those of the decoder
-    assert found.attribute(2).actual.id == found.target.tokens.ids[3]
+    assert found.effects_at(2).actual.id == found.target.tokens.ids[3]
     with pytest.raises(UsageError, match="E0H1 writes into the encoder's residual stream, of which no logits are made"):
         found.promoted("E0H1")
     entries = {head["id"]: head for head in found.document()["heads"]}
-    assert entries["E0H1"]["promotion"] is None
-    assert entries["X0H1"]["promotion"]["predicted"] == found.promoted("X0H1").predicted
+    assert (entries["E0H1"]["promotion"], entries["E0H1"]["direct_effect"]) == (None, None)
+    assert entries["X0H1"]["direct_effect"] == found.effects.heads[found.head("X0H1").id]
     assert entries["X0H1"]["stack"] == "cross-attention"
 
 
@@ -244,12 +244,8 @@ def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family
 )  # fmt: skip
 def test_positions_of_other_rows_make_no_sum(models, monkeypatch, family, setting, wrong):
     monkeypatch.setattr(type(models[family].architecture), setting, wrong)
-    with pytest.raises(VerificationError, match=r"embeddings, heads, .* do not sum to the model's own logits"):
+    with pytest.raises(VerificationError, match=r"embeddings, heads, .* do not sum to the model's own final state"):
         head_outputs(SHORT, models[family], target=READ)
-
-
-def test_post_norm_models_say_why_they_promote_no_tokens(written):
-    assert "every residual passes through later layer norms" in written["bart"].no_attribution
 
 
 @pytest.mark.draws
@@ -260,7 +256,7 @@ def test_pictures_of_outputs_are_by_kind(written, tmp_path):
     )
     assert [each.name[0] for each in shares.maps] == list("EDXEDX")
     assert [each.name[0] for each in effects.maps] == list("DX")
-    assert effects.maps[1].values[0, 1] == found.promoted("X0H1").predicted
+    assert effects.maps[1].values[0, 1] == found.effects.heads[found.head("X0H1").id]
     (plan,) = drawing_of("outputs", "heads").plans(found, found._choices(None, {"select": ["X0H1"]}))
     assert plan.pattern.shape == (len(found.target.tokens), len(found.tokens))
     assert plan.keys.texts == found.tokens.labels

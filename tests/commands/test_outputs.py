@@ -11,9 +11,9 @@ import torch
 from tokenizers import processors
 
 import attnviz
-from attnviz.commands.outputs import residual_stream
+from attnviz.commands.outputs import shares
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.residual_stream import measure_contributions
+from attnviz.commands.outputs.shares import measure_contributions
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
@@ -49,7 +49,7 @@ def test_all_numbers_are_those_of_transformers_and_numpy_in_float64(kind, dtype,
     own, result = own_of(kind, dtype), result_of(kind, dtype)
     C = [q for q, sink in enumerate(own["sink"]) if not sink]
     S = [k for k, sink in enumerate(own["sink"]) if sink]
-    for layer, shares in enumerate(result.layers):
+    for layer, of_layer in enumerate(result.layers):
         every = [of_head(own, layer, head) for head in range(N_HEADS)]
         o, bias = own["given"][layer], own["weights"][layer][3]
         lengths = sum(np.linalg.norm(o[q]) for q in C)
@@ -72,11 +72,11 @@ def test_all_numbers_are_those_of_transformers_and_numpy_in_float64(kind, dtype,
             for name, value in numbers.items():
                 assert getattr(result.head(id), name) == pytest.approx(value, abs=limit), (id, name)
         along = sum(bias @ o[q] / np.linalg.norm(o[q]) for q in C) / lengths
-        assert shares.norm == pytest.approx(lengths / len(C), rel=limit)
-        assert shares.bias_norm == pytest.approx(np.linalg.norm(bias), rel=limit)
-        assert shares.bias_projection_share == pytest.approx(along, abs=limit)
-        assert shares.sum_error < limit / 10
-        assert shares.output_scale == pytest.approx(np.abs(o).max(), rel=1e-5)
+        assert of_layer.norm == pytest.approx(lengths / len(C), rel=limit)
+        assert of_layer.bias_norm == pytest.approx(np.linalg.norm(bias), rel=limit)
+        assert of_layer.bias_projection_share == pytest.approx(along, abs=limit)
+        assert of_layer.sum_error < limit / 10
+        assert of_layer.output_scale == pytest.approx(np.abs(o).max(), rel=1e-5)
         total = sum(result.output(HeadId(layer, head)) for head in range(N_HEADS)).double().numpy() + bias
         assert np.abs(total - o).max() / np.abs(o).max() < limit
 
@@ -118,13 +118,13 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
-    right = residual_stream.layer_contributions
+    right = shares.layer_contributions
 
     def wrong(*given):
         writing = right(*given)
         return replace(writing, **{part: 0.9 * getattr(writing, part)})
 
-    monkeypatch.setattr(residual_stream, "layer_contributions", wrong)
+    monkeypatch.setattr(shares, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
         measured(kind)
 
@@ -150,8 +150,8 @@ def test_short_formats_are_measured_in_float32(kind, dtype):
     assert max(layer.sum_error for layer in result.layers) <= TOLERANCES[dtype].output
     for head in result.select("L0"):
         assert head.norm == pytest.approx(result_of(kind).head(head.id).norm, rel=0.2)
-    if result.attribution is not None:
-        assert 1e-6 < result.attribution.error <= TOLERANCES[dtype].output
+    if result.effects is not None:
+        assert 1e-6 < result.effects.error <= TOLERANCES[dtype].output
 
 
 def test_outputs_can_be_used_in_a_graph():

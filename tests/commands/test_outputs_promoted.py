@@ -1,4 +1,4 @@
-"""Direct logit attribution: exact, against the model's own logits; a head that is known by design; wrong parts."""
+"""Direct effects on an answer minus a foil: against plain loops; a head that is known by design; wrong parts."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,20 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.outputs import direct_effects
-from attnviz.commands.outputs.direct_effects import MOST_TOKENS
 from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.residual_stream import recording_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.words import vocabulary_labels
-from attnviz.reference.attention import upcast
+from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
+from attnviz.trace import direct_effects
 from attnviz.trace.contributions import LayerContributions
+from attnviz.trace.direct_effects import MOST_TOKENS
+from attnviz.trace.residual_stream import recording_stream
 from tests.conftest import SENTENCE
+from tests.support.ablations import masked_token_model
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.outputs import D_MODEL, N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
 
@@ -47,28 +49,21 @@ def test_all_parts_sum_to_the_logits_of_the_model(dtype, limit, at, bias):
     ids = TOKENIZER(SENTENCE)["input_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].double().numpy()
-    result = promoted_by(model, token=at).attribution
+    result = promoted_by(model, token=at).effects
     position = len(ids) - 1 if at is None else at
-    own = centred(logits[position])
+    own = logits[position]
     assert result.position == position
     assert result.predicted.id == own.argmax()
-    assert result.predicted.logit == pytest.approx(own.max(), rel=limit)
-    for token in filter(None, (result.predicted, result.actual)):
-        assert token.model_logit == pytest.approx(logits[position, token.id], abs=limit)
-        assert token.logit + token.mean_logit == pytest.approx(token.model_logit, abs=limit)
-    parts = [*result.heads, *result.parts]
+    assert result.foil.id == own.argsort()[-2]
+    for token in filter(None, (result.answer, result.foil, result.actual)):
+        assert token.logit == pytest.approx(own[token.id], abs=limit)
+        assert token.probability == pytest.approx(np.exp(own[token.id]) / np.exp(own).sum(), abs=limit)
+    parts = [*result.heads.values(), *(part.direct_effect for part in result.parts)]
     assert len(parts) == N_LAYERS * (N_HEADS + 2) + 3 + bias
-    assert sum(part.predicted for part in parts) == pytest.approx(own.max(), rel=limit)
-    if at is None:
-        assert result.actual is None
-        assert {part.actual for part in parts} == {None}
-    else:
-        following = ids[position + 1]
-        assert result.actual.id == following
-        assert result.actual.logit == pytest.approx(own[following], abs=limit)
-        assert sum(part.actual for part in parts) == pytest.approx(own[following], abs=limit)
+    assert result.difference == pytest.approx(own[result.answer.id] - own[result.foil.id], abs=limit)
+    assert sum(parts) == pytest.approx(result.difference, abs=limit)
+    assert (result.actual and result.actual.id) == (None if at is None else ids[position + 1])
     assert result.error < limit / 10
-    assert result.scale == pytest.approx(np.abs(own).max(), rel=limit)
     assert result.tolerance == TOLERANCES[dtype].output
 
 
@@ -87,7 +82,7 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     gamma = model.transformer.ln_f.weight.detach().double().numpy()
     unembedding = model.lm_head.weight.detach().double().numpy()
     result = promoted_by(model, token=position)
-    assert result.attribution.deviation == pytest.approx(s, rel=1e-6)
+    assert result.effects.deviation == pytest.approx(s, rel=1e-6)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
         logits = centred(unembedding @ (gamma * (c - c.mean()) / s))
@@ -97,16 +92,17 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
         assert [token.id for token in got.suppressed] == list(order[::-1][:MOST_TOKENS])
         for token in (*got.promoted, *got.suppressed):
             assert token.logit == pytest.approx(logits[token.id], abs=limit)
-        assert got.predicted == pytest.approx(logits[result.attribution.predicted.id], abs=limit)
+        of_two = logits[result.effects.answer.id] - logits[result.effects.foil.id]
+        assert result.effects.heads[HeadId(layer, head)] == pytest.approx(of_two, abs=limit)
 
 
 def test_other_positions_are_asked_for_by_token_or_number():
     result = promoted_by(sharper_gpt2(), token="cat")
-    assert result.attribution.position == result.tokens.labels.index("cat")
+    assert result.effects.position == result.tokens.labels.index("cat")
     for at in ("#4", 4):
-        assert result.attribute(at).position == 4
-    assert result.promoted("L1H1", token=4) == result.attribute(4).of(HeadId(1, 1)) != result.promoted("L1H1")
-    assert result.promoted("L1H1") == result.attribution.of(HeadId(1, 1))
+        assert result.effects_at(at).position == 4
+    assert result.promoted("L1H1", token=4) == result.effects_at(4).promotions[HeadId(1, 1)] != result.promoted("L1H1")
+    assert result.promoted("L1H1") == result.effects.promotions[HeadId(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -152,10 +148,9 @@ def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer
     assert promotion.promoted[0].id == target
     assert promotion.promoted[0].text == word.strip()
     assert promotion.promoted[0].logit > 2 * promotion.promoted[1].logit
-    assert result.attribution.predicted.id == target
-    assert promotion.predicted == pytest.approx(promotion.promoted[0].logit)
-    assert promotion.predicted > 0.9 * result.attribution.predicted.logit
-    assert {head.id for head in result.attribution.heads if head.predicted} == {HeadId(layer, 1)}
+    assert result.effects.predicted.id == target
+    assert result.effects.heads[HeadId(layer, 1)] > 0.9 * result.effects.difference
+    assert {head for head, effect in result.effects.heads.items() if effect} == {HeadId(layer, 1)}
     assert result.heads[0].id == HeadId(layer, 1)
     assert result.heads[0].norm_share == pytest.approx(1)
 
@@ -181,32 +176,31 @@ def test_a_head_that_writes_nothing_promotes_nothing():
 # --- wrong parts ------------------------------------------------------------------------------------------
 
 
-def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    right = direct_effects._Unembedding.__init__
+def _final_norm(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Change the final norm's parameters, or what it divides by, for the parts alone."""
+    right, scale = direct_effects._State.normalise, changes.pop("scale", LayerNorm.scale)
 
-    def wrong(self, checkpoint, last):
-        right(self, checkpoint, last)
-        copies = {name: getattr(self._norm, name).detach().clone() for name in ("weight", "bias")}
-        self._norm = replace(self._norm, **copies)  # the model keeps its own
-        change(self)
+    def wrong(self, norm, layer, own=None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LayerNorm, "scale", scale)
+            copies = {name: change(getattr(norm, name).detach().clone()) for name, change in changes.items()}
+            return right(self, replace(norm, **copies), layer, own)
 
-    monkeypatch.setattr(direct_effects._Unembedding, "__init__", wrong)
-
-
-def _not_centred(self, part):
-    logits = (upcast(part) / self.deviation * self._norm.weight) @ self._weight.T
-    return logits - logits.mean(-1, keepdim=True)
+    monkeypatch.setattr(direct_effects._State, "normalise", wrong)
 
 
-def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = direct_effects.attribute_logits
+def _parts(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    right = direct_effects.parts_at
+    monkeypatch.setattr(direct_effects, "parts_at", lambda *given: filter(None, map(change, right(*given))))
 
-    def wrong(verified, stream, position):
-        stream.feed_forward.insert(0, stream.feed_forward.pop())
-        stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
-        return right(verified, stream, position)
 
-    monkeypatch.setattr("attnviz.commands.outputs.measure.attribute_logits", wrong)
+def _bias_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = direct_effects._linearised
+    monkeypatch.setattr(
+        direct_effects,
+        "_linearised",
+        lambda *given: (right(*given)[0], [replace(right(*given)[1][0], direct_effect=3)]),
+    )
 
 
 def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,53 +208,188 @@ def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerContributions, "outputs_at", lambda self, position: right(self, position + 1))
 
 
-MUTANTS = {
-    "no gamma": lambda patch: _unembedding(patch, lambda self: self._norm.weight.fill_(1.0)),
-    "no beta": lambda patch: _unembedding(patch, lambda self: self._norm.bias.fill_(0.0)),
-    "no number": lambda patch: _unembedding(patch, lambda self: setattr(self, "deviation", float("nan"))),
-    "variance for deviation": lambda patch: _unembedding(
-        patch, lambda self: setattr(self, "deviation", self.deviation**2)
+SCALE = LayerNorm.scale
+MUTANTS: dict[str, Any] = {
+    "no gamma": lambda patch: _final_norm(patch, weight=torch.ones_like),
+    "no beta": lambda patch: _final_norm(patch, bias=torch.zeros_like),
+    "no scale": lambda patch: _final_norm(patch, scale=lambda _, x: torch.ones_like(x[..., :1])),
+    "no number": lambda patch: _final_norm(patch, scale=lambda _, x: x[..., :1] * torch.nan),
+    "variance for deviation": lambda patch: _final_norm(patch, scale=lambda norm, x: SCALE(norm, x) ** 2),
+    "no b_O": lambda patch: _parts(patch, lambda part: None if part[0] == "attention bias" else part),
+    "no feed-forward of layer 1": lambda patch: _parts(
+        patch, lambda part: None if part[:2] == ("feed-forward", 1) else part
     ),
-    "words shuffled": lambda patch: _unembedding(patch, lambda self: setattr(self, "_weight", self._weight.flip(0))),
-    "mean not subtracted": lambda patch: patch.setattr(direct_effects._Unembedding, "__call__", _not_centred),
-    "feed-forward of the layer before": _feed_forward_of_the_layer_before,
     "heads at the next position": _outputs_at_the_next_position,
-    "no position embedding": lambda patch: patch.setattr(
-        direct_effects, "_embeddings", lambda checkpoint, ids, at: [("w", checkpoint.model.wte.weight[ids[at]])]
+    "mean not subtracted": lambda patch: patch.setattr(
+        LayerNorm, "linear_part", lambda norm, x, scale: x / scale * norm.weight
     ),
+    "no position embedding": lambda patch: patch.setattr(
+        direct_effects, "_embeddings", lambda *given: EMBEDDINGS(*given)[:1]
+    ),
+    "words shuffled": lambda patch: patch.setattr(
+        direct_effects, "_linearised", lambda *given: (LINEARISED(*given)[0].flip(0), LINEARISED(*given)[1])
+    ),
+    "bias of another token": _bias_of_another_token,
 }
+EMBEDDINGS, LINEARISED = direct_effects._embeddings, direct_effects._linearised
 
 
 @pytest.mark.draws
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
-    model = sharper_gpt2(dtype)
+    model = sharper_gpt2(dtype, bias=True)
     MUTANTS[mutant](monkeypatch)
-    with pytest.raises(VerificationError, match=r"do not sum to the model's own logits at position 2 \('that'\)"):
+    message = r"do not sum to the model's own final state at position 2 \('that'\)|direct effects at position 2 sum to"
+    with pytest.raises(VerificationError, match=message):
         promoted_by(model, "the cat that i saw", token=2)
+
+
+# --- by key, and other heads on top ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma3_text", "olmo2"])
+def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
+    """Through hooks and the model's own modules: o_h, the norm behind W_O (if any), the final norm, two rows of W_U."""
+    gpt2 = family == "gpt2"
+    model = sharper_gpt2(torch.float64) if gpt2 else sharp_llama(family)
+    tokenizer = TOKENIZER if gpt2 else sentencepiece_tokenizer()
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer, token=3, answer=7, foil=11)
+    base = model.transformer if gpt2 else model.model
+    block = (base.h if gpt2 else base.layers)[1]
+    attn, final_norm = (block.attn, base.ln_f) if gpt2 else (block.self_attn, base.norm)
+    behind = None if gpt2 or family == "qwen2" else block.post_attention_layernorm
+    taken: dict[str, torch.Tensor] = {}
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: taken.update({name: args[0] if args else kwargs["hidden_states"]}),
+            with_kwargs=True,
+        )
+        for name, module in (("x", attn), ("last", final_norm), ("written", behind)) if module is not None
+    ]  # fmt: skip
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        patterns = model(torch.tensor([result.tokens.ids]), output_attentions=True).attentions
+    for hook in hooks:
+        hook.remove()
+    n_heads = patterns[1].shape[1]
+
+    def through(vector, norm, x):
+        """One of the model's norms with the scale that it has for x, without its bias."""
+        bias = getattr(norm, "bias", None)
+        centred_x = x - x.mean() if gpt2 else x
+        epsilon = norm.eps if gpt2 else getattr(norm, "eps", None) or norm.variance_epsilon
+        scale = (centred_x.square().mean() + epsilon).sqrt()
+        weight = norm.weight + (family == "gemma3_text")
+        assert torch.allclose(centred_x / scale * weight + (0 if bias is None else bias), norm(x), atol=1e-5)
+        return (vector - vector.mean() if gpt2 else vector) / scale * weight
+
+    for head in range(n_heads):
+        by_key = []
+        for key, x in enumerate(taken["x"][0]):
+            if gpt2:
+                mine, d_head = slice(head * 8, head * 8 + 8), 8
+                value = (x @ attn.c_attn.weight + attn.c_attn.bias)[64:][mine]
+                written = value @ attn.c_proj.weight[mine]
+            else:
+                value_heads = attn.v_proj(x).reshape(-1, attn.head_dim)
+                value, d_head = value_heads[head * len(value_heads) // n_heads], attn.head_dim
+                written = attn.o_proj.weight[:, head * d_head : (head + 1) * d_head] @ value
+            vector = patterns[1][0, head, 3, key] * written
+            if behind is not None:
+                vector = through(vector, behind, taken["written"][0, 3])
+            vector = through(vector, final_norm, taken["last"][0, 3])
+            by_key.append((vector @ (model.lm_head.weight[7] - model.lm_head.weight[11])).item())
+        found = direct_effects.direct_effects(result.attention, result.stream, 3, 7, 11, HeadId(1, head))
+        assert found.keys == pytest.approx(by_key, abs=1e-5 * found.scale)
+        assert sum(found.keys) == found.heads[HeadId(1, head)]
+        assert result.effects.heads[HeadId(1, head)] == pytest.approx(sum(by_key), abs=1e-5 * found.scale)
+
+
+def test_keys_that_do_not_sum_to_the_head_are_refused(monkeypatch):
+    result = promoted_by(sharper_gpt2())
+    right = LayerContributions.keys_at
+    monkeypatch.setattr(LayerContributions, "keys_at", lambda self, *given: 1.01 * right(self, *given))
+    with pytest.raises(VerificationError, match="what L1H1 adds for each key does not sum to its output"):
+        direct_effects.direct_effects(result.attention, result.stream, 3, by_key=HeadId(1, 1))
+
+
+def test_a_masked_language_head_is_linearised_along_its_gradient():
+    model, tokenizer = masked_token_model()
+    result = attnviz.head_outputs("the cat [MASK] i saw", model, tokenizer=tokenizer)
+    found = result.effects
+    assert (found.position, found.linear, found.actual) == (3, False, None)
+    last = model.bert.encoder.layer[2]
+    norms = [last.attention.output.LayerNorm, last.output.LayerNorm]
+    given: list[torch.Tensor] = []
+    handles = [norm.register_forward_pre_hook(lambda _, args: given.append(args[0][0, 3])) for norm in norms]
+    with torch.no_grad():
+        final = model.bert(torch.tensor([result.tokens.ids])).last_hidden_state[0, 3]
+    for handle in handles:
+        handle.remove()
+    final.requires_grad_()
+    logits = model.cls(final[None])[0]
+    assert found.predicted.id == found.answer.id == int(logits.argmax())
+    difference = logits[found.answer.id] - logits[found.foil.id]
+    (gradient,) = torch.autograd.grad(difference, final)
+    for head in range(4):
+        part = result.output(HeadId(2, head))[3]
+        for norm, x in zip(norms, given, strict=True):
+            part = (part - part.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
+        assert found.heads[HeadId(2, head)] == pytest.approx(float((part @ gradient).detach()), abs=1e-5 * found.scale)
+    total = sum(found.heads.values()) + sum(part.direct_effect for part in found.parts)
+    assert total == pytest.approx(float(difference.detach()), abs=1e-5 * found.scale)
+    with pytest.raises(UsageError, match="Promoted tokens are not given: they need logits of tokens that are linear"):
+        result.promoted("L0H0")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"answer": "unseen"}, r"answer 'unseen'|--answer \(answer=...\) 'unseen' is \d tokens \(“.*”\), expected one"),
+        ({"foil": ""}, r"--foil \(foil=...\) '' is 0 tokens \(none\), expected one"),
+        ({"answer": " cat", "foil": "Ġcat"}, r"expected two tokens, found ' cat' for both --answer and --foil"),
+        ({"answer": 10**6}, r"--answer \(answer=...\) 1000000 is no id of a token: the vocabulary has 0 to 399"),
+        ({"foil": True}, "expected foil as the text of a token or as its id, found True"),
+    ],
+)
+def test_answers_that_are_no_token_or_several(options, message):
+    with pytest.raises(UsageError, match=message):
+        promoted_by(sharper_gpt2(), **options)
+
+
+def test_an_answer_without_its_leading_space_says_so():
+    with pytest.raises(UsageError, match="expected one: try ' three', with a leading space"):
+        attnviz.head_outputs("one two", "tiny-gpt2", device="cpu", answer="three")
+
+
+def test_a_word_that_a_vocabulary_lacks_is_no_answer():
+    model, tokenizer = masked_token_model()
+    with pytest.raises(UsageError, match="'☃' is not in the model's vocabulary; expected one token of it"):
+        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="☃")
+    found = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, answer="##able", foil="cat").effects
+    assert (found.answer.text, found.foil.text) == ("##able", "cat")
 
 
 # --- models without ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_class", [BertModel, BertForMaskedLM])
-def test_bert_says_why_it_has_none(model_class):
-    result = attnviz.head_outputs(SENTENCE, sharp_bert(model_class=model_class), tokenizer=bert_tokenizer())
-    assert result.attribution is None
+def test_a_bare_bert_says_why_it_has_none():
+    result = attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer())
+    assert result.effects is None
     assert result.stream.feed_forward == []
-    assert result.no_attribution in " ".join(result.report(width=400).split())
-    for call in (result.attribute, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
-        with pytest.raises(UsageError, match="Promoted tokens are not given: in BERT"):
+    assert result.no_effects in " ".join(result.report(width=400).split())
+    for call in (result.effects_at, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
+        with pytest.raises(UsageError, match="Direct effects are not given: the model has no head for tokens"):
             call()
 
 
 def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
     model = sharp_gpt2()
     result = promoted_by(model)
-    assert "no language-modelling head" in result.no_attribution
+    assert "no head for tokens" in result.no_effects
     folder = save_checkpoint(model, TOKENIZER, tmp_path / "bare")  # the unembedding is tied to the embedding
-    assert attnviz.head_outputs(SENTENCE, folder, device="cpu").attribution is not None
+    assert attnviz.head_outputs(SENTENCE, folder, device="cpu").effects is not None
 
 
 def test_hooks_are_gone_and_a_second_pass_starts_anew():

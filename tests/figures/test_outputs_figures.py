@@ -145,16 +145,16 @@ def test_both_maps_of_shares_take_the_whole_width(bert):
     assert norms.width > 0.8 * figure.bbox.width
 
 
-def test_the_map_of_effects_adds_up_to_the_logit(gpt2):
+def test_the_map_of_effects_adds_up_to_the_difference_of_the_logits(gpt2):
     plan = plan_of(gpt2, "effects")
     (effects,) = plan.maps
-    rest = sum(part.predicted for part in gpt2.attribution.parts if part.layer is None)
+    rest = sum(part.direct_effect for part in gpt2.effects.parts if part.layer is None)
     total = effects.values.sum() + sum(values.sum() for _, values in effects.beside) + rest
-    assert total == pytest.approx(gpt2.attribution.predicted.logit, rel=1e-4)
+    assert total == pytest.approx(gpt2.effects.difference, rel=1e-4)
     assert [name for name, _ in effects.beside] == ["b_O", "FFN"]
-    assert f"“{gpt2.attribution.predicted.text}”" in plan.title
-    for head in gpt2.attribution.heads:
-        assert effects.values[head.id] == head.predicted
+    assert f"“{gpt2.effects.answer.text}” minus “{gpt2.effects.foil.text}”" in plan.title
+    for head, effect in gpt2.effects.heads.items():
+        assert effects.values[head] == effect
     assert [effects.write(value) for value in (-0.001, -1.5, 2.0, np.nan)] == ["0.00", "−1.50", "2.00", "–"]
 
 
@@ -168,14 +168,14 @@ def test_the_map_of_effects_of_a_model_without_biases_has_no_column_for_them():
 @pytest.mark.parametrize(("kind", "columns"), [("bert", ["b_O", "FFN", "LN"]), ("gemma2", ["FFN"])])
 def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str, columns: list[str]) -> None:
     model, tokenizer = sharp_classifier(kind)
-    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="good")
+    result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good")
     plan = plan_of(result, "effects")
     (drawn,) = plan.maps
-    assert result.decision is not None
+    assert result.effects is not None
     assert [name for name, _ in drawn.beside] == columns
-    rest = [part.value for part in result.decision.parts if part.layer is None]
+    rest = [part.direct_effect for part in result.effects.parts if part.layer is None]
     total = np.sum(drawn.values) + sum(np.sum(values) for _, values in drawn.beside) + sum(rest)
-    assert total == pytest.approx(result.decision.difference, abs=1e-5)
+    assert total == pytest.approx(result.effects.difference, abs=1e-5)
     assert ("linearisation" in plan.caption) == (kind == "bert")
 
 

@@ -23,7 +23,6 @@ from transformers import (
 import attnviz
 from attnviz.commands.explain import reference
 from attnviz.commands.explain.steps import step_of
-from attnviz.commands.outputs.residual_stream import why_no_attribution
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import architecture_of
@@ -31,6 +30,7 @@ from attnviz.models.families.bert_gpt2 import Albert
 from attnviz.models.families.encoders import OPT, Esm, ModernBert
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import HeadParameters
+from attnviz.trace.contributions import why_not_linear
 from tests.support.explained import steps_of
 from tests.support.models import save_checkpoint, sharp_bert
 from tests.support.mutations import rolled
@@ -141,12 +141,12 @@ def test_other_positions_of_opt_are_noticed_in_logits_and_input(monkeypatch):
     checkpoint = checkpoint_of("opt", auto_class=AutoModelForCausalLM)
     found = attnviz.head_outputs(TEXT, checkpoint)
     logits = checkpoint.language_head(checkpoint.model(torch.tensor([found.tokens.ids]))[0])[0, 4]
-    assert found.attribute(4).predicted.id == int(logits.argmax())
+    assert found.effects_at(4).predicted.id == int(logits.argmax())
     right = OPT.embeddings
     monkeypatch.setattr(
         OPT, "embeddings", lambda *given: replace(at := right(*given), positions=at.positions.roll(1, 0))
     )
-    with pytest.raises(VerificationError, match="do not sum to the model's own logits"):
+    with pytest.raises(VerificationError, match="do not sum to the model's own final state"):
         attnviz.head_outputs(TEXT, checkpoint)
     with pytest.raises(VerificationError, match="input of layer 0"):
         attnviz.explain(TEXT, checkpoint)
@@ -449,4 +449,4 @@ def test_what_is_of_words_is_refused_in_one_line(run, named, tmp_path):
 
 @pytest.mark.parametrize("kind", ["esm", "modernbert"])
 def test_a_masked_lm_head_is_no_sum_of_parts_for_its_own_reason(kind):
-    assert "begins with a transform" in why_no_attribution(checkpoint_of(kind, auto_class=AutoModelForMaskedLM))
+    assert "begins with a transform" in why_not_linear(checkpoint_of(kind, auto_class=AutoModelForMaskedLM))

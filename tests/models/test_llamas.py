@@ -468,14 +468,15 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert max(layer.sum_error for layer in result.layers) <= 1e-5
     both = {"attention bias", "final norm bias"}
     biases = {"llama": {"attention bias"}, "phimoe": both, "gpt_neox": both, "starcoder2": both}
-    biases |= {"stablelm": {"final norm bias"}, "phi": {*both, "unembedding bias"}}
-    if family == "gemma2":
-        assert "final_logit_softcapping" in result.no_attribution
-    else:
-        assert result.attribution is not None
-        assert result.attribution.error <= 1e-5
-        names = {part.name for part in result.attribution.parts}
-        assert names == {"word embedding", "feed-forward"} | biases.get(family, set())
+    biases |= {
+        "gemma2": {"unembedding (not linear)"},
+        "stablelm": {"final norm bias"},
+        "phi": {*both, "unembedding bias"},
+    }
+    assert result.effects is not None
+    assert result.effects.error <= 1e-5
+    names = {part.name for part in result.effects.parts}
+    assert names == {"word embedding", "feed-forward"} | biases.get(family, set())
 
 
 def _checkpoint(family: str) -> Checkpoint:

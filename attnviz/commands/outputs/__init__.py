@@ -6,7 +6,7 @@ VIEWS = (
     View("overview", "norm-weighted attention of all heads", "outputs"),
     View("shares", "each head's share of its layer's attention output", "outputs-shares"),
     View(
-        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
+        "effects", "what each head adds to the logit of an answer, a token or a class, minus that of a foil",
         "outputs-effects",
     ),
     View("heads", "one head by weight and by norm", r"outputs/[LEDX]\d+H\d+"),

@@ -15,23 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.outputs.direct_effects import (
-    Attribution,
-    Decision,
-    HeadPromotion,
-    attribute_logits,
-    check_classes,
-    take_apart,
-)
-from attnviz.commands.outputs.residual_stream import (
-    HeadContribution,
-    OutputShares,
-    ResidualStream,
-    measure_contributions,
-    recording_stream,
-    why_no_attribution,
-)
+from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.offloading import DeviceMap
@@ -43,12 +29,19 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
 from attnviz.trace.contributions import LayerContributions, layer_contributions
+from attnviz.trace.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.trace.generation import TargetTokens, target_tokens
 from attnviz.trace.recorder import block_memory
+from attnviz.trace.residual_stream import ResidualStream, recording_stream, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
 Numbers = NDArray[np.float64]
+
+NO_PROMOTIONS = (
+    "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "
+    "masked-language head, and those that are bounded (final_logit_softcapping), are not."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,32 +49,30 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head.
 
     On the scale ``auto`` a head's colours end at its own largest norm; from 41 tokens on all are logarithmic. Views:
-    ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
+    ``overview``, ``shares``, ``effects`` (language models, classifiers), ``heads``.
 
     Attributes:
         attention: the verified heads, from which tensors are recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
-        stream: the other modules' outputs in the same forward pass, for promoted tokens.
-        attribution: the logits at one position, decomposed; None if ``no_attribution`` gives a reason.
+        stream: the other modules' outputs in the same forward pass, for direct effects.
+        effects: the logit of an answer minus that of a foil at one position, decomposed: of two tokens, or of a
+            classifier's two classes; None if ``no_effects`` gives a reason.
         target: of an encoder-decoder, what its decoder reads.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
-        decision: of a model with a head for sequence classification, the difference of two classes' logits,
-            decomposed; else None.
     """
 
     command: ClassVar[str] = "outputs"
     offered: ClassVar[tuple[str, ...]] = (
-        "attribution", "by_layer", "decision", "norms", "output", "pattern", "promoted", "target",
+        "by_layer", "effects", "effects_at", "norms", "output", "pattern", "promoted", "target",
     )  # fmt: skip
 
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
     heads: tuple[HeadContribution, ...]
     stream: ResidualStream
-    attribution: Attribution | None
-    no_attribution: str
-    decision: Decision | None = None
+    effects: DirectEffects | None
+    no_effects: str
     target: TargetTokens | None = None
     stack: Stack | None = None
 
@@ -162,32 +153,46 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         for number, of_layer in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
             yield layer_contributions(self.attention, number), list(of_layer)
 
-    def attribute(self, token: str | int | None = None) -> Attribution:
-        """Decompose the logits at another position.
+    def effects_at(
+        self, token: str | int | None = None, answer: str | int | None = None, foil: str | int | None = None
+    ) -> DirectEffects:
+        """Direct effects at another position, or on another answer minus a foil.
 
         Args:
-            token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None for the last.
+            token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None as for
+                :func:`head_outputs`.
+            answer: as for :func:`head_outputs`.
+            foil: likewise.
 
         Raises:
-            UsageError: there is no such position, or this model's logits are no sum over heads.
+            UsageError: there is no such position, token or class, or the model gives no logits.
             VerificationError: the parts do not sum to the model's logits.
         """
-        if self.no_attribution:
-            raise UsageError(self.no_attribution)
-        return attribute_logits(self.attention, self.stream, _position(self.read, token))
+        if self.no_effects:
+            raise UsageError(self.no_effects)
+        position, ids = _position(self.checkpoint, self.read, token), answer_ids(self.checkpoint, answer, foil)
+        return direct_effects(self.attention, self.stream, position, *ids)
 
-    def promoted(self, head: str | HeadId, token: str | int | None = None) -> HeadPromotion:
-        """The tokens that a head's output promotes and suppresses (GPT-2).
+    def promoted(self, head: str | HeadId, token: str | int | None = None) -> Promotion:
+        """The tokens that a head's output promotes and suppresses.
 
         Args:
             head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-            token: another position than that of :attr:`attribution`, as for :meth:`attribute`.
+            token: another position than that of :attr:`effects`, as for :meth:`effects_at`.
 
         Raises:
-            UsageError: no such head or position, or the model's logits are no sum over heads.
+            UsageError: no such head or position, or a model or a head of which no logits are a linear map.
         """
-        id, here = self.head(head).id, self.attribution if token is None else None
-        return (here or self.attribute(token)).of(id)
+        id, here = self.head(head).id, self.effects if token is None else None
+        promotions = (here or self.effects_at(token)).promotions
+        if not promotions:
+            raise UsageError(NO_PROMOTIONS)
+        if id not in promotions:
+            raise UsageError(
+                f"{id} writes into the encoder's residual stream, of which no logits are made; expected a head of "
+                "the decoder or of cross-attention."
+            )
+        return promotions[id]
 
     @checked
     def table(self, number: str) -> Numbers:
@@ -224,8 +229,8 @@ def head_outputs(
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
-    label: str | int | None = None,
-    against: str | int | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     memory: int | str | None = None,
@@ -248,10 +253,12 @@ def head_outputs(
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model instead of raising.
-        token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
-            position counted from 0; default the last. Of an encoder-decoder (T5) one of the decoder's.
-        label: of a classifier, the class whose logit is taken apart, by name or number; default the most probable.
-        against: the class that it is held against; default the most probable other one.
+        token: where direct effects and promoted tokens are read: a token or word of the text, ``cat#2``, ``#3`` or a
+            position counted from 0; default the last, and of a masked-language model its mask, else the last but
+            special tokens. Of an encoder-decoder (T5) one of the decoder's. A classifier reads its own.
+        answer: whose logit is divided into direct effects: a token, as text or as its id in the vocabulary, or a class,
+            by name or number; default the model's first choice.
+        foil: whose logit is subtracted from the answer's; default the first of the model's other choices.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
@@ -268,13 +275,14 @@ def head_outputs(
         run=TextRun(text, pair, truncate, of_block),
     )  # fmt: skip
     refuse_target(checkpoint, target, max_new_tokens)
-    n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
-    if token is not None and why_not:
-        raise UsageError(f"leave out --token (token=...), the position of promoted tokens. {why_not}")
-    check_classes(checkpoint, label, against)
+    n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
+    if token is not None and (why_not or checkpoint.classifier):
+        why = why_not or "A classifier reads the final state of one token, the first or the last."
+        raise UsageError(f"leave out --token (token=...), where direct effects are read. {why}")
+    ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
-    position = _position(tokens if read is None else read.tokens, token)
+    position = _position(checkpoint, tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:
         verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens, memory=of_block)
     layers, heads = [], []
@@ -284,13 +292,18 @@ def head_outputs(
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
     ranked = tuple(sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id)))
-    attribution = None if why_not else attribute_logits(verified, stream, position)
-    decision = take_apart(verified, stream, label, against)
-    return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), ranked, stream, attribution, why_not, decision, read
-    )
+    effects = None if why_not else direct_effects(verified, stream, position, *ids)
+    return HeadOutputs(text, pair, checkpoint, tokens, verified, tuple(layers), ranked, stream, effects, why_not, read)
 
 
-def _position(tokens: Tokens, token: str | int | None) -> int:
-    """A token, of a word of several pieces the last; by default the last of all."""
-    return len(tokens) - 1 if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
+def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:
+    """A token, of a word of several pieces the last; by default the one that is predicted from, or that is masked."""
+    if token is not None:
+        return find_positions(merge_subwords(tokens, words=False), token)[-1]
+    if checkpoint.classifier is not None:
+        return checkpoint.classifier.position(tokens.ids)
+    if checkpoint.architecture.causal or checkpoint.stacks:
+        return len(tokens) - 1
+    masked = [position for position, id in enumerate(tokens.ids) if id == checkpoint.tokenizer.mask_token_id]
+    content = [position for position, special in enumerate(tokens.special) if not special]
+    return (masked[:1] or content[-1:] or [len(tokens) - 1])[0]

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.outputs.direct_effects import NOT_LINEAR, Attribution, Decision, HeadPromotion, TokenLogit
-from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.residual_stream import HeadContribution
+from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
+from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.wording import error, percent, quoted, rounded, shortened_token, signed, unisolated
@@ -22,6 +21,7 @@ from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import cut_note, first_rows, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, Promotion, TokenLogit
 
 MOST_BYTES = 4 * 2**30
 """Most bytes of outputs.safetensors, which is made in memory."""
@@ -34,8 +34,6 @@ _OF_LAYERS = {
     "attention bias": "b_O of all layers",
     "feed-forward": "feed-forward networks",
     "norm bias": "biases of norms",
-    "classifier bias": "biases of the classifier",
-    NOT_LINEAR: "what is not linear in the classifier",
 }
 
 
@@ -43,7 +41,6 @@ SHARES_IN_WORDS = (
     "Share of ‖o‖: how far a head’s output reaches along o, the sum of all heads and b_O; below 0 it works against the "
     "others. Share of Σ‖o_h‖: of the norms of the layer’s heads"
 )
-DIRECT = "through the final norm with its scale held fixed, mean over the vocabulary removed"
 
 
 def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
@@ -52,16 +49,16 @@ def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
 
 
 def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
-    attribution, verification = result.attribution, result.attention.verification
-    decision, ranks = result.decision, {head.id: rank for rank, head in enumerate(result.heads, start=1)}
-    logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
+    effects, verification = result.effects, result.attention.verification
+    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    logits = effects and {name: getattr(effects, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
         "model": model_entry(result.checkpoint),
         "text": result.text,
         "pair": result.pair,
-        "options": {"at": attribution and attribution.position, "tokens_cut_off": result.tokens.truncated},
+        "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
         "tokens": tokens_entry(result.tokens),
         "verification": {**sum_errors, "logits": logits},
         **target_entry(result.target),
@@ -71,28 +68,29 @@ def _content(result: HeadOutputs, choices: ViewOptions) -> dict[str, Any]:
         "heads": [
             entry(
                 _FIELDS, head, rank=ranks[head.id],
-                promotion=attribution and _promotion(attribution.find(head.id)),
-                decision=decision and decision.heads[head.id],
+                direct_effect=effects and effects.heads.get(head.id),
+                promotion=effects and _promotion(effects.promotions.get(head.id)),
             )
             for head in result.select(choices.select)
         ],
-        "attribution": attribution and {
-            "position": attribution.position,
-            "predicted": asdict(attribution.predicted),
-            "actual": attribution.actual and asdict(attribution.actual),
-            "deviation": attribution.deviation,
-            "parts": [asdict(part) | stack_entry(part.layer) for part in attribution.parts],
-        },
-        "no_attribution": result.no_attribution or None,
-        "decision": decision and _decision_entry(decision),
+        "effects": effects and _effects_entry(effects),
+        "no_effects": result.no_effects or None,
     }  # fmt: skip
 
 
-def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
-    if promotion is None:
-        return None
-    moved = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
-    return {"predicted": promotion.predicted, "actual": promotion.actual, **moved}
+def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
+    """Entry of the direct effects in outputs.json; those of heads stand with the heads."""
+    return {
+        **{name: getattr(effects, name) for name in ("position", "difference", "linear", "deviation")},
+        **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
+        "actual": effects.actual and asdict(effects.actual),
+        "classes": [asdict(each) for each in effects.classes],
+        "parts": [asdict(part) | stack_entry(part.layer) for part in effects.parts],
+    }
+
+
+def _promotion(promotion: Promotion | None) -> dict[str, Any] | None:
+    return None if promotion is None else {name: list(tokens) for name, tokens in asdict(promotion).items()}
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
@@ -106,8 +104,8 @@ _FIELDS: tuple[Field[HeadContribution], ...] = (
     Field("‖f(x)‖", name="value_norm", optional=3),
     Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", optional=4),
     Field(name="largest"),
-    Field(name="promotion", csv={"predicted": ("predicted",), "actual": ("actual",)}),
-    Field(name="decision"),
+    Field(name="direct_effect"),
+    Field(name="promotion", csv={}),
 )
 _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
 
@@ -136,36 +134,28 @@ def _tensors(result: HeadOutputs, choices: ViewOptions) -> bytes:
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
-    """The verification, heads by share, promoted tokens, and notes."""
-    attribution, decision = result.attribution, result.decision
-    worst = max(layer.sum_error for layer in result.layers)
+    """The verification, heads by share, direct effects, and notes."""
+    effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
-    if split := attribution or decision:
-        whole = (
-            f"the model's logits at #{attribution.position}" if attribution else "the difference of two classes' logits"
-        )
+    if effects is not None:
         verified.append(
-            f" All parts sum to {whole} within {error(split.error)} of the largest (tolerance {split.tolerance:.0e})."
+            f" All parts sum to the difference of the model's logits at #{effects.position} within "
+            f"{error(effects.error)} of the largest (tolerance {effects.tolerance:.0e})."
         )
     yield verified
     heads, title = result.select(choices.select), "Heads ({}, the largest share of their layer’s output first)"
     yield first_rows(title, named(_FIELDS, *_LISTED), heads, choices.top, _CSV, width=width)
-    if attribution is not None:
-        yield _promotions(attribution, heads, choices.top, width)
-        yield _rest(result, attribution)
-    if decision is not None:
-        yield _decision_table(decision, heads, choices.top, width)
-        yield _decision_text(result, decision)
+    if effects is not None:
+        yield _effects_table(effects, heads, choices.top, width)
+        yield _effects_text(result, effects)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. {SHARES_IN_WORDS}.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
-        f"Promoted tokens: direct effect alone, {DIRECT}. ~ continues a word."
-        if attribution is not None
-        else result.no_attribution
-        if decision is None
-        else how_it_is_read(result, decision),
+        result.no_effects
+        if effects is None
+        else f"{how_it_is_read(result, effects)} {_promoted_note(effects)}".strip(),
         f"{target_note(result.target.text, result.target.generated)} X: keys, and so f(x) and sinks, are of the source."
         if result.target
         else "",
@@ -173,36 +163,41 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
     )
 
 
-def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
-    """Table of direct effects: on the predicted and the next token, and the tokens moved most."""
-    known = [promotion for head in heads if (promotion := attribution.find(head.id)) is not None]
-    ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))
-    following: list[Field[HeadPromotion]] = [Field("Next", lambda head: signed(head.actual or 0.0))]
-    columns = [
-        Field("Head", lambda head: head.id, left=True),
-        Field("Predicted", lambda head: signed(head.predicted)),
-        *(following if attribution.actual is not None else []),
-        Field("Promotes (logits)", fit=lambda head, room: _tokens(head.promoted, room), left=True, least=_LEAST),
-        Field(
-            "Suppresses", fit=lambda head, room: _tokens(head.suppressed[:_SUPPRESSED], room), left=True, least=_LEAST
-        ),
-    ]
-    title = f"Tokens promoted ({{}} head{'s' * (len(known) != 1)}, the largest direct effect first)"
-    return first_rows(title, columns, ranked, top, _CSV, width=width)
-
-
-def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
-    """Sentence on the predicted and the next token, and parts of their logits besides heads."""
-    predicted, actual = attribution.predicted, attribution.actual
-    following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
-    others = ((part.name, part.predicted) for part in attribution.parts)
-    parts = _listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
-    return Text(
-        f"At #{attribution.position} (‘{result.read.labels[attribution.position]}’) the model predicts "
-        f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
-        f"(the model's own: {signed(predicted.model_logit)}){following}. Of "
-        f"{'this' if actual is None else 'the former'}, {parts}."
+def _promoted_note(effects: DirectEffects) -> str:
+    if effects.classes:
+        return ""
+    return (
+        "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
+        if effects.promotions
+        else NO_PROMOTIONS
     )
+
+
+def _effects_table(effects: DirectEffects, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
+    """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
+    known = [head.id for head in heads if head.id in effects.heads]
+    ranked = sorted(known, key=lambda head: (-abs(effects.heads[head]), head))
+
+    def side(head: HeadId) -> str:
+        value = effects.heads[head]
+        name = (effects.answer if value > 0 else effects.foil).text
+        return "–" if signed(value) == rounded(0.0) else unisolated(quoted(name))
+
+    columns: list[Field[HeadId]] = [
+        Field("Head", lambda head: head, left=True),
+        Field("Adds", lambda head: signed(effects.heads[head]), "logits"),
+    ]
+    if moved := effects.promotions:
+        columns += [
+            Field("Promotes (logits)", fit=lambda head, room: _tokens(moved[head].promoted, room), left=True,
+                  least=_LEAST),
+            Field("Suppresses", fit=lambda head, room: _tokens(moved[head].suppressed[:_SUPPRESSED], room), left=True,
+                  least=_LEAST),
+        ]  # fmt: skip
+    else:
+        columns.append(Field("Speaks for", side, left=True))
+    title = f"Direct effects on answer minus foil ({{}} head{'s' * (len(known) != 1)}, the largest first)"
+    return first_rows(title, columns, ranked, top, _CSV, width=width)
 
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
@@ -214,70 +209,47 @@ def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     return f"{shortened_token(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
 
 
-def _decision_entry(decision: Decision) -> dict[str, Any]:
-    """Entry of the decision in outputs.json; effects of heads stand with the heads."""
-    named = ("position", "difference", "linear", "error", "scale", "tolerance")
-    return {
-        **{name: getattr(decision, name) for name in named},
-        **{name: getattr(decision, name).name for name in ("label", "against", "predicted")},
-        "classes": [asdict(each) for each in decision.classes],
-        "parts": [asdict(part) for part in decision.parts],
-    }
+def versus(effects: DirectEffects) -> str:
+    """Answer and foil: ``“good” minus “bad”``."""
+    return f"{quoted(effects.answer.text)} minus {quoted(effects.foil.text)}"
 
 
-def versus(decision: Decision) -> str:
-    """The two classes: ``“good” against “bad”``."""
-    return f"{quoted(decision.label.name)} against {quoted(decision.against.name)}"
-
-
-def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int | None, width: int) -> Table:
-    """Table of the heads' parts of the difference of logits, the largest first."""
-    ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))
-
-    def side(head: HeadId) -> str:
-        value = decision.heads[head]
-        name = (decision.label if value > 0 else decision.against).name
-        return "–" if signed(value) == rounded(0.0) else unisolated(quoted(name))
-
-    columns: list[Field[HeadId]] = [
-        Field("Head", lambda head: head, left=True),
-        Field("Adds", lambda head: signed(decision.heads[head]), "logits"),
-        Field("Speaks for", side, left=True),
-    ]
-    title = "Parts of the decision ({} heads, the largest direct effect first)"
-    return first_rows(title, columns, ranked, top, _CSV, width=width)
-
-
-def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
+def _listed_parts(total: float, parts: Iterable[tuple[str, float]]) -> str:
     """Sum of heads, and all other parts with layers summed, so that the reader can add up."""
-    sums = {heads: total}
+    sums = {"heads": total}
     for name, value in parts:
-        sums[_OF_LAYERS.get(name, name)] = sums.get(_OF_LAYERS.get(name, name), 0.0) + value
+        whole = _OF_LAYERS.get(name) or (
+            f"what is not linear in the {name.removesuffix(NOT_LINEAR)}" if name.endswith(NOT_LINEAR) else name
+        )
+        sums[whole] = sums.get(whole, 0.0) + value
     return ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
 
 
-def _decision_text(result: HeadOutputs, decision: Decision) -> Text:
-    """Sentences on the decision, and all parts of the difference."""
-    predicted, token = decision.predicted, result.tokens.labels[decision.position]
-    named = ((part.name, part.value) for part in decision.parts)
-    parts = _listed_parts("heads", sum(decision.heads.values()), named)
+def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
+    """Sentences on what the model predicts, and all parts of the difference."""
+    predicted, token = effects.predicted, result.read.labels[effects.position]
+    follows = "" if effects.actual is None else (
+        f"; next in the text: ‘{effects.actual.text}’ (probability {rounded(effects.actual.probability)})"
+    )  # fmt: skip
+    parts = _listed_parts(sum(effects.heads.values()), ((part.name, part.direct_effect) for part in effects.parts))
     return Text(
-        f"At #{decision.position} (‘{token}’) the model decides for {unisolated(quoted(predicted.name))} (probability "
-        f"{rounded(predicted.probability)}). The logit of {unisolated(versus(decision))}: "
-        f"{signed(decision.difference)}, of which {parts}."
+        f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
+        f"{unisolated(quoted(predicted.text))} (probability {rounded(predicted.probability)}){follows}. The logit of "
+        f"{unisolated(versus(effects))}: {signed(effects.difference)}, of which {parts}."
     )
 
 
-def how_it_is_read(result: HeadOutputs, decision: Decision) -> str:
+def how_it_is_read(result: HeadOutputs, effects: DirectEffects) -> str:
     """Sentences on which path is linear."""
     norms = "the final norm" if result.checkpoint.architecture.pre_norm else "every later norm"
-    held = f"direct effect alone, through {norms} with its scale at this token held fixed"
-    classifier = result.checkpoint.classifier
-    if decision.linear or classifier is None:
-        return f"Decision: {held}, and through the classifier, which is linear."
+    held = f"Direct effects alone, through {norms} with its scale at this token held fixed"
+    what, classifier = "classifier" if effects.classes else "unembedding", result.checkpoint.classifier
+    if effects.linear:
+        return f"{held}, and through the {what}, which is linear."
+    activation = f"{what}'s {classifier.activation}" if classifier and classifier.activation else what
     return (
-        f"Decision: {held}, up to the classifier's {classifier.activation}, which is not linear: from there along its "
-        f"gradient at this text, a linearisation. What that leaves out is a part of its own."
+        f"{held}, up to the {activation}, which is not linear: from there along its gradient at this text, a "
+        "linearisation. What that leaves out is a part of its own."
     )
 
 

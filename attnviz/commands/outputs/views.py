@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.commands.outputs.direct_effects import Decision
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
-from attnviz.commands.outputs.report import DIRECT, SHARES_IN_WORDS, chosen, how_it_is_read, versus
-from attnviz.commands.outputs.residual_stream import HeadContribution
+from attnviz.commands.outputs.report import SHARES_IN_WORDS, chosen, how_it_is_read, versus
+from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -331,34 +330,23 @@ def _letter(part: HeadOutputs) -> str:
 
 
 def _plan_effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    """Plan the map of each head's effect on the logit of the predicted token, or on a classifier's decision."""
-    about, split = result.figure_context, result.decision or result.attribution
+    """Plan the map of each head's direct effect on the answer minus the foil."""
+    about, split = result.figure_context, result.effects
     assert split is not None
-    at = f"at position #{split.position} (“{result.read.labels[split.position]}”)"
-    if isinstance(split, Decision):
-        effects, both, total = split.heads, versus(split), signed(split.difference)
-        others = [(part.name, part.layer, part.value) for part in split.parts]
-        on, bar, biases = f"the decision {both}", f"logits for {quoted(split.label.name)}", "b_O; LN: those of norms"
-        logit, whole = f"the logit of {both}", f"all parts sum to the difference of the logits, {total}"
-        facts = [f"{at}. {how_it_is_read(result, split)}", whole]
-    else:
-        effects = {head.id: head.predicted for head in split.heads}
-        others = [(part.name, part.layer, part.predicted) for part in split.parts]
-        target, total = f"“{split.predicted.text}”", rounded(split.predicted.logit)
-        on, bar, biases = f"the predicted token {target}", f"logits added to {target}", "b_O"
-        logit, facts = f"the logit of {on}", [f"{at}; {DIRECT}. All parts sum to its logit, {total}"]
+    others = [(part.name, part.layer, part.direct_effect) for part in split.parts]
+    biases = "b_O" if result.checkpoint.architecture.pre_norm else "b_O; LN: those of norms"
     rest = ", ".join(f"{name} {signed(value)}" for name, layer, value in others if layer is None)
     yield HeadMapPlan(
         stem="outputs-effects",
         **about.caption_and_notes(
-            f"{about.subject}: what every head adds directly to {logit}, and what biases ({biases}) and feed-forward "
-            "networks (FFN) of each layer add",
-            *facts[:-1],
-            f"{facts[-1]}; the rest: {rest}",
+            f"{about.subject}: what every head adds directly to the logit of {versus(split)}, and what biases "
+            f"({biases}) and feed-forward networks (FFN) of each layer add",
+            f"at position #{split.position} (“{result.read.labels[split.position]}”). {how_it_is_read(result, split)}",
+            f"all parts sum to the difference of the logits, {signed(split.difference)}; the rest: {rest}",
         ),
-        title=f"{about.model}: direct effect of each head on {on}",
+        title=f"{about.model}: direct effect of each head on {versus(split)}",
         maps=tuple(
-            _effects(part, effects, others, choices.style, bar)
+            _effects(part, split.heads, others, choices.style, f"logits for {quoted(split.answer.text)}")
             for part in result.parts
             if part.stack is None or part.stack.letter != "E"
         ),
@@ -393,6 +381,6 @@ OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 SHARES = Drawing(_plan_shares, head_map_figure, draw_head_map)
 EFFECTS = Drawing(
     _plan_effects, head_map_figure, draw_head_map,
-    missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
+    missing=lambda result: str(result.no_effects).removesuffix("."),
 )  # fmt: skip
 HEADS = Drawing(_heads, _head_figure, _draw_head)

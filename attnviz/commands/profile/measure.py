@@ -34,7 +34,7 @@ from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this
 from attnviz.texts.reading import Corpus, find_parser, open_corpus
 from attnviz.texts.runs import RunSettings, open_for
 from attnviz.trace.checks import Verification
-from attnviz.trace.contributions import why_no_direct_effects
+from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
 
 PARTS = "", "untrained copy", "confirmation"
@@ -260,7 +260,7 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = type(old)(checkpoint.config)
-        if not why_no_direct_effects(checkpoint):
+        if not why_not_linear(checkpoint):
             table = model.get_input_embeddings().weight
             head = copy.deepcopy(head, {id(old.get_input_embeddings().weight): table})  # tied where the model's is
             for own in (each for each in head.parameters() if each is not table):

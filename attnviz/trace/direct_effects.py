@@ -1,0 +1,354 @@
+"""Direct effects of heads on an answer minus a foil: two tokens of the vocabulary, or two classes.
+
+Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus
+foil as in Wang et al. 2022, "Interpretability in the Wild"). The final state x at a position is a sum of what the
+embeddings, every head, every b_O, every feed-forward network and the biases of norms put there, once each norm on the
+way is held at the scale that it has in the model (in BERT and its relatives all later ones, in GPT-2 and Llama the
+final one, in Gemma also that behind W_O)::
+
+    x = sum of parts c,     f(x) = logit of the answer - logit of the foil
+
+Where the unembedding or the classifier is one linear map (GPT-2, Llama), c adds g·c with g = df/dx, exactly. BERT's
+masked-language head, its pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient
+at this x, a linearisation (exact for a ReLU), and what it leaves out stands beside the parts as a part of its own. That
+the parts sum to the model's own x, and to its own f(x), is checked, or nothing is given.
+
+Promoted tokens: those whose logits a head raises most (nostalgebraist 2020), where logits are linear in x. From its
+part of the logits the mean over the vocabulary is removed, since a number added to all changes no probability.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attnviz.errors import UsageError, VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.encoding import token_id
+from attnviz.models.families.base import position_rows
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import parameter_of
+from attnviz.models.words import vocabulary_labels
+from attnviz.reference.attention import Norm, upcast
+from attnviz.trace.contributions import check_total, without_gradients
+from attnviz.trace.recorder import refuse_not_finite
+from attnviz.trace.residual_stream import ResidualStream, last_stream, parts_at, why_no_effects
+from attnviz.trace.verify import VerifiedAttention
+
+MOST_TOKENS = 10
+"""Tokens listed of those that a head promotes, or suppresses, most."""
+
+NOT_LINEAR = " (not linear)"
+"""Ends the name of the part that a linearisation leaves out."""
+
+_AT_ONCE = 32
+"""Heads whose logits are computed at a time."""
+
+
+@dataclass(frozen=True)
+class TokenLogit:
+    """A token of the vocabulary, as figures show it, and logits: log-odds (nats) against the tokens' geometric mean."""
+
+    id: int
+    text: str
+    logit: float
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """Tokens whose logit a head's output raises (``promoted``), or lowers, most, the most first; may be empty."""
+
+    promoted: tuple[TokenLogit, ...]
+    suppressed: tuple[TokenLogit, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A token of the vocabulary, as figures show it, or a class, with the model's own logit and probability."""
+
+    id: int  # of the token, or number of the class
+    text: str
+    logit: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class PartEffect:
+    """Direct effect of a part that is no head."""
+
+    name: str  # embeddings, attention bias, feed-forward, biases of norms and head, or ends in NOT_LINEAR
+    layer: int | None  # counted from 0; None for what belongs to no layer
+    direct_effect: float  # in logits; positive if it favours the answer
+
+
+@dataclass(frozen=True)
+class DirectEffects:
+    """The logit of an answer minus that of a foil, at one position, as a sum over heads and other parts.
+
+    Attributes:
+        position: of the token whose final state is read, counted from 0.
+        answer, foil: two tokens, or two classes.
+        predicted: the model's first choice.
+        actual: the token that follows in the text; None at its end, and where the model predicts no next token.
+        classes: all of them, in the model's order; empty where the answer is a token.
+        difference: logit of the answer minus that of the foil.
+        heads: direct effect of every head; none of an encoder's where a decoder gives the logits.
+        keys: of one head, if asked for, the same by key, [n_keys]; they sum to its direct effect.
+        parts: all that is no head.
+        promotions: by head; empty for classes, for a head by key, and where logits are not linear in the final state.
+        linear: whether the parts are exact; else a linearisation along the gradient.
+        deviation: what the final norm divides by, held fixed; None of a model without.
+        error: the difference of the sum of heads and parts from ``difference``, as a share of ``scale``.
+        scale: the largest of heads, parts and ``difference``, absolute.
+        tolerance: that applied to ``error``, and to the sum of all parts of the final state.
+    """
+
+    position: int
+    answer: Answer
+    foil: Answer
+    predicted: Answer
+    actual: Answer | None
+    classes: tuple[Answer, ...]
+    difference: float
+    heads: dict[HeadId, float]
+    keys: tuple[float, ...]
+    parts: tuple[PartEffect, ...]
+    promotions: dict[HeadId, Promotion]
+    linear: bool
+    deviation: float | None
+    error: float
+    scale: float
+    tolerance: float
+
+
+def answer_ids(
+    checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
+) -> tuple[int | None, int | None]:
+    """Ids of the tokens, or numbers of the classes, that an answer and a foil name; None where none is given.
+
+    Raises:
+        UsageError: no such token or class, both the same, or a model without logits.
+    """
+    if answer is None and foil is None:
+        return None, None
+    if why := why_no_effects(checkpoint):
+        raise UsageError(f"leave out --answer and --foil (answer=..., foil=...). {why}")
+    classifier = checkpoint.classifier
+
+    def number(name: str, value: str | int | None) -> int | None:
+        if value is None or classifier is not None:
+            return None if classifier is None or value is None else classifier.number(value)
+        return token_id(checkpoint.tokenizer, name, value, int(checkpoint.config.vocab_size), bool(checkpoint.stacks))
+
+    ids = number("answer", answer), number("foil", foil)
+    if ids[0] == ids[1]:
+        kind = "tokens" if classifier is None else "classes"
+        raise UsageError(f"expected two {kind}, found {answer!r} for both --answer and --foil.")
+    return ids
+
+
+def direct_effects(
+    verified: VerifiedAttention,
+    stream: ResidualStream,
+    position: int,
+    answer: int | None = None,
+    foil: int | None = None,
+    by_key: HeadId | None = None,
+) -> DirectEffects:
+    """Decompose an answer minus a foil; ``stream`` was recorded while the heads were verified.
+
+    ``answer``, ``foil``: by :func:`answer_ids`; None for the model's first choice, and for the first of the others.
+    ``by_key``: a head whose effect is divided among the keys that it attends to, too.
+
+    Raises:
+        VerificationError: the parts do not sum to the model's own final state or logits, within the tolerance for
+            outputs of the number format (:data:`attnviz.reference.tolerances.TOLERANCES`), or the model was changed.
+    """
+    checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
+    tokens, _ = verified.tokens_of(last_stream(checkpoint)[0])
+    head, classifier = checkpoint.prediction_head, checkpoint.classifier
+    assert head is not None
+    assert stream.normed is not None
+    with without_gradients(checkpoint.device):
+        own = upcast(head(stream.normed[position][None])[0])
+        refuse_not_finite(own, f"logits at position {position}")
+        best, probabilities = own.sort(descending=True, stable=True).indices[:3].tolist(), own.softmax(-1)
+        one, other = _two(best, answer, foil)
+        state, deviation = _final_state(verified, stream, position, by_key)
+        final = upcast(stream.normed[position])
+        no_sum = (
+            "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
+            f"{position} ({tokens.labels[position]!r})"
+        )
+        vectors = state.parts.to(final)
+        check_total(vectors.sum(0), final, tolerance, no_sum, lambda dimension: f"in dimension {dimension}")
+        gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
+        values = (vectors @ gradient).tolist()
+        promotions = {} if classifier or by_key else dict(_promotions(checkpoint, state))
+    named = list(zip(state.names, values, strict=True))
+    heads = {name: value for name, value in named if isinstance(name, HeadId)}
+    keys = tuple(value for name, value in named if name[0] == _KEY)
+    if by_key is not None:
+        heads[by_key] = sum(keys)
+    parts = [PartEffect(*name, value) for name, value in named if not isinstance(name, HeadId) and name[0] != _KEY]
+    parts += rest
+    every, difference = [*heads.values(), *(part.direct_effect for part in parts)], float(own[one] - own[other])
+    scale = max(map(abs, [*every, difference])) or 1.0
+    error = abs(sum(every) - difference) / scale
+    if not error <= tolerance:  # a NaN is a failure, too
+        raise VerificationError(
+            f"the direct effects at position {position} sum to {sum(every):.6g}, but the model's logits differ by "
+            f"{difference:.6g} (tolerance {tolerance:g} of the largest part, {scale:.6g}). Nothing was written. Try "
+            "--dtype float64: it makes rounding smaller, but not an error."
+        )
+
+    def choice(number: int) -> Answer:
+        label = classifier.labels[number] if classifier else vocabulary_labels(checkpoint.tokenizer, [number])[0]
+        return Answer(number, label, float(own[number]), float(probabilities[number]))
+
+    next_token = not classifier and (checkpoint.architecture.causal or bool(checkpoint.stacks))
+    return DirectEffects(
+        position, choice(one), choice(other), choice(best[0]),
+        actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
+        classes=tuple(map(choice, range(len(own)))) if classifier else (),
+        difference=difference, heads=dict(sorted(heads.items())), keys=keys, parts=tuple(parts), promotions=promotions,
+        linear=_linear_map(head) is not None, deviation=deviation, error=error, scale=scale, tolerance=tolerance,
+    )  # fmt: skip
+
+
+def _two(best: Sequence[int], answer: int | None, foil: int | None) -> tuple[int, int]:
+    """The two choices, by default the first of those that are not given."""
+    ranked = iter(each for each in best if each not in (answer, foil))
+    one = next(ranked) if answer is None else answer
+    return one, next(ranked) if foil is None else foil
+
+
+def _linear_map(head: Any) -> Any:
+    """The one linear map that a head is; None for others."""
+    if isinstance(head, nn.Sequential):
+        return head[0] if len(head) == 1 else None
+    return head if hasattr(head, "weight") else None
+
+
+def _linearised(head: nn.Module, what: str, final: Tensor, one: int, other: int) -> tuple[Tensor, list[PartEffect]]:
+    """Gradient of the difference by the final state, [d_model], and the head's own parts."""
+    if (linear := _linear_map(head)) is not None:
+        weight, bias = upcast(parameter_of(linear, "weight")[[one, other]]), parameter_of(linear, "bias")
+        own = [] if bias is None else [float(upcast(bias[one]) - upcast(bias[other]))]
+        return (weight[0] - weight[1]).to(final), [PartEffect(f"{what} bias", None, each) for each in own]
+    wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
+    inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
+    with torch.enable_grad():
+        for each in inputs:
+            each.requires_grad_()
+        logits: Tensor = functional_call(head, wide, (inputs[0],))
+        difference = logits[one] - logits[other]
+        gradients = torch.autograd.grad(difference, inputs)
+    added, *biases = (float((gradient * value).sum()) for gradient, value in zip(gradients, inputs, strict=True))
+    parts = [PartEffect(f"{what} bias", None, sum(biases))] if biases else []
+    return gradients[0], [*parts, PartEffect(f"{what}{NOT_LINEAR}", None, float(difference) - added - sum(biases))]
+
+
+_KEY = "key"
+_Name = HeadId | tuple[str, int | None]
+
+
+class _State:
+    """The residual stream at one position as parts that sum to it, [n_parts, d_model]."""
+
+    def __init__(self, parts: Sequence[tuple[str, Tensor]]) -> None:
+        self.names: list[_Name] = [(name, None) for name, _ in parts]
+        self.parts = torch.stack([upcast(vector) for _, vector in parts])
+
+    def add(self, vectors: Tensor, *names: _Name) -> None:
+        self.parts = torch.cat([self.parts, vectors.to(self.parts)])
+        self.names += names
+
+    def divide(self, head: HeadId, keys: Tensor, tolerance: float) -> None:
+        """Put what a head adds for each key, [n_keys, d_model], in place of their sum."""
+        row = self.names.index(head)
+        what = f"what {head} adds for each key does not sum to its output"
+        check_total(keys.sum(0).to(self.parts), self.parts[row], tolerance, what, lambda at: f"in dimension {at}")
+        self.names.pop(row)
+        self.parts = torch.cat([self.parts[:row], self.parts[row + 1 :]])
+        self.add(keys, *((_KEY, key) for key in range(len(keys))))
+
+    def normalise(self, norm: Norm, layer: int | None, own: Tensor | None = None) -> float:
+        """Apply a norm to every part at the scale of their sum, or of the model's ``own`` stream; returns the scale."""
+        scale = norm.scale(self.parts.sum(0) if own is None else own.to(self.parts.device))
+        self.parts = norm.linear_part(self.parts, scale).to(self.parts)
+        name: _Name = ("final norm bias" if layer is None else "norm bias", layer)
+        if norm.bias is not None and name in self.names:  # the biases of a layer's norms are one part
+            self.parts[self.names.index(name)] += norm.bias
+        elif norm.bias is not None:
+            self.add(norm.bias.detach()[None], name)
+        return float(scale)
+
+
+def _final_state(
+    verified: VerifiedAttention, stream: ResidualStream, position: int, by_key: HeadId | None
+) -> tuple[_State, float | None]:
+    """Parts that sum to the final state at a position, and what the final norm divides by."""
+    checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
+    assert stream.first is not None
+    assert stream.last is not None
+    state = _State(_embeddings(verified, stream.first[position], position))
+    layers: Any = architecture.modules(checkpoint.model)
+    waiting: int | None = None  # the layer whose sum with the residual stream is to be normed
+    for name, layer, vectors in parts_at(verified, stream, position, by_key):
+        if waiting is not None and name in ("heads", "feed-forward"):
+            state.normalise(checkpoint.norm(layers[waiting].attention_norm), waiting)
+            waiting = None
+        if name == "heads":
+            state.add(vectors, *(HeadId(layer, head) for head in range(len(vectors))))
+            waiting = None if architecture.pre_norm else layer
+        elif name == "keys" and by_key is not None:
+            state.divide(by_key, vectors, verified.verification.tolerance.output)
+        else:
+            state.add(vectors[None], (name, layer))
+        if name == "feed-forward" and not architecture.pre_norm:
+            state.normalise(checkpoint.norm(layers[layer].feed_forward_norm), layer)
+    last, mapped = architecture.final_norm(checkpoint.model), architecture.output_map(checkpoint.model)
+    deviation = None if last is None else state.normalise(checkpoint.norm(last), None, stream.last[position])
+    if mapped is not None:
+        state.parts = state.parts @ upcast(parameter_of(mapped, "weight")).T
+    return state, deviation
+
+
+def _embeddings(verified: VerifiedAttention, first: Tensor, position: int) -> list[tuple[str, Tensor]]:
+    """The parts of the first layer's input at a position, [d_model] each; one, if their sum is normed."""
+    checkpoint = verified.checkpoint
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    if not checkpoint.architecture.pre_norm or tables.project is not None:
+        return [("embeddings", first)]
+    ids = torch.tensor(verified.tokens_of(last_stream(checkpoint)[0])[0].ids)
+    parts = [("word embedding", tables.of_words(ids)[position])]
+    if tables.positions is not None:
+        rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
+        parts.append(("position embedding", tables.positions[int(rows[position])]))
+    if tables.norm is None:
+        return parts
+    return [("embeddings", checkpoint.norm(tables.norm)(torch.stack([vector for _, vector in parts]).sum(0)))]
+
+
+def _promotions(checkpoint: Checkpoint, state: _State) -> Iterator[tuple[HeadId, Promotion]]:
+    """What heads promote by their parts of the final state; nothing where logits are not linear in it."""
+    if (linear := _linear_map(checkpoint.prediction_head)) is None:
+        return
+    heads = [(row, name) for row, name in enumerate(state.names) if isinstance(name, HeadId)]
+    weight = upcast(parameter_of(linear, "weight")).T
+    for first in range(0, len(heads), _AT_ONCE):
+        some = heads[first : first + _AT_ONCE]
+        logits = state.parts[[row for row, _ in some]].to(weight) @ weight
+        for (_, head), of_head in zip(some, logits - logits.mean(-1, keepdim=True), strict=True):
+            yield head, Promotion(*(_most_moved(of_head, checkpoint.tokenizer, raised) for raised in (True, False)))
+
+
+def _most_moved(logits: Tensor, tokenizer: Any, raised: bool) -> tuple[TokenLogit, ...]:
+    """Tokens whose logit is raised, or lowered, most by one head's effect, [vocabulary]."""
+    values, ids = (top.tolist() for top in logits.topk(min(MOST_TOKENS, len(logits)), largest=raised))
+    tokens = map(TokenLogit, ids, vocabulary_labels(tokenizer, ids), values)
+    return tuple(token for token in tokens if (token.logit > 0 if raised else token.logit < 0))
