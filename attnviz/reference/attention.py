@@ -10,7 +10,7 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
 
 Changes of later models apply where the parameters have them: keys and values shared by groups of heads,
 q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position or
-capped, and windows. Queries may come from another input than keys and values (cross-attention).
+capped, windows, and a learned sink a head, of which a row attends to tokens less than it would (it sums to less than 1). Queries may come from another input than keys and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
 boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.
@@ -132,6 +132,7 @@ class Scoring:
         cap: bound of the scores, see :func:`softcap`.
         position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
             scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
+        sinks: a learned score of each head, [n_heads], of a key that is no token; see :func:`attention_pattern`.
     """
 
     scale: float
@@ -141,6 +142,7 @@ class Scoring:
     window: int | None = None
     cap: float | None = None
     position_bias: Callable[[int, int, int], Tensor] | None = None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,12 +252,15 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
-def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
+def attention_pattern(scores: Tensor, allowed: Tensor, sinks: Tensor | None = None) -> Tensor:
     """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
     Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
     query that may attend to nothing (padding beyond a window) gets equal weights. Scores are overwritten, to save the
     memory of a copy.
+
+    With learned ``sinks``, [n_heads], the softmax has one key more, and its share is dropped (OpenAI 2025, "gpt-oss
+    model card", section 2.3): what rows lack to 1 goes to no token, see :func:`nowhere`.
     """
     lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
     hidden = ~allowed.expand(*allowed.shape[:-1], scores.shape[-1])
@@ -263,7 +268,15 @@ def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
     if len(columns):  # in a block of rows most columns are hidden from no row
         first = int(columns[0])
         scores[..., first:].masked_fill_(hidden[..., first:], lowest)
-    return torch.softmax(scores, dim=-1)
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    with_sink = torch.cat([scores, sinks[:, None, None].to(scores).expand(*scores.shape[:-1], 1)], -1)
+    return torch.softmax(with_sink - with_sink.amax(-1, keepdim=True), dim=-1)[..., :-1]
+
+
+def nowhere(pattern: Tensor) -> Tensor:
+    """The share of each row that goes to no token, [...] of rows [..., n_keys]: what they lack to 1."""
+    return (1 - pattern.sum(-1)).clamp(min=0)  # below 0 by rounding alone
 
 
 def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
@@ -356,7 +369,7 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, fi
         scores = softcap(scores, scoring.cap)
     if scoring.softmax_in_float32:
         scores = scores.float()
-    return attention_pattern(scores, allowed).to(dtype)
+    return attention_pattern(scores, allowed, scoring.sinks).to(dtype)
 
 
 def uniform_pattern(allowed: Tensor) -> Tensor:

@@ -501,6 +501,8 @@ def _of_heads(heads: _Heads, chosen: Sequence[int]) -> _Heads:
     numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
     if bias is not None:
         scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
+    if scoring.sinks is not None:
+        scoring = replace(scoring, sinks=scoring.sinks[numbers])
     return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)
 
 

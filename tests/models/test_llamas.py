@@ -243,8 +243,13 @@ def _norms_of_other_heads(parameters: HeadParameters) -> HeadParameters:
     return replace(parameters, query_norm=replace(norm, weight=norm.weight.roll(1, 0)))
 
 
+def _sinks(parameters: HeadParameters) -> Tensor:
+    assert parameters.sinks is not None
+    return parameters.sinks
+
+
 ALL = tuple(FAMILIES)
-BIASED = ("llama", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2", "phi")
+BIASED = ("llama", "gpt_oss", "qwen2", "qwen2_moe", "phimoe", "gpt_neox", "starcoder2", "phi")
 CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (ALL, lambda p: replace(p, scale=p.scale * 1.1)),
     "no scale": (ALL, lambda p: replace(p, scale=1.0)),
@@ -269,7 +274,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "window one shorter": (WINDOWED, lambda p: replace(p, window=p.window and p.window - 1)),
     "no window": (WINDOWED, lambda p: replace(p, window=None)),
     "a window in every layer": (
-        ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3"), lambda p: replace(p, window=WINDOW)
+        ("qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3", "gpt_oss"), lambda p: replace(p, window=WINDOW)
     ),
     "not causal": (ALL, lambda p: replace(p, causal=False)),
     "no query norm": (NORMED, lambda p: replace(p, query_norm=None)),
@@ -277,7 +282,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     "query norm with w for 1 + w": (("gemma3_text",), _no_one),
     "no biases of queries and keys": (BIASED, lambda p: _without_bias(p, "query", "key")),
     "no bias of values": (BIASED, lambda p: _without_bias(p, "value")),
-    "no bias of the output": (("llama", "phimoe", "gpt_neox", "phi"), lambda p: replace(p, output_bias=None)),
+    "no bias of the output": (("llama", "gpt_oss", "phimoe", "gpt_neox", "phi"), lambda p: replace(p, output_bias=None)),
     "no bound": (("olmo",), lambda p: _bounded(p, None)),
     "another bound": (("olmo",), lambda p: _bounded(p, 1.6)),
     "no bound of normed queries": (
@@ -285,6 +290,9 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "no bound of values alone": (("olmoe",), lambda p: replace(p, value=replace(p.value, clip=None))),
     "no cap": (("gemma2",), lambda p: replace(p, cap=None)),
+    "no sinks": (("gpt_oss",), lambda p: replace(p, sinks=None)),
+    "sinks of other heads": (("gpt_oss",), lambda p: replace(p, sinks=_sinks(p).roll(1))),
+    "sinks scaled as scores are": (("gpt_oss",), lambda p: replace(p, sinks=_sinks(p) * p.scale)),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
 }  # fmt: skip
 
@@ -303,7 +311,8 @@ def test_wrong_parameters_fail_verification(monkeypatch, family, name):
         run(sharp_llama(family, dtype=dtype))
 
 
-right_rotary, right_allowed, right_keys = (
+right_pattern, right_rotary, right_allowed, right_keys = (
+    attention.attention_pattern,
     attention.apply_rotary,
     attention.allowed_positions,
     attention.queries_and_keys,
@@ -345,12 +354,23 @@ def one_key_too_many(mask: Tensor, causal: bool, window: int | None, first: int,
     return right_allowed(mask, False, window, first, n_queries) & (later <= 1)
 
 
+def renormalised(scores: Tensor, allowed: Tensor, sinks: Tensor | None = None) -> Tensor:
+    pattern = right_pattern(scores, allowed, sinks)
+    return pattern / pattern.sum(-1, keepdim=True)
+
+
+def sink_added_after_the_softmax(scores: Tensor, allowed: Tensor, sinks: Tensor) -> Tensor:
+    return right_pattern(scores, allowed) * (1 - sinks.sigmoid()[:, None, None])
+
+
 STEPS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "RoPE off by one": (SHARED, "apply_rotary", queries_one_further),
     "RoPE interleaved": (tuple(family for family in ALL if family not in INTERLEAVED), "apply_rotary", interleaved),
     "groups in turn": (SHARED, "repeat_kv", lambda x, n: x.repeat(1, n // x.shape[-3], 1, 1)),
     "mask off by one": (ALL, "allowed_positions", one_key_too_many),
     "norms a head at a time": (("olmo2", "olmo3"), "normed_heads", normed_a_head_at_a_time),
+    "sinks renormalised": (("gpt_oss",), "attention_pattern", renormalised),
+    "sinks that know no scores": (("gpt_oss",), "attention_pattern", sink_added_after_the_softmax),
     "norms after the rotation": (NORMED, "queries_and_keys", normed_after_rotation),
 }  # fmt: skip
 

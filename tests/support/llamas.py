@@ -22,6 +22,8 @@ from transformers import (
     GemmaForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     GraniteMoeConfig,
@@ -198,6 +200,25 @@ FAMILIES: dict[str, tuple[type, type, dict[str, Any]]] = {
         Gemma3ForCausalLM,
         {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW, "layer_types": _ALTERNATING},
     ),
+    "gpt_oss": (
+        GptOssConfig,
+        GptOssForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 150000.0,
+                "factor": 4.0,
+                "beta_fast": 4.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
     "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM, {"rope_parameters": _HALF_ROTATED}),
     "stablelm": (StableLmConfig, StableLmForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
     "phi": (PhiConfig, PhiForCausalLM, {"rope_parameters": _HALF_ROTATED, "qk_layernorm": True}),
@@ -302,6 +323,19 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "norm_topk_prob": st.booleans(),
     },
     "gemma": {"head_dim": st.sampled_from([6, 8, 16]), "attention_bias": st.booleans()},
+    "gpt_oss": {
+        "head_dim": st.sampled_from([6, 8, 16]),
+        "attention_bias": st.booleans(),
+        "layer_types": st.sampled_from([_ALTERNATING, _ALTERNATING[::-1]]),
+        "sliding_window": st.sampled_from([1, 3, 20]),
+        "swiglu_limit": st.sampled_from([0.5, 7.0]),
+        "swiglu_alpha": st.sampled_from([0.7, 1.702]),
+        "rope_parameters": st.sampled_from(
+            [{"rope_type": "default", "rope_theta": 1e4}]
+            + [ROPE[kind] | {"rope_type": "yarn", "rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")]
+        ),
+    }
+    | _EXPERTS,
     "mixtral": {"head_dim": st.sampled_from([6, 8, 16]), "sliding_window": st.sampled_from([None, 1, 3])} | _EXPERTS,
     "phimoe": {
         "attention_bias": st.booleans(),
@@ -338,7 +372,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
-WINDOWED = (*WINDOWED_THROUGHOUT, "cohere2", "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
+WINDOWED = (*WINDOWED_THROUGHOUT, "cohere2", "gpt_oss", "qwen2", "qwen2_moe", "gemma2", "gemma3_text", "olmo3")
 UNSHARED = ("gpt_neox",)
 SHARED = tuple(family for family in FAMILIES if family not in UNSHARED)
 """Families of which heads may share keys and values."""
@@ -374,7 +408,9 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
-            if name.endswith("bias"):
+            if name.endswith("sinks"):
+                parameter.normal_(std=2.0)
+            elif name.endswith("bias"):
                 parameter.normal_(std=0.5)
             elif any(part in name for part in ("q_norm.", "k_norm.", "q_layernorm.", "k_layernorm.")):
                 parameter.add_(1.0)

@@ -80,7 +80,8 @@ class Explanation(TextResult):
     def d_ff(self) -> int:
         """Width of the feed-forward network; of experts, of each of them."""
         routed: Any = self.checkpoint.modules[self.layer].routed
-        return self.stages["expanded"].shape[-1] if routed is None else int(routed.experts.down_proj.shape[-1])
+        down = None if routed is None else routed.experts.down_proj
+        return self.stages["expanded"].shape[-1] if down is None else int(down[0].numel() // self.checkpoint.d_model)
 
     def experts_of(self, token: int) -> dict[int, float]:
         """Weights of the experts that a token takes, the largest first; empty in a layer without experts."""

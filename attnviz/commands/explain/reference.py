@@ -107,6 +107,9 @@ class Experts:
     n_taken: int
     weights: Callable[[Tensor, Tensor], Tensor]  # of logits and the numbers of the experts that tokens take
     shared_gate: LinearMap | None  # d_model to the logit of the weight of the expert that every token takes
+    gated: Callable[[Activation, Tensor, Tensor], Tensor]  # from gate and up [n, d_ff] to the input of down_proj
+    biases: tuple[Tensor, Tensor] | None = None  # [n_experts, 2 * d_ff] and [n_experts, d_model]
+    interleaved: bool = False  # whether gate and up take turns, else all of the gate comes first
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,16 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
 
 
 def _experts(checkpoint: Checkpoint, routed: RoutedModules) -> Experts:
-    architecture, config = checkpoint.architecture, checkpoint.config
+    architecture, config, experts = checkpoint.architecture, checkpoint.config, routed.experts
+    maps, biases = ("gate_up_proj", "down_proj"), ("gate_up_proj_bias", "down_proj_bias")
+    gate_up, down = (parameter_of(experts, name) for name in maps)
     return Experts(
-        router=LinearMap(parameter_of(routed.router, "weight").T, None),
-        gate_up_proj=parameter_of(routed.experts, "gate_up_proj"),
-        down_proj=parameter_of(routed.experts, "down_proj"),
+        router=LinearMap(parameter_of(routed.router, "weight").T, getattr(routed.router, "bias", None)),
+        gate_up_proj=gate_up.mT if experts.is_transposed else gate_up,
+        down_proj=down.mT if experts.is_transposed else down,
+        gated=partial(architecture.gated, config),
+        biases=(parameter_of(experts, biases[0]), parameter_of(experts, biases[1])) if experts.has_bias else None,
+        interleaved=not experts.is_concatenated,
         n_taken=architecture.n_taken(config),
         weights=partial(architecture.expert_weights, config),
         shared_gate=_optional_map(routed.shared_gate),
@@ -271,7 +279,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     pattern, wide = torch.empty_like(scores, dtype=x.dtype), torch.float32 if heads.softmax_in_float32 else scores.dtype
     for row in range(0, len(x), _ROWS):  # so that no copy of all scores is made
         rows = slice(row, row + _ROWS)
-        pattern[:, rows] = attention.attention_pattern(scores[:, rows].to(wide, copy=True), allowed[rows])
+        pattern[:, rows] = attention.attention_pattern(scores[:, rows].to(wide, copy=True), allowed[rows], heads.sinks)
     steps["pattern"] = pattern
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
@@ -307,7 +315,9 @@ def _weighted_experts(x: Tensor, weights: Tensor, taken: Tensor, activation: Act
     total = torch.zeros_like(upcast(x))
     for expert in sorted(set(taken.flatten().tolist())):
         rows = (taken == expert).any(-1)
-        gate, expanded = (x[rows] @ experts.gate_up_proj[expert].T).chunk(2, dim=-1)
-        output = (activation(gate) * expanded) @ experts.down_proj[expert].T
+        first, second = (None, None) if experts.biases is None else (bias[expert] for bias in experts.biases)
+        both = LinearMap(experts.gate_up_proj[expert].T, first)(x[rows])
+        gate, up = both.unflatten(-1, (-1, 2)).unbind(-1) if experts.interleaved else both.chunk(2, dim=-1)
+        output = LinearMap(experts.down_proj[expert].T, second)(experts.gated(activation, gate, up))
         total[rows] += output * weights[rows, expert, None]
     return total.to(x.dtype)

@@ -99,7 +99,8 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, s
         experts: Any = of.routed.experts
         for name, side in (("router", "output"), ("weights", "weights"), ("taken", "taken")):
             yield name, of.routed.router, side
-        yield from (("expert_gate", experts.act_fn, "input"), ("expert_activated", experts.act_fn, "output"))
+        activation = getattr(experts, "act_fn", None)
+        yield from (("expert_gate", activation, "input"), ("expert_activated", activation, "output"))
         if of.down_proj is None:
             return
         yield from (("experts_output", experts, "output"), ("shared_gate", of.routed.shared_gate, "output"))
@@ -266,6 +267,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[st
     steps = {"input": x, **recompute_layer(x, parameters, allowed, routing)}
     if parameters.experts is not None:
         _check_taken(parameters.experts, shown, layer, tolerance)
+    if "expert_gate" in shown:
         before, after = shown.pop("expert_gate"), shown.pop("expert_activated")
         _check_activation(parameters.activation, before, after, layer, checkpoint)
     shown = _one_by_one(shown, steps, checkpoint.modules[layer], checkpoint.architecture.fused_by_head)

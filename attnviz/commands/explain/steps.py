@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.models.wording import counted, rounded, shortened_token, visible
-from attnviz.reference.attention import HeadParameters, of_all_heads
+from attnviz.reference.attention import HeadParameters, nowhere, of_all_heads
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _THROUGH_PATTERN = "the model does not show them: checked through the pattern"
@@ -108,7 +108,8 @@ def _mask_numbers(result: Explanation, name: str) -> str:
 def _pattern_numbers(result: Explanation, name: str) -> str:
     row = _of_head(result, name)
     strongest = _keys(result, row, "{:.2f}".format)
-    return f" in {result.head} attends most to {strongest}; all {len(row)} sum to {float(row.sum()):.4f}"
+    gone = f"; {float(nowhere(row)):.4f} goes nowhere" if result.checkpoint.architecture.learned_sinks else ""
+    return f" in {result.head} attends most to {strongest}; all {len(row)} sum to {float(row.sum()):.4f}{gone}"
 
 
 def _norm_numbers(result: Explanation, name: str) -> str:
@@ -182,8 +183,8 @@ _STEPS = {
                    "ones hardly change.", "capped", "±{cap}", _score_numbers, _THROUGH_PATTERN),
     "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "{brief_mask}", _mask_numbers,
                  "the model does not show it: checked through the pattern"),
-    "pattern": Step("Attention pattern", "A = softmax(masked scores)", "Every row of scores becomes weights that sum "
-                    "to 1: how much each query takes from each key.", "pattern A", "softmax", _pattern_numbers),
+    "pattern": Step("Attention pattern", "A = softmax({masked_scores})", "Every row of scores becomes weights that sum "
+                    "to 1{less}: how much each query takes from each key.", "pattern A", "softmax", _pattern_numbers),
     "weighted": Step("Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.",
                      "A V", "", _head_numbers,
                      "the model does not show them by head: checked side by side, in the next step"),
@@ -241,8 +242,8 @@ _GATED = {
 
 
 _ROUTED = {
-    "router": Step("Router", "r = norm(h) W_r", "A logit for each of the {n_experts} experts, which are feed-forward "
-                   "networks of {d_expert} dimensions.", "router r", "· W_r"),
+    "router": Step("Router", "r = norm(h) W_r{b_r}", "A logit for each of the {n_experts} experts, which are feed-forward "
+                   "networks of {d_expert} dimensions.", "router r", "· W_r{b_r}"),
     "experts": Step("Experts", "{shares}", "Each token takes the {n_taken} experts of the highest logits: all others "
                     "compute nothing for it.", "experts", "top {n_taken}", _experts_numbers),
     "experts_output": Step("Experts: output", "Σ weight_e · expert_e(norm(h))", "What the experts that a token takes "
@@ -250,7 +251,7 @@ _ROUTED = {
     "shared_gate": Step("Shared expert: weight", "s = norm(h) w_s", "The logit of the weight of the expert that every "
                         "token takes.", "s"),
     "feed_forward_output": Step("Feed-forward: output", "Σ weight_e · expert_e(norm(h)){and_shared}",
-                                "expert(x) = ({activation}(x W_gate) · x W_up) W_down, each with its own matrices.",
+                                "expert(x) = {expert_network}, each with its own matrices.",
                                 "feed-forward", "weighted sum"),
 }  # fmt: skip
 
@@ -377,6 +378,8 @@ def _words_of(result: Explanation) -> dict[str, object]:
         **{"x": "norm(x)" if pre and "attention_norm" in result.stages else "x",
            "h": "norm(x)" if result.parallel else "norm(h)" if separate else "h"},
         **{"input": source, "taken": f"This is what {taken}."},
+        "masked_scores": "masked scores" + ", learned sink" * (heads.sinks is not None),
+        "less": " with the share of the head’s learned sink, which goes nowhere" * (heads.sinks is not None),
         "norm_seen_by": "the attention sees" if separate else "both halves see",
         **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
         **{"brief_mask": brief_mask, "cap": f"{heads.cap or 0:g}"},
@@ -394,6 +397,8 @@ def _network_words(result: Explanation) -> dict[str, object]:
         return words
     return words | {
         **{"d_expert": result.d_ff, "n_taken": experts.n_taken, "n_experts": result.stages["router"].shape[-1]},
+        "b_r": " + b_r" * (experts.router.bias is not None),
+        "expert_network": result.checkpoint.architecture.expert_network(result.checkpoint.config, result.activation),
         "shares": result.checkpoint.architecture.expert_formula(result.checkpoint.config),
         "and_shared": " + σ(s) · shared(norm(h))" * (experts.shared_gate is not None),
     }

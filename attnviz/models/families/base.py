@@ -2,7 +2,7 @@
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,8 @@ class RoutedModules:
         router: it returns logits [batch * n, n_experts], and weights and numbers [batch * n, n_taken] of the experts
             that each token takes.
         experts: gated networks with the weights ``gate_up_proj`` [n_experts, 2 * d_ff, d_model] and ``down_proj``
-            [n_experts, d_model, d_ff], and the activation ``act_fn``; it returns their weighted sum.
+            [n_experts, d_model, d_ff], and the activation ``act_fn`` (gpt-oss: transposed, gate and up by turns, with
+            biases, and no such module); it returns their weighted sum.
         shared_gate: of an expert that every token takes (the layer's ``up_proj``, ``down_proj`` and ``gate``), the map
             to the logit of its weight.
     """
@@ -220,6 +221,7 @@ class Architecture(ABC):
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
+    learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     fused_by_head: bool = False  # whether one map gives a head's query, key and value, then the next head's (GPT-NeoX)
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
@@ -364,6 +366,14 @@ class Architecture(ABC):
     def activation(self, config: Any) -> object:
         """The name of the feed-forward network's activation."""
         return self.declared("activation_setting", config)
+
+    def gated(self, config: Any, activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:  # noqa: ARG002
+        """The input of an expert's second linear map, from both halves of the first [n, d_ff]."""
+        return activation(gate) * up
+
+    def expert_network(self, config: Any, activation: str) -> str:  # noqa: ARG002 - most are alike
+        """What an expert gives of x, in a formula."""
+        return f"({activation}(x W_gate) · x W_up) W_down"
 
     def residual_multiplier(self, config: Any) -> float:
         """What outputs of attention and feed-forward network are multiplied by before they are added (Granite)."""

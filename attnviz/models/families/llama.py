@@ -4,7 +4,7 @@ They differ in windows, biases, and norms of queries and keys.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -140,6 +140,30 @@ class SmolLM3(Qwen2):
         """Without rotary positions in layers where ``no_rope_layers`` is 0."""
         parameters = super().parameters(base_model, layer)
         return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
+
+
+class GptOss(Qwen2):
+    """OpenAI 2025: learned sinks (Miller 2023, "Attention is off by one"); experts; windows in every other layer."""
+
+    name = "gpt_oss"
+    class_prefix = "GptOss"
+    norm_kind: NormKind = "rms, rounded once"
+    learned_sinks = True
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With a sink a head; the softmax is in the number format of the model."""
+        sinks = parameter_of(self.modules(base_model)[layer].pattern, "sinks")
+        return replace(super().parameters(base_model, layer), sinks=sinks, softmax_in_float32=False)
+
+    def gated(self, config: Any, activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:  # noqa: ARG002
+        """Both bounded by ``swiglu_limit``; the gate has an activation of its own, with ``swiglu_alpha``."""
+        gate, up = gate.clamp(max=config.swiglu_limit), up.clamp(-config.swiglu_limit, config.swiglu_limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * config.swiglu_alpha))
+
+    def expert_network(self, config: Any, activation: str) -> str:  # noqa: ARG002
+        """As above, of g = x W_gate + b and u = x W_up + b."""
+        limit = f"{config.swiglu_limit:g}"
+        return f"(g σ({config.swiglu_alpha:g} g) · (u + 1)) W_down + b, g = x W_gate + b up to {limit}, u = x W_up + b within ±{limit}"
 
 
 class Qwen2MoE(Qwen2):
