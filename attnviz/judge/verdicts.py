@@ -12,7 +12,7 @@ from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.statistics import DIAGONALITY, TextContext, ratio
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, ratio
 from attnviz.models.head_ids import HeadId
 
 ENOUGH = 10
@@ -173,6 +173,8 @@ def judge(
     those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
     """
     sink, diagonality, n = statistics["sink"], statistics.get(DIAGONALITY), context.n_non_sink
+    if (gone := statistics.get(NOWHERE)) is not None:  # a learned sink is one, too
+        sink = gone + (sink or 0.0)
     general = [
         _verdict(SINK, SINK, rules.SINK, sink, context.uniform["sink"], n),
         _broad(statistics, context),

@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.measures.sums import SumTally
-from attnviz.reference.attention import entropy
+from attnviz.reference.attention import entropy, nowhere
 from attnviz.texts.batches import Batch
 
 SMOOTHING = 0.001
@@ -26,11 +27,12 @@ class HeadDistanceTally(SumTally):
     Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query,
     special tokens too, as in Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
     queries are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
+    With ``learned_sinks``, nowhere is one outcome more.
     """
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
+    def __init__(self, n_layers: int, n_heads: int, learned_sinks: bool = False) -> None:
         super().__init__(sums=(n_layers * n_heads, n_layers * n_heads), queries=())
-        self.n_layers = n_layers
+        self.n_layers, self._learned = n_layers, learned_sinks
         self._rows: list[Tensor] = []
         self._text = self._query = torch.empty(0, dtype=torch.long)
 
@@ -54,6 +56,8 @@ class HeadDistanceTally(SumTally):
         valid = batch.valid[self._text].to(wide)
         uniform = valid / valid.sum(-1, keepdim=True)
         rows = wide[self._text, :, self._query] * valid[:, None]
+        if self._learned:
+            rows, uniform = torch.cat([rows, nowhere(rows)[..., None]], -1), pad(uniform, (0, 1))
         self._rows.append((1 - SMOOTHING) * rows + SMOOTHING * uniform[:, None])
         if len(self._rows) == self.n_layers:
             self._compare(torch.cat(self._rows, dim=1))

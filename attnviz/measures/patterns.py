@@ -193,8 +193,9 @@ _NATIVE = (
 
 OWN_WORDS = (
     "alignment apart baseline broad confidence copy copying coreference current diagonal diagonality distance "
-    "duplicate entropy head id inactive induction label layer local long next none offset page patterns previous "
-    "profile published queries relation retrieval role rows semantic sink special stack syntactic too total unnamed"
+    "duplicate entropy head id inactive induction label layer local long next none nowhere offset page patterns "
+    "previous profile published queries relation retrieval role rows semantic sink special stack syntactic too total "
+    "unnamed"
 ).split()
 """First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 

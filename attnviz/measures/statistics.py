@@ -30,7 +30,7 @@ from attnviz.measures.patterns import (
 )
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
-from attnviz.reference.attention import uniform_pattern, weighted_logs
+from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
 from attnviz.trace.recorder import row_blocks
 from attnviz.trace.verify import VerifiedRows
 
@@ -50,6 +50,10 @@ DIAGONALITY = "diagonality"
 """The statistic of cross-attention alone, where statistics of positions within one text are None."""
 
 
+NOWHERE = "nowhere"
+"""The statistic of models with learned sinks alone: the share of attention that goes to no token."""
+
+
 def statistic_named(name: str) -> str:
     """The statistic of heads.json that a name means; hyphens count as underscores.
 
@@ -57,7 +61,7 @@ def statistic_named(name: str) -> str:
         UsageError: there is none of that name.
     """
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    known = (*SCALARS, DIAGONALITY)
+    known = (*SCALARS, DIAGONALITY, NOWHERE)
     if wanted not in known:
         raise UsageError(
             f"unknown statistic {name!r} for a map: expected one of {', '.join(known)}.{did_you_mean(wanted, known)}"
@@ -101,6 +105,7 @@ class TextContext:
         source: of cross-attention, the units of the text attended to; else None.
         window: attention window in tokens on each side, including the query; None for no window.
         queries: the units whose rows are measured, in order; None for all.
+        learned_sinks: whether rows may sum to less than 1.
     """
 
     units: Positions
@@ -109,6 +114,7 @@ class TextContext:
     source: Positions | None = None
     window: int | None = None
     queries: tuple[int, ...] | None = None
+    learned_sinks: bool = False
     _plans: dict[tuple[int, int, int], RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
     _types: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -295,6 +301,7 @@ class HeadStatistics:
     confidence          mean over q of max_k A[q,k], 0-1                            after Voita et al. 2019
     confidence_non_sink  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
+    nowhere             mean over q in C of 1 - sum_k A[q,k], 0-1                   after OpenAI 2025
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
     long_range          likewise, but of M only the keys that the head chooses      attnviz
     diagonality         see below; of cross-attention alone                         after Shim et al. 2022
@@ -311,6 +318,8 @@ class HeadStatistics:
     sum over content. 1 is a straight diagonal. It is None where either text has fewer than
     two content positions (after Shim et al. 2022, "Understanding the Role of Self Attention for Efficient Speech
     Recognition", section 3, which measures distances from the diagonal of one text).
+
+    With learned sinks a row has one outcome more, ``nowhere``, which entropy counts, too.
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64.
 
@@ -355,6 +364,9 @@ class HeadStatistics:
         rows, n_keys = slice(first, first + pattern.shape[1]), pattern.shape[2]
         non_sink, keys = (each.to(pattern.device) for each in (context.non_sink[rows], context.key_non_sink[:n_keys]))
         values = row_values(pattern, first, keys)
+        if context.learned_sinks:
+            values = with_nowhere(values, pattern)
+            values[NOWHERE] *= non_sink
         totals = values.pop("total")
         kept = non_sink & (totals > 0)
         for name in ("entropy_non_sink", "distance_non_sink", "confidence_non_sink"):
@@ -398,6 +410,8 @@ class HeadStatistics:
         give("confidence", sums["confidence"] / n)
         if context.n_non_sink and not context.key_non_sink.all():
             give("sink", sums["sink"] / context.n_non_sink)
+        if context.learned_sinks and context.n_non_sink:
+            give(NOWHERE, sums[NOWHERE] / context.n_non_sink)
         if context.source is not None:
             short = min(context.n_non_sink, int(context.key_non_sink.sum())) < 2
             result[DIAGONALITY] = [None] * self._n_heads
@@ -464,6 +478,12 @@ def row_values(pattern: Tensor, first: int = 0, keys: Tensor | None = None) -> d
         "total": total,
         "sink": sink,
     }
+
+
+def with_nowhere(values: dict[str, Tensor], pattern: Tensor) -> dict[str, Tensor]:
+    """Values of rows with the share that goes to no token, which is one more outcome in the entropy."""
+    gone = nowhere(pattern)
+    return values | {NOWHERE: gone, "entropy": values["entropy"] - torch.xlogy(gone, gone)}
 
 
 def _along(non_sink: Tensor) -> Tensor:

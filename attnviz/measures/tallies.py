@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import PATTERNS, MaskInput, PatternSpec, allowed_units, masks_of, on_chosen
-from attnviz.measures.statistics import row_values
+from attnviz.measures.statistics import NOWHERE, row_values, with_nowhere
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -86,7 +86,7 @@ class StatisticsTally(TextTally):
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. Masks that depend on the text are made for each text.
 
-    ``roles`` are the names of the patterns.
+    ``roles`` are the names of the patterns. With ``learned_sinks`` also what goes nowhere.
     """
 
     def __init__(
@@ -96,18 +96,19 @@ class StatisticsTally(TextTally):
         causal: bool,
         replicates: int = REPLICATES,
         windows: Sequence[int | None] = (),
+        learned_sinks: bool = False,
     ) -> None:
-        self.causal = causal
+        self.causal, self._learned = causal, learned_sinks
         self._windows, self._of_layer = different_windows(windows or [None] * n_layers)
         self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
         self.roles = [spec.name for spec in self._patterns]
         masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in masks.items()}
-        n_shares = len(self._patterns)
+        n_sums = len(_MEANS) + 1 + len(self._patterns) + learned_sinks
         super().__init__(
-            sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
+            sums=(replicates + 1, n_layers, n_heads, n_sums),
             positions=(replicates + 1, 2),  # all, content
-            uniform=(replicates + 1, len(self._windows), 2, len(_MEANS) + 1 + n_shares),  # see :meth:`_uniform`
+            uniform=(replicates + 1, len(self._windows), 2, n_sums),  # see :meth:`_uniform`
         )
         self._masks, self._n_visible = torch.empty(0), list[Tensor]()
 
@@ -136,6 +137,7 @@ class StatisticsTally(TextTally):
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
         values = row_values(pattern)
+        values = with_nowhere(values, pattern) if self._learned else values
         means = torch.stack([(values[name] * queries).sum(2) for name in _MEANS], -1)
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
@@ -143,7 +145,8 @@ class StatisticsTally(TextTally):
             if spec.chosen:
                 far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
                 shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
-        return torch.cat([means, shares], -1)
+        gone = [(values[NOWHERE] * batch.non_sink[:, None].to(pattern)).sum(2)[..., None]] if self._learned else []
+        return torch.cat([means, shares, *gone], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
@@ -164,6 +167,9 @@ class StatisticsTally(TextTally):
         total = sums[..., len(_MEANS)]
         values = {mean: sums[..., i] / positions[:, 0] for i, mean in enumerate(_MEANS)}
         values["sink"] = 1 - total / positions[:, 1]
+        if self._learned:
+            values[NOWHERE] = sums[..., -1] / positions[:, 1]
+            values["sink"] = values["sink"] - values[NOWHERE]
         for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
             values[share] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
         return values
@@ -186,6 +192,7 @@ class StatisticsTally(TextTally):
         samples, uniform = self._samples(), self._baselines()
         entropy = uniform.pop("entropy")
         assert entropy is not None
+        samples["sink"] = samples["sink"] + samples.get(NOWHERE, 0.0)  # a learned sink is one, too
         broad = samples["entropy"] / entropy[..., None]
         shares = {name: self._estimate(samples[name], each) for name, each in uniform.items() if each is not None}
         return shares | {"broad": self._estimate(broad, torch.ones_like(entropy))}

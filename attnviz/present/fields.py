@@ -28,6 +28,7 @@ class Field(Generic[Row]):
         name: its key in the entry of a row in JSON; '' for what tables alone have.
         csv: its columns in the CSV file, each with its keys in the JSON value; default that value itself, by ``name``.
         of_stacks: whether it is of encoder-decoders alone; such columns stand last in the CSV file.
+        if_known: whether it is left out where its value is None.
         write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
         left: whether a table aligns it left, as texts are.
         least: columns of the terminal to which a text may be cut; None for numbers, which are never cut.
@@ -42,6 +43,7 @@ class Field(Generic[Row]):
     name: str = ""
     csv: Mapping[str, Sequence[str | int]] | None = None
     of_stacks: bool = False
+    if_known: bool = False
     write: Callable[[Any], object] = _unchanged
     left: bool = False
     least: int | None = None
@@ -78,7 +80,8 @@ HEAD: tuple[Field[Any], ...] = (
 def entry(fields: Iterable[Field[Any]], row: Any, **given: Any) -> dict[str, Any]:
     """The row as an entry of the document; ``given`` are values by name that the row does not know."""
     known = [field for field in fields if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId))]
-    return {field.name: given[field.name] if field.name in given else field.of(row) for field in known}
+    values = {field.name: given[field.name] if field.name in given else field.of(row) for field in known}
+    return {field.name: values[field.name] for field in known if not (field.if_known and values[field.name] is None)}
 
 
 def named(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
@@ -91,7 +94,10 @@ def csv_rows(
     fields: Sequence[Field[Any]], entries: Iterable[dict[str, Any]], stacks: bool
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Columns and rows of the CSV file of entries of a document; ``stacks``: whether it is of an encoder-decoder."""
-    shown = [field for field in fields if field.name and (stacks or not field.of_stacks)]
+    entries = list(entries)
+    lacking = {field.name for field in fields if field.if_known and entries and field.name not in entries[0]}
+    named = [field for field in fields if field.name and field.name not in lacking]
+    shown = [field for field in named if stacks or not field.of_stacks]
     ordered = sorted(shown, key=lambda field: field.of_stacks)
     columns = {
         column: (field.name, *keys)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY
-from attnviz.measures.statistics import DIAGONALITY
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
 
@@ -49,6 +49,7 @@ STATISTICS = live(REGISTRY, lambda: {
         DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", "", "Diagonal", 1
     ),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink", 2),
+    NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere", 2),
     **{
         spec.statistic: Statistic(f"{spec.name} share", f"{_SHARE} {spec.target}", "", spec.column, 8 + at)
         for at, spec in enumerate(PATTERNS)

@@ -10,7 +10,8 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
 
 Changes of later models apply where the parameters have them: keys and values shared by groups of heads,
 q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position or
-capped, windows, and a learned sink a head, of which a row attends to tokens less than it would (it sums to less than 1). Queries may come from another input than keys and values (cross-attention).
+capped, windows, and learned sinks, with which a row sums to less than 1. Queries may come from another input than keys
+and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
 boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.

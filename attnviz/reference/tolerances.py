@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.reference.attention import nowhere
+
 _ERRORS = 8.0
 """Standard errors by which a scale must be off; correct references of trained and sharpened models stay below."""
 
@@ -72,7 +74,12 @@ def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
 def row_error(pattern: Tensor, own: Tensor) -> Tensor:
     """The model's ``own`` weights less those of the reference as shares of its row's largest, [.., n_heads, n, n]."""
     wide = pattern.float()
-    return (own.float() - wide).abs_() / wide.amax(-1, keepdim=True)
+    return (own.float() - wide).abs_() / _largest(wide)
+
+
+def _largest(wide: Tensor) -> Tensor:
+    """The largest weight of each row, [.., 1]; with learned sinks that may be what goes nowhere."""
+    return torch.maximum(wide.amax(-1), nowhere(wide))[..., None]
 
 
 class ScaleFit:
@@ -113,7 +120,7 @@ class ScaleFit:
 def _sums_of_fit(pattern: Tensor, own: Tensor) -> Tensor:
     """Sums over rows, [5]: of D², of D (M - A), and of the squares and the product of a row's own two sums."""
     wide = pattern.float()
-    largest = wide.amax(-1, keepdim=True)
+    largest = _largest(wide)
     logs = wide.clamp_min(torch.finfo(torch.float).tiny).log()
     change = wide * (logs - (wide * logs).sum(-1, keepdim=True)) / largest
     difference = (own.float() - wide) / largest

@@ -314,10 +314,10 @@ right_allowed, right_scores = attention.allowed_positions, attention.attention_s
 LATER: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
     "softmax over queries": (
         ("bert", "gpt2", "llama", "bart"), "attention_pattern",
-        lambda scores, allowed: torch.softmax(scores.masked_fill(~allowed, -torch.inf), -2).nan_to_num(0),
+        lambda scores, allowed, _: torch.softmax(scores.masked_fill(~allowed, -torch.inf), -2).nan_to_num(0),
     ),
     "softmax before the mask": (
-        ("gpt2", "llama"), "attention_pattern", lambda scores, allowed: torch.softmax(scores, -1) * allowed,
+        ("gpt2", "llama"), "attention_pattern", lambda scores, allowed, _: torch.softmax(scores, -1) * allowed,
     ),
     "scale": (("bert", "gpt2", "llama", "t5"), "attention_scores", lambda q, k, scale: right_scores(q, k, 1.1 * scale)),
     "no cap": (("gemma2",), "softcap", lambda scores, cap: scores),

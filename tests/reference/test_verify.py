@@ -91,15 +91,15 @@ def test_a_layer_can_be_recomputed_later(kind):
 # --- mutations: every wrong attention must be noticed ------------------------------------------------
 
 
-def softmax_over_queries(scores: Tensor, allowed: Tensor) -> Tensor:
+def softmax_over_queries(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Tensor:
     return torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-2)
 
 
-def softmax_before_mask(scores: Tensor, allowed: Tensor) -> Tensor:
+def softmax_before_mask(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Tensor:
     return torch.softmax(scores, dim=-1).masked_fill(~allowed, 0)
 
 
-def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor) -> Tensor:
+def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Tensor:
     return torch.softmax(scores.mT.masked_fill(~allowed, -torch.inf), dim=-1)
 
 

@@ -20,7 +20,7 @@ from attnviz.measures.estimates import Interval, cosine_evidence, false_discover
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.reference.attention import entropy
+from attnviz.reference.attention import entropy, nowhere
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
@@ -74,7 +74,8 @@ class DifferenceTally(SumTally):
         super().__init__(
             texts=(1 + replicates,), largest=(), dropout=(), **dict.fromkeys((*STATISTICS, "noise"), shape)
         )
-        self._causal, self._weights = checkpoint.architecture.causal, torch.empty(0)
+        self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
+        self._weights = torch.empty(0)
 
     def begin(self, weights: Tensor, lengths: Iterable[int]) -> None:
         """Begin texts of these lengths; ``weights`` as for :func:`attnviz.measures.bootstrap.text_weights`."""
@@ -85,7 +86,7 @@ class DifferenceTally(SumTally):
 
     def add(self, layer: int, blocks: _Blocks, queries: Tensor, *, noise: bool = False) -> None:
         """Compare one layer's patterns, or those of two passes with dropout; see :func:`mean_differences`."""
-        divergence, variation = mean_differences(blocks, queries)
+        divergence, variation = mean_differences(blocks, queries, self._learned)
         named = {"divergence": divergence, "distance": divergence.sqrt(), "total_variation": variation}
         for name, values in ({"noise": named["distance"]} if noise else named).items():
             self._counts[name][:, layer, : values.shape[1]] += self._weights @ values
@@ -132,13 +133,14 @@ class DifferenceTally(SumTally):
             yield {"interval": (max(0.0, low), high), "above_noise": above_noise, "p": p, "q": q, "changed": changed}
 
 
-def mean_differences(blocks: _Blocks, queries: Tensor) -> tuple[Tensor, Tensor]:
+def mean_differences(blocks: _Blocks, queries: Tensor, learned_sinks: bool = False) -> tuple[Tensor, Tensor]:
     """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
 
     Args:
         blocks: the first query, and its and the next rows on both sides, [n_texts, n_heads, n_rows, n_keys] each,
             which sum to 1.
         queries: boolean [n_texts, n], False for padding.
+        learned_sinks: whether they sum to less: what goes nowhere is then one outcome more.
 
     Returns:
         [n_texts, n_heads] each, float64, on the CPU.
@@ -149,6 +151,8 @@ def mean_differences(blocks: _Blocks, queries: Tensor) -> tuple[Tensor, Tensor]:
         heads = []
         for rows in zip(one.unbind(1), other.unbind(1), strict=True):  # in float64 one at a time, to save memory
             p, q = (each.to(device, torch.float64) for each in rows)
+            if learned_sinks:
+                p, q = (torch.cat([each, nowhere(each)[..., None]], -1) for each in (p, q))
             of_mean, of_p, of_q = (entropy(each) for each in ((p + q) / 2, p, q))
             divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
             heads.append(torch.stack([divergence, (q - p).abs().sum(-1) / 2]))

@@ -317,7 +317,7 @@ def _weighted_experts(x: Tensor, weights: Tensor, taken: Tensor, activation: Act
         rows = (taken == expert).any(-1)
         first, second = (None, None) if experts.biases is None else (bias[expert] for bias in experts.biases)
         both = LinearMap(experts.gate_up_proj[expert].T, first)(x[rows])
-        gate, up = both.unflatten(-1, (-1, 2)).unbind(-1) if experts.interleaved else both.chunk(2, dim=-1)
+        gate, up = (both[..., ::2], both[..., 1::2]) if experts.interleaved else both.chunk(2, dim=-1)
         output = LinearMap(experts.down_proj[expert].T, second)(experts.gated(activation, gate, up))
         total[rows] += output * weights[rows, expert, None]
     return total.to(x.dtype)

@@ -242,8 +242,8 @@ _GATED = {
 
 
 _ROUTED = {
-    "router": Step("Router", "r = norm(h) W_r{b_r}", "A logit for each of the {n_experts} experts, which are feed-forward "
-                   "networks of {d_expert} dimensions.", "router r", "· W_r{b_r}"),
+    "router": Step("Router", "r = norm(h) W_r{b_r}", "A logit for each of the {n_experts} experts, which are "
+                   "feed-forward networks of {d_expert} dimensions.", "router r", "· W_r{b_r}"),
     "experts": Step("Experts", "{shares}", "Each token takes the {n_taken} experts of the highest logits: all others "
                     "compute nothing for it.", "experts", "top {n_taken}", _experts_numbers),
     "experts_output": Step("Experts: output", "Σ weight_e · expert_e(norm(h))", "What the experts that a token takes "

@@ -12,7 +12,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import ReferenceValue, written
 from attnviz.figures.style import Style
 from attnviz.measures.patterns import NAMES, ON_REPEATS, REPEATS
-from attnviz.measures.statistics import DIAGONALITY, statistic_named
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import STATISTICS
 from attnviz.present.view import Drawing, ViewOptions
@@ -116,8 +116,9 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     context, unit = analysis.context, analysis.units.name
-    if statistic == DIAGONALITY and context.source is None:
-        return "because it is of cross-attention"
+    kind = {DIAGONALITY: "cross-attention", NOWHERE: "learned sinks"}.get(statistic)
+    if kind is not None and not (context.learned_sinks if statistic == NOWHERE else context.source):
+        return f"because it is of {kind}"
     if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_non_sink") and context.source is not None:
         return "because it compares positions in one text"
     mask = statistic.removesuffix("_on_repeats").removesuffix("_non_sink")

@@ -150,7 +150,8 @@ class Reader:
         else:
             continuation, tokens = self._continued(text, pair, self.generate)
         tokens = with_found_sinks(checkpoint, tokens)
-        context = _context_of(tokens, checkpoint.architecture.causal, options)
+        learned = checkpoint.architecture.learned_sinks
+        context = replace(_context_of(tokens, checkpoint.architecture.causal, options), learned_sinks=learned)
         members, queries = context.units.members, context.queries
         rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None

@@ -13,7 +13,7 @@ from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.commands.heads.summary import role_text
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
-from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import merge_subwords
@@ -200,7 +200,8 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    for name in (*SCALARS, *([DIAGONALITY] if analysis.target else [])):
+    more = [*[DIAGONALITY] * bool(analysis.target), *[NOWHERE] * analysis.context.learned_sinks]
+    for name in (*SCALARS, *more):
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)

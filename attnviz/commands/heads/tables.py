@@ -16,7 +16,7 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of
 from attnviz.commands.heads.summary import LABEL, LABEL_NUMBERS, layers_table, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
 from attnviz.measures.patterns import NAMES, ON_REPEATS, PATTERNS, REGISTRY, REPEATS
-from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.wording import counted, rounded, visible
 from attnviz.plugins import live
@@ -42,6 +42,7 @@ FIELDS = live(REGISTRY, lambda: (
     _statistic("entropy"),
     Field(name="entropy_uniform"),  # follows entropy; statistics of repeats stand in the verdicts
     *(_statistic(name) for name in SCALARS if name not in ("entropy", *REPEATS, *ON_REPEATS.values())),
+    replace(_statistic(NOWHERE), if_known=True),
     replace(_statistic(DIAGONALITY), of_stacks=True),
     Field(name="diagonality_baseline", of_stacks=True, csv={}),
     Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
@@ -112,7 +113,7 @@ def _short(heads: Sequence[HeadFindings]) -> bool:
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
-    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", DIAGONALITY, *NAMES)}
+    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id, left=True),
         Field("Label", fit=label_text, left=True, least=WHOLE_NAME),
@@ -122,7 +123,8 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         columns.append(Field("Role over corpus", fit=partial(role_text, analysis), left=True, least=WHOLE_NAME))
         columns.append(Field("its score (baseline)", lambda head: beside(head.role), optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    of_text = (*_OF_ALL_HEADS, "distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column))
+    of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
+    of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
     for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
         columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))

@@ -23,6 +23,7 @@ from attnviz.figures.matrix import Array, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
+from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import sinks_in_words
 from attnviz.models.wording import counted, visible
@@ -39,6 +40,7 @@ _PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means covers."""
 
+_LEARNED = "what rows lack to 1 goes nowhere, to a learned sink"
 _SAME = "1, the same for every head"
 _BARS = {
     "shared": "attention weight (same scale for every head)",
@@ -87,6 +89,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             why_log,
             about.pooled(pooled),
+            _LEARNED if analysis.context.learned_sinks else "",
             alone=(
                 colours_in_words(style, _SAME, "the largest weight of each head"),
                 corpus and f"on the right {corpus}, hollow where this text does not show it",
@@ -142,7 +145,9 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = largest(values), head.shown
         on_text, over = evidence(head), over_corpus(analysis, head)
-        findings = " · ".join(filter(None, (on_text, over)))
+        gone = head.statistics.get(NOWHERE)
+        lost = "" if gone is None else f"{gone:.2f} goes nowhere"
+        findings = " · ".join(filter(None, (on_text, over, lost)))
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(

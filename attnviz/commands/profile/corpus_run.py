@@ -27,10 +27,11 @@ class CorpusRun:
     def __init__(self, settings: RunSettings) -> None:
         self.settings, checkpoint = settings, settings.checkpoint
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
-        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows)
+        learned = checkpoint.architecture.learned_sinks
+        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
-        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape)
+        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)
         self.measured: list[Measured] = []

@@ -17,6 +17,7 @@ from attnviz.measures.guesses import BASELINES
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.measures.relations import RelationCount
+from attnviz.measures.statistics import NOWHERE
 from attnviz.measures.tallies import OFFSETS, StatisticsTally
 from attnviz.models.opening import encoder_note
 from attnviz.models.wording import counted, rounded, span, visible
@@ -258,7 +259,7 @@ def _confirmed(role: Role) -> str:
 
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
     values, baselines = tally.results(), tally.baselines()
-    names = ["entropy", "distance", "confidence", "sink"]
+    names = ["entropy", "distance", "confidence", "sink", *[NOWHERE] * (NOWHERE in values)]
     names += [spec.statistic for spec in PATTERNS if spec.column and spec.statistic in values]
 
     def mean(name: str, layer: int) -> float | None:

@@ -216,8 +216,9 @@ def rollout(
     queries = list(range(n)) if all_flows else [each for position in positions for each in units.members[position]]
     attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_block)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
-    weights, norms = (_rollout(patterns, units, residual) for patterns in (means, norm_means))
-    plain, shares = _flows(means, residual, queries, progress) if flow or all_flows else (None, None)
+    learned = checkpoint.architecture.learned_sinks
+    weights, norms = (_rollout(patterns, units, residual, learned) for patterns in (means, norm_means))
+    plain, shares = _flows(means, residual, queries, learned, progress) if flow or all_flows else (None, None)
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
     windows = checkpoint.windows[:n_layers]
@@ -259,18 +260,20 @@ def _patterns(
     return means, norms, errors
 
 
-def _rollout(patterns: Tensor, units: Positions, residual: float) -> Tensor:
+def _rollout(patterns: Tensor, units: Positions, residual: float, learned_sinks: bool) -> Tensor:
     """Roll out over tokens, then merge into units, in the patterns' dtype."""
-    mixed = (mixed_with_identity(pattern.double(), residual) for pattern in patterns)
+    mixed = (mixed_with_identity(pattern.double(), residual, learned_sinks) for pattern in patterns)
     rolled = patterns.new_empty(len(patterns), len(units), len(units))
     for layer, matrix in enumerate(rolled_out(mixed)):
         rolled[layer] = merge_pattern(matrix, units.members)
     return rolled
 
 
-def _flows(means: Tensor, residual: float, queries: Sequence[int], progress: Progress | None) -> tuple[Tensor, Tensor]:
+def _flows(
+    means: Tensor, residual: float, queries: Sequence[int], learned_sinks: bool, progress: Progress | None
+) -> tuple[Tensor, Tensor]:
     """Maximum flows from some tokens, and each token's divided by their sum; [n, n], 0 in the rows of all others."""
-    mixed, n_tokens = mixed_with_identity(means, residual).numpy(), means.shape[-1]
+    mixed, n_tokens = mixed_with_identity(means, residual, learned_sinks).numpy(), means.shape[-1]
     plain, shares = torch.zeros(2, n_tokens, n_tokens, dtype=torch.float64)
     for done, query in enumerate(queries, start=1):
         flows = torch.from_numpy(maximum_flows(mixed, query))

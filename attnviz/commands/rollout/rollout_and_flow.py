@@ -34,12 +34,13 @@ _AT_ONCE = 1 << 23
 _WHOLE = 1 << 30
 
 
-def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
+def mixed_with_identity(patterns: Tensor, residual: float = 0.5, learned_sinks: bool = False) -> Tensor:
     """Mix patterns, [.., n, n], with the identity by the share ``residual``, 0-1; rows sum to 1.
 
-    Rows of the patterns sum to 1 up to rounding, which is divided out.
+    Rows of the patterns sum to 1 up to rounding, which is divided out. With ``learned_sinks`` both sum to less: what
+    goes nowhere carries nothing.
     """
-    shares = patterns / patterns.sum(-1, keepdim=True)
+    shares = patterns if learned_sinks else patterns / patterns.sum(-1, keepdim=True)
     identity = torch.eye(patterns.shape[-1], dtype=patterns.dtype, device=patterns.device)
     return (1 - residual) * shares + residual * identity
 

@@ -162,8 +162,9 @@ class GptOss(Qwen2):
 
     def expert_network(self, config: Any, activation: str) -> str:  # noqa: ARG002
         """As above, of g = x W_gate + b and u = x W_up + b."""
-        limit = f"{config.swiglu_limit:g}"
-        return f"(g σ({config.swiglu_alpha:g} g) · (u + 1)) W_down + b, g = x W_gate + b up to {limit}, u = x W_up + b within ±{limit}"
+        limit, alpha = f"{config.swiglu_limit:g}", f"{config.swiglu_alpha:g}"
+        where = f"where g = x W_gate + b is at most {limit} and u = x W_up + b within ±{limit}"
+        return f"(g σ({alpha} g) · (u + 1)) W_down + b, {where}"
 
 
 class Qwen2MoE(Qwen2):

@@ -208,7 +208,10 @@ class _Run:
         shape, causal = (b.n_layers, b.n_heads), b.architecture.causal  # as of A
         self.attention = [SampledAttention(model, settings.seed) for model in self.models]
         self.roles = [
-            (StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal))
+            (
+                StatisticsTally(*shape, causal, windows=model.windows, learned_sinks=model.architecture.learned_sinks),
+                RelationTally(*shape, causal),
+            )
             for model in self.models
         ]
         self.tally, self._drops = DifferenceTally(settings.checkpoint), True  # until a pass of A has dropped nothing

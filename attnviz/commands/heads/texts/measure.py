@@ -16,7 +16,7 @@ from attnviz.commands.heads.measure import Reader, check_parser, profile_of
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.patterns import NAMES
-from attnviz.measures.statistics import DIAGONALITY, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
@@ -287,7 +287,7 @@ class _Row:
 def _row(head: HeadFindings, analysis: Analysis) -> _Row:
     context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
     uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    names = (*SCALARS, *[DIAGONALITY] * bool(analysis.checkpoint.stacks))
+    names = (*SCALARS, *[DIAGONALITY] * bool(analysis.checkpoint.stacks), *[NOWHERE] * context.learned_sinks)
     statistics = {name: head.statistics.get(name) for name in names}
     return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 

@@ -1,0 +1,114 @@
+"""Learned sinks: what a head attends to no token with is counted once, everywhere, and in no other model."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnviz
+from attnviz.commands.compare.differences import mean_differences
+from attnviz.commands.rollout.rollout_and_flow import mixed_with_identity
+from attnviz.measures.head_distances import HeadDistanceTally
+from attnviz.measures.statistics import NOWHERE, with_nowhere
+from attnviz.models.families.llama import GptOss
+from attnviz.reference.attention import attention_pattern, nowhere
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+
+TEXT = "the cat that i saw ran away."
+
+
+def analysed(family: str = "gpt_oss", **options):
+    model, tokenizer = sharp_llama(family), sentencepiece_tokenizer()
+    return attnviz.analyze(TEXT, model, tokenizer=tokenizer, syntax=False, **options)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_sink_of_ln_n_beside_n_alike_scores_takes_half(n):
+    sinks = torch.tensor([math.log(n), -torch.inf, math.log(3 * n)], dtype=torch.float64)
+    pattern = attention_pattern(torch.zeros(3, n, n, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool), sinks)
+    torch.testing.assert_close(nowhere(pattern)[:, 0], torch.tensor([0.5, 0.0, 0.75], dtype=torch.float64))
+    torch.testing.assert_close(pattern[0, 0], torch.full((n,), 0.5 / n, dtype=torch.float64))
+    entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, pattern)["entropy"][0, 0]
+    assert float(entropy) == pytest.approx(math.log(2) + math.log(n) / 2)
+
+
+def test_a_query_that_sees_nothing_attends_nowhere_alone():
+    pattern = attention_pattern(torch.zeros(1, 1, 3), torch.zeros(1, 3, dtype=torch.bool), torch.tensor([-5.0]))
+    assert pattern.abs().max() == 0
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
+    result = analysed(words=words)
+    result.save(tmp_path, figures=())
+    document = json.loads((tmp_path / "heads.json").read_text(encoding="utf-8"))
+    rows = list(csv.DictReader((tmp_path / "heads.csv").read_text(encoding="utf-8").splitlines()))
+    units, content = result.units, ~torch.tensor(result.units.sink)
+    for head, entry, row in zip(result.heads, document["heads"], rows, strict=True):
+        pattern = result.pattern(head.id).double()
+        gone = 1 - pattern.sum(-1)
+        on_content = pattern[content][:, content].sum(-1).mean()
+        outcomes = torch.cat([pattern, gone[:, None]], -1)
+        assert entry[NOWHERE] == pytest.approx(float(gone[content].mean()), abs=1e-6)
+        assert float(row[NOWHERE]) == pytest.approx(entry[NOWHERE])
+        assert entry[NOWHERE] + entry["sink"] + float(on_content) == pytest.approx(1, abs=1e-6)
+        assert entry["entropy"] == pytest.approx(float(torch.special.entr(outcomes).sum(-1).mean()), abs=1e-5)
+        (sink,) = [each for each in head.patterns if each.name == "sink"]
+        assert sink.score == pytest.approx(entry[NOWHERE] + entry["sink"])
+    assert 0.05 < sum(entry[NOWHERE] for entry in document["heads"]) / len(rows) < 0.95
+    assert len(units) == len(content)
+
+
+def test_other_models_have_no_such_number(tmp_path):
+    result = analysed("qwen3_moe")
+    result.save(tmp_path, figures=())
+    assert all(NOWHERE not in entry for entry in result.document()["heads"])
+    assert NOWHERE not in (tmp_path / "heads.csv").read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_a_corpus_gives_what_a_text_gives(tmp_path):
+    text = analysed()
+    (tmp_path / "corpus.txt").write_text(f"{TEXT}\n")
+    profile = attnviz.profile_heads(text.checkpoint, [tmp_path / "corpus.txt"], syntax=False, control=False)
+    values = profile.document()["statistics"]
+    for head in text.heads:
+        for name in (NOWHERE, "sink", "entropy"):
+            of_corpus = values[name][head.id.layer][head.id.head]
+            assert of_corpus == pytest.approx(head.statistics[name], abs=1e-5), (head.id, name)
+
+
+def test_distances_count_it_as_an_outcome():
+    one, other = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.0, 0.5]])
+    blocks = [(0, one[None, None], other[None, None])]
+    divergence, variation = mean_differences(blocks, torch.ones(1, 1, dtype=torch.bool), learned_sinks=True)
+    assert float(divergence) == pytest.approx(math.log(2) / 2)
+    assert float(variation) == pytest.approx(0.5)
+    lost, kept = torch.zeros(1, 1, 1, 2), one[None, None] * 2  # all nowhere, all on a token
+    divergence, variation = mean_differences([(0, lost, kept)], torch.ones(1, 1, dtype=torch.bool), learned_sinks=True)
+    assert (float(divergence), float(variation)) == (pytest.approx(math.log(2)), pytest.approx(1))
+    assert HeadDistanceTally(1, 1, learned_sinks=True).n_layers == 1
+
+
+def test_what_goes_nowhere_carries_nothing():
+    half = torch.full((2, 2), 0.25)
+    assert mixed_with_identity(half, 0.5, learned_sinks=True).sum(-1).tolist() == [0.75, 0.75]
+    assert mixed_with_identity(half, 0.5).sum(-1).tolist() == [1.0, 1.0]
+    text = analysed()
+    rolled = attnviz.rollout(TEXT, text.checkpoint)
+    assert float(rolled.weights[-1].sum(-1).max()) < 1
+    assert attnviz.compare(text, replace(text)).heads[0].distance == 0
+
+
+def test_the_layer_is_explained_with_its_own_experts(monkeypatch):
+    model, tokenizer = sharp_llama("gpt_oss"), sentencepiece_tokenizer()
+    result = attnviz.explain(TEXT, model, tokenizer=tokenizer)
+    assert result.d_ff == model.config.intermediate_size
+    said = " ".join(result.report(width=200).split())
+    assert "goes nowhere" in said
+    assert "σ(1.702 g)" in said
+    monkeypatch.setattr(GptOss, "gated", lambda self, config, activation, gate, up: activation(gate) * up)
+    with pytest.raises(attnviz.VerificationError, match="first at feed forward output"):
+        attnviz.explain(TEXT, model, tokenizer=tokenizer)
