@@ -33,7 +33,7 @@ REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
 METHODS = ("zero", "mean", "uniform")
-"""What can take the place of a removed head; see :class:`attnviz.commands.ablate.hooks.Replacement`."""
+"""What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
 MOST_EXAMPLES = 100
 """Examples of a kind that can be asked for, of each role of each head: all are in memory."""
@@ -475,6 +475,8 @@ COMMANDS = {
             Option("head", str, "The head, such as L2H8. It must be named."),
             _position("query", "The token that attends", "the last of the text"),
             _position("key", "The token that it attends to", "the keys with most attention"),
+            _ANSWER,
+            _FOIL,
             Option("depth", int, "Follow the largest part of the score into the head that wrote it, through N heads.",
                    1, "N", least=1, most=12),
             _MEMORY,

@@ -12,7 +12,10 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     """Say why a head's query attends to a key: its score as a sum over what made query and key.
 
     Sources are embeddings, every earlier head, every feed-forward network and biases; they sum to the model's own
-    score, which is checked on every run. It writes why.png, why-chain.png (--depth 2), captions, why.json and why.csv.
+    score, which is checked on every run. With a head for tokens or classes it also shows what the attention head adds
+    to the logit of an answer minus that of a foil, key by key, and what is missing when it is ablated.
+
+    It writes why.png, why-chain.png (--depth 2), captions, why.json and why.csv.
 
     Examples:
         attnviz why "The cat ran away" --head L2H8 --query cat

@@ -323,7 +323,7 @@ def test_json_is_the_document_and_quiet_prints_nothing(run: Any, command: str):
 @pytest.mark.parametrize(
     ("command", "model", "place", "wrong", "message"),
     [
-        ("ablate", "gpt2", "attnviz.commands.ablate.hooks.resume", None, "layer 1 differs"),
+        ("ablate", "gpt2", "attnviz.trace.removal.resume", None, "layer 1 differs"),
         (
             "outputs", "loud-gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W: v @ W,
             "do not sum to the model's own attention output",

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate import effects, hooks, measure
-from attnviz.commands.ablate.hooks import Replacement, removed_heads, resume, run_and_keep, running
+from attnviz.commands.ablate import effects, measure
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
@@ -20,6 +19,8 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.options import METHODS
 from attnviz.reference import attention
+from attnviz.trace import removal
+from attnviz.trace.removal import Replacement, removed_heads, resume, run_and_keep, running
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.corpora import sentences, treebank
@@ -273,7 +274,7 @@ def _swapped(values_of: Any) -> Any:
     ("module", "name", "wrong", "message"),
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
-        (hooks, "run_block", _left_out, "a pass resumed at layer"),
+        (removal, "run_block", _left_out, "a pass resumed at layer"),
         (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],

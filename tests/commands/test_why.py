@@ -22,8 +22,11 @@ from attnviz.trace import residual_parts
 from attnviz.trace.residual_parts import WrittenParts
 from tests.conftest import needs_minilm
 from tests.models.test_families import model
+from tests.support.classifiers import sharp_classifier
 from tests.support.explained import bert, gpt2
+from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer
+from tests.support.outputs import sharper_gpt2
 
 TEXT = "the cat saw the dog and ran away"
 REPEATED = "one two three four five one two three four five"
@@ -236,3 +239,67 @@ def test_the_files_say_what_the_terminal_says(tmp_path: Path) -> None:
     header, *rows = (tmp_path / "why.csv").read_text().splitlines()
     assert header == "key,query_source,key_source,difference,share,score"
     assert len(rows) == sum(len(key["pairs"]) for key in content["keys"])
+
+
+# --- what it does -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_what_a_head_does_is_that_of_outputs_by_key_and_of_a_hook_that_removes_it(family: str) -> None:
+    whole = sharper_gpt2() if family == "gpt2" else sharp_llama(family)
+    tokenizer = gpt2_tokenizer() if family == "gpt2" else sentencepiece_tokenizer()
+    result = attnviz.why(TEXT, whole, tokenizer=tokenizer, head="L0H1", query=4, answer=7, foil=11)
+    assert result.effects is not None
+    of_all = attnviz.head_outputs(TEXT, whole, tokenizer=tokenizer, token=4, answer=7, foil=11).effects
+    assert of_all is not None
+    assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=1e-5 * of_all.scale)
+    assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
+    joined = whole.transformer.h[0].attn.c_proj if family == "gpt2" else whole.model.layers[0].self_attn.o_proj
+    ids, mine = torch.tensor([result.tokens.ids]), slice(result.checkpoint.d_head, 2 * result.checkpoint.d_head)
+
+    def difference(method: str) -> float:
+        def remove(_: Any, args: Any) -> Any:
+            values = args[0].clone()
+            values[0, 4, mine] = 0.0 if method == "zero" else args[0][0, :, mine].mean(0)
+            return (values,)
+
+        handle = joined.register_forward_pre_hook(remove) if method else None
+        with torch.no_grad():
+            logits = whole(ids).logits[0, 4]
+        if handle is not None:
+            handle.remove()
+        return float(logits[7] - logits[11])
+
+    own = difference("")
+    assert own == pytest.approx(result.effects.difference, abs=1e-5 * of_all.scale)
+    for method in ("zero", "mean"):
+        expected = own - difference(method)
+        assert result.ablated[method] == pytest.approx(expected, abs=1e-5 * of_all.scale)
+        assert abs(expected - result.effects.heads[HeadId(0, 1)]) > 1e-4 * of_all.scale  # later layers react
+    content = result.document()
+    assert content["effects"]["direct_effect"] == result.effects.heads[HeadId(0, 1)]
+    assert content["effects"]["ablated"] == result.ablated
+    assert len(content["effects"]["direct_effect_by_key"]) == len(content["tokens"])
+    assert "What it does (" in result.report()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads(kind: str) -> None:
+    classifier, tokenizer = sharp_classifier(kind)
+    at = {"bert": 0, "gpt2": None}[kind]
+    result = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=at, answer="good")
+    assert result.effects is not None
+    outputs = attnviz.head_outputs("the cat ran", classifier, tokenizer=tokenizer, answer="good").effects
+    assert outputs is not None
+    assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=1e-5 * outputs.scale)
+    other = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1)
+    assert (other.effects, other.ablated) == (None, {})
+    assert f"the classifier reads #{result.query}; add --query '#{result.query}'" in " ".join(other.report().split())
+
+
+def test_a_model_without_a_head_on_top_says_so_and_shows_the_rest() -> None:
+    result = of("bert")
+    assert result.document()["effects"] is None
+    assert "Direct effects are not given: the model has no head for tokens" in " ".join(result.report().split())
+    with pytest.raises(UsageError, match=r"leave out --answer and --foil .* no head for tokens or classes"):
+        of("bert", answer="cat")

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 
 from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
-from attnviz.commands.ablate.hooks import Replacement
 from attnviz.commands.ablate.inputs import (
     CLASSES,
     STATES,
@@ -34,6 +33,7 @@ from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
+from attnviz.trace.removal import Replacement
 
 MANY = 2000
 """Inputs from which on a message gives their number."""
@@ -163,7 +163,7 @@ def ablate(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         device_map: instead of a device, as for :func:`attnviz.analyze`.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
-        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`. Heads that
+        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`. Heads that
             are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
         together: remove the selected heads as one set as well; layers and the curve are then left out.

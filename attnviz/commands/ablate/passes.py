@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches
 from attnviz.errors import VerificationError
@@ -22,6 +21,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.texts.batches import EVERY, SampledAttention
+from attnviz.trace import removal
 from attnviz.trace.checks import Verification
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.trace.verify import VerifiedRows
@@ -35,7 +35,7 @@ _VERIFIED = 8
 _AT_ONCE = 2048
 """Least tokens of a resumed pass, which runs several copies of a small batch."""
 
-_Removal = tuple[hooks.Replacement, HeadSet]
+_Removal = tuple[removal.Replacement, HeadSet]
 """A set of heads, and their replacement."""
 
 
@@ -57,7 +57,7 @@ class GradientTally:
         self._heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._heads), dtype=torch.float64)
 
-    def add(self, inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics) -> None:
+    def add(self, inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics) -> None:
         """Measure a batch, going back layer by layer: memory is that of one layer."""
         texts = torch.tensor([each.text for each in inputs.inputs])
         if self._kind != STATES:
@@ -81,7 +81,7 @@ class GradientTally:
             towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
         return towards
 
-    def _back(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
+    def _back(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
         """Gate gradients of every row, [rows, n_layers, n_heads], from the gradient by the final states."""
         if not self._checkpoint.architecture.resumable:
             return self._back_at_once(kept, gradient)
@@ -92,22 +92,22 @@ class GradientTally:
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = torch.ones(len(gradient), model.n_heads).to(gradient).requires_grad_()
-                with hooks.gated_heads(model, layer, gate):
-                    after = hooks.run_block(layers[layer].block, kept, layer, hidden)
+                with removal.gated_heads(model, layer, gate):
+                    after = removal.run_block(layers[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)
             gradient, of_gate = _gradients(after, (hidden, gate), gradient, layer)
             of_gates.insert(0, of_gate.detach().double().cpu())
         return torch.stack(of_gates, dim=1)
 
-    def _back_at_once(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
+    def _back_at_once(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
         """The same for a model that is not resumable, in one graph of all layers; 0 where a layer has fewer heads."""
         model, rows = self._checkpoint, len(gradient)
         with torch.enable_grad(), ExitStack() as stack:
             gates = [torch.ones(rows, n).to(gradient).requires_grad_() for n in self._heads]
             for layer, gate in enumerate(gates):
-                stack.enter_context(hooks.gated_heads(model, layer, gate))
-            final = hooks.final_states(model, kept.inputs)
+                stack.enter_context(removal.gated_heads(model, layer, gate))
+            final = removal.final_states(model, kept.inputs)
             of_gates = torch.autograd.grad(final, gates, gradient)
         padded = torch.stack([pad(each.double().cpu(), (0, max(self._heads) - each.shape[1])) for each in of_gates], 1)
         refuse_not_finite(padded, "gradient by its heads")
@@ -167,7 +167,7 @@ class Passes:
 
     def run(
         self,
-        wanted: Sequence[tuple[hooks.Replacement, Sequence[HeadSet]]],
+        wanted: Sequence[tuple[removal.Replacement, Sequence[HeadSet]]],
         tell: Tell,
         gradients: GradientTally | None = None,
     ) -> list[dict[HeadSet, Tensor]]:
@@ -184,12 +184,12 @@ class Passes:
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
-        with hooks.running(self._checkpoint):
+        with removal.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
                 texts = torch.tensor([each.text for each in inputs.inputs])
                 few = self._attention.texts_verified < _VERIFIED
                 verifying = first and (few or number % EVERY == 0)  # in a drawn order: a sample
-                kept = hooks.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
                 if verifying:
                     self._verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final)
@@ -204,7 +204,7 @@ class Passes:
         return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]
 
     def _changes(
-        self, removals: Sequence[_Removal], inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics
+        self, removals: Sequence[_Removal], inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield numbers of removals and their changes per row; removals of one method and first layer share passes."""
         alike: dict[tuple[str, int], list[int]] = {}
@@ -218,11 +218,11 @@ class Passes:
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
                 variants = [removals[number][1] for number in some]
-                with hooks.removed_heads(self._checkpoint, variants, replacement, *masks):
-                    final = hooks.resume(self._checkpoint, kept, layer, len(some))
+                with removal.removed_heads(self._checkpoint, variants, replacement, *masks):
+                    final = removal.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)
 
-    def _verify(self, inputs: InputBatch, kept: hooks.KeptPass) -> None:
+    def _verify(self, inputs: InputBatch, kept: removal.KeptPass) -> None:
         """Compare an unchanged pass with the reference and with resumed passes."""
         values: dict[int, Tensor] = {}  # of the layer that attends
 
@@ -236,14 +236,14 @@ class Passes:
         self._attention.verify(inputs.batch, compare)
         own = kept.final[inputs.batch.predicting]
         for layer in self._checkpoint.layers:
-            again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
+            again = removal.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
                 "they differ"
             )
             self._check("resumed_error", (again - own).abs(), own, what, "the largest")
 
-    def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
+    def _compare_values(self, inputs: InputBatch, kept: removal.KeptPass, rows: VerifiedRows, value: Tensor) -> None:
         n_rows, n_keys = rows.pattern.shape[-2:]
         layer, at, valid = rows.layer, slice(rows.first, rows.first + n_rows), inputs.batch.queries(rows.layer)
         expected = torch.matmul(rows.pattern, value[..., :n_keys, :]).transpose(1, 2)[valid[:, at]]
@@ -273,9 +273,9 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
     """
     sums = torch.zeros(checkpoint.n_layers, checkpoint.n_heads * checkpoint.d_head, dtype=torch.float64)
     tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
-    with hooks.running(checkpoint):
+    with removal.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
-            kept = hooks.run_and_keep(checkpoint, each.batch.inputs)
+            kept = removal.run_and_keep(checkpoint, each.batch.inputs)
             for layer in checkpoint.layers:
                 valid = each.batch.queries(layer)
                 sums[layer] += kept.o_proj[layer][valid].double().sum(0).cpu()

@@ -10,16 +10,20 @@ import torch
 from attnviz.commands.why.chain import Step, follow
 from attnviz.commands.why.scores import HeadScores, KeyScore, QueryScores
 from attnviz.errors import UsageError
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import find_positions, merge_subwords
+from attnviz.models.tokens import Tokens, find_positions, merge_subwords
 from attnviz.options import checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
+from attnviz.trace.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.trace.recorder import AttentionCall, block_memory
+from attnviz.trace.removal import difference_without
 from attnviz.trace.residual_parts import recording_parts
+from attnviz.trace.residual_stream import recording_stream, why_no_effects
 from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 
@@ -37,16 +41,22 @@ class Account(TextResult):
         chain: the first key's score, followed from head to head.
         depth: how many heads were asked for.
         named: whether the key was.
+        effects: direct effects at the query on an answer minus a foil, those of the head also by key; None if
+            ``no_effects`` gives a reason.
+        ablated: by how much that difference falls where the head is removed at the query alone, by method.
     """
 
     command: ClassVar[str] = "why"
-    offered: ClassVar[tuple[str, ...]] = ("attention", "chain", "head", "keys", "query", "scores")
+    offered: ClassVar[tuple[str, ...]] = ("ablated", "attention", "chain", "effects", "head", "keys", "query", "scores")
 
     attention: VerifiedAttention
     scores: QueryScores
     chain: tuple[Step, ...]
     depth: int
     named: bool
+    effects: DirectEffects | None
+    no_effects: str
+    ablated: dict[str, float]
 
     @property
     def head(self) -> HeadId:
@@ -81,6 +91,8 @@ def why(
     head: str | HeadId | None = None,
     query: str | int | None = None,
     key: str | int | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
     depth: int = 1,
     tokenizer: Any = None,
     pair: str | None = None,
@@ -105,6 +117,9 @@ def why(
         head: ``"L2H8"``, ``"2.8"`` or a HeadId.
         query: a token, ``#3`` or 3; of a word of several pieces the last; default the last that is not special.
         key: likewise; default the keys with most attention.
+        answer: whose logit the head's output at the query moves: a token, as text or as its id in the vocabulary, or a
+            class; default the model's first choice.
+        foil: whose logit is subtracted; default the first of the model's other choices.
         depth: how many heads the chain goes through.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
@@ -119,16 +134,17 @@ def why(
 
     Raises:
         AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its
-            scores; UsageError for a head, a token or a key that is not there.
+            scores or logits; UsageError for a head, a token, a key or an answer that is not there.
     """
     if head is None:
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_block = block_memory(memory)
     run = TextRun(text, pair, truncate, of_block, kept=1)
     opened, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, run=run
+        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter, run=run
     )
     checkpoint = opened.encoder
+    ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units = merge_subwords(tokens, words=False)
@@ -141,9 +157,11 @@ def why(
         if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
             calls[call.layer] = replace(call, value=torch.empty(0))
 
-    with recording_parts(checkpoint, tokens, chosen.layer) as written:
+    no_effects = _why_no_effects(checkpoint, tokens, at_query)
+    normed = not no_effects and any(layer.attention_output_norm is not None for layer in checkpoint.modules)
+    with recording_parts(checkpoint, tokens, chosen.layer) as written, recording_stream(checkpoint) as stream:
         verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=False, called=called
+            checkpoint, tokens, progress=progress, memory=of_block, keep_outputs=normed, called=called
         )
 
     @cache
@@ -152,4 +170,20 @@ def why(
 
     scores = scores_of(chosen).take_apart(at_query, at_key, _KEYS)
     chain = follow(scores_of, scores, depth)
-    return Account(text, pair, checkpoint, tokens, verified, scores, chain, depth, key is not None)
+    effects, ablated = None, {}
+    if not no_effects:
+        effects = direct_effects(verified, stream, at_query, *ids, by_key=chosen)
+        for method in ("zero", "mean"):
+            two = effects.answer.id, effects.foil.id
+            left = difference_without(checkpoint, tokens, chosen, at_query, method, *two)
+            ablated[method] = effects.difference - left
+    return Account(
+        text, pair, checkpoint, tokens, verified, scores, chain, depth, key is not None, effects, no_effects, ablated
+    )
+
+
+def _why_no_effects(checkpoint: Checkpoint, tokens: Tokens, query: int) -> str:
+    """Sentence on why the head has no direct effect at the query, or ''."""
+    read = None if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
+    elsewhere = f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
+    return why_no_effects(checkpoint) or ("" if read in (None, query) else elsewhere)

@@ -1,7 +1,7 @@
 """JSON, CSV, tables and tree of an account of scores."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, error, percent, shortened_token, signed
+from attnviz.models.wording import counted, error, percent, quoted, shortened_token, signed, unisolated
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import cell, column_table, cut_note, first_rows, notes, titled, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.trace.direct_effects import DirectEffects
 from attnviz.trace.residual_parts import Source, source_name
 
 MOST_PAIRS = 200
@@ -134,6 +135,8 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
         "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
         "keys": [_key(result, key) for key in result.keys],
         "chain": [_step(step, labels) for step in result.chain],
+        "effects": result.effects and _effects(result, result.effects),
+        "no_effects": result.no_effects or None,
     }
 
 
@@ -153,6 +156,16 @@ def _key(result: Account, key: KeyScore) -> dict[str, Any]:
             for each in totals_of(result, key)
         ],
     }  # fmt: skip
+
+
+def _effects(result: Account, effects: DirectEffects) -> dict[str, Any]:
+    return {
+        **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
+        **{name: getattr(effects, name) for name in ("difference", "linear", "error", "scale", "tolerance")},
+        "direct_effect": effects.heads[result.head],
+        "direct_effect_by_key": list(effects.keys),
+        "ablated": result.ablated,
+    }
 
 
 def _step(step: Step, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -198,12 +211,33 @@ def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[Rende
     yield first_rows("Sources ({})", columns_of_totals, totals, choices.top, "why.json", width=width, noun="source")
     if result.depth > 1:
         yield tree_of(result)
+    if result.effects is not None:
+        yield from _what_it_does(result, result.effects, choices.top, width)
     yield notes(
         f"Difference: the score less its mean over the {counted(scores.n_keys, 'key')} that the query may attend to, "
         "since the softmax ignores what all keys have in common. Each norm is held at its own scale. Parts that work "
         "against the others are negative; the sources of either side sum to the difference.",
         encoder_note(result.checkpoint),
+        result.no_effects,
         cut_note(result.tokens),
+    )
+
+
+def _what_it_does(result: Account, effects: DirectEffects, top: int | None, width: int) -> Iterator[RenderableType]:
+    """The head's direct effect by key, and beside it what changes without the head."""
+    ranked = sorted(range(len(effects.keys)), key=lambda key: (-abs(effects.keys[key]), key))
+    columns: list[Field[int]] = [
+        Field("Key", result.label, left=True, least=8),
+        Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
+    ]
+    yield first_rows("What it does ({})", columns, ranked, top, "why.json", width=width, noun="key")
+    answer, foil = (unisolated(quoted(each.text)) for each in (effects.answer, effects.foil))
+    without = ", ".join(f"{signed(value)} ({method})" for method, value in result.ablated.items())
+    along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
+    yield Text(
+        f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
+        f"logit of {answer} minus {foil}, {signed(effects.difference)} in all. Without the head there that falls by "
+        f"{without}, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
     )
 
 

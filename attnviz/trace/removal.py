@@ -17,7 +17,9 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules
 from attnviz.models.head_ids import HeadId
+from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
+from attnviz.reference.attention import upcast
 from attnviz.trace.recorder import at_site, in_blocks, own_run
 
 
@@ -26,7 +28,8 @@ class Replacement:
     """Replaces a removed head's weighted values by one of :data:`attnviz.options.METHODS`.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
-    head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]. ``uniform``:
+    head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]; of
+    the text itself where there are none. ``uniform``:
     what the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
     """
 
@@ -159,8 +162,10 @@ def removed_heads(
     replacement: Replacement,
     attention_mask: Tensor,
     decoder_mask: Tensor | None = None,
+    *,
+    query: int | None = None,
 ) -> Iterator[None]:
-    """Remove the heads of one variant from each copy of a batch, inside the block.
+    """Remove the heads of one variant from each copy of a batch, inside the block; at all queries, or at one alone.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
     copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
@@ -180,12 +185,17 @@ def removed_heads(
         instead = torch.zeros((), dtype=values.dtype, device=values.device)
         if replacement.means is not None:
             instead = replacement.means[layer].to(values)
+        elif replacement.method == "mean":
+            instead = copies.mean(2, keepdim=True)
         elif replacement.method == "uniform":
             in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
             mask = decoder_mask if in_decoder and decoder_mask is not None else attention_mask
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
             instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
-        replaced = torch.where(torch.tensor(missing, device=values.device)[:, None, None, :, None], instead, copies)
+        where = torch.tensor(missing, device=values.device)[:, None, None, :, None]
+        if query is not None:
+            where = where & (torch.arange(values.shape[1], device=values.device) == query)[:, None, None]
+        replaced = torch.where(where, instead, copies)
         return replaced.reshape(values.shape).contiguous()
 
     with ExitStack() as stack:
@@ -202,6 +212,18 @@ def removed_heads(
             f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
             "the model without these heads cannot be measured."
         )
+
+
+def difference_without(
+    checkpoint: Checkpoint, tokens: Tokens, head: HeadId, query: int, method: str, answer: int, foil: int
+) -> float:
+    """Logit of an answer minus that of a foil (ids of tokens or classes) at a query, where alone a head is removed."""
+    inputs, prediction_head = tokens.model_inputs(checkpoint.device), checkpoint.prediction_head
+    assert prediction_head is not None
+    mask = torch.ones_like(inputs["input_ids"])
+    with running(checkpoint), removed_heads(checkpoint, [{head}], Replacement(method), mask, query=query):
+        logits = upcast(prediction_head(final_states(checkpoint, inputs)[:, query]))[0]
+    return float(logits[answer] - logits[foil])
 
 
 @contextmanager
