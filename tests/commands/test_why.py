@@ -60,7 +60,7 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
         assert step.scores.error < 1e-5
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3", "gemma2", "olmo2", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3", "gemma2", "olmo2", "mpnet", "gpt_oss"])
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str, monkeypatch: Any) -> None:
     taken: list[tuple[float, float]] = []

@@ -16,6 +16,7 @@ from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
+from attnviz.models.wording import rounded
 from attnviz.options import checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
@@ -80,7 +81,7 @@ class Account(TextResult):
     def __repr__(self) -> str:
         key = self.keys[0]
         where = f"{self.label(self.query)} → {self.label(key.key)}"
-        return f"<Account of {self.head} in {self.checkpoint.short_name}: {where}, score {key.score:.2f}>"
+        return f"<Account of {self.head} in {self.checkpoint.short_name}: {where}, score {rounded(key.score)}>"
 
 
 @checked

@@ -69,20 +69,13 @@ _KEY_FIELDS: tuple[Field[KeyScore], ...] = (
 
 
 def pairs_of(result: Account, key: KeyScore) -> list[Pair]:
-    """The parts of a key's score, those furthest from the mean first; position bias and cap last."""
+    """The parts of a key's score, those furthest from the mean first."""
     names = [[source_name(source) for source in of] for of in (result.scores.query_sources, result.scores.key_sources)]
     order = key.differences.flatten().abs().argsort(descending=True, stable=True).tolist()
-    differences, scores = (of.flatten().tolist() for of in (key.differences, key.pairs))
+    values, scores = (of.flatten().tolist() for of in (key.differences, key.pairs))
     width = len(names[1])
     return [
-        Pair(
-            key.key,
-            names[0][at // width],
-            names[1][at % width],
-            differences[at],
-            key.share(differences[at]),
-            scores[at],
-        )
+        Pair(key.key, names[0][at // width], names[1][at % width], values[at], key.share(values[at]), scores[at])
         for at in order
     ]
 

@@ -240,8 +240,8 @@ class HeadScores:
     def taken_from(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
         """What an earlier head's part of the first key's difference took from each of that head's keys, [n_keys].
 
-        It is A (v W_O read by this head - its mean over the keys, on the key side); rows of A sum to 1, so that
-        the sum is the head's part.
+        It is A (v W_O read by this head, on the key side less its mean over the keys divided by the sum of A, which is
+        1 without learned sinks); the sum is the head's part.
         """
         key = scores.keys[0]
         position = scores.query if side == "query" else key.key
@@ -254,7 +254,7 @@ class HeadScores:
             each = self.factor * (rotated @ (key.against if side == "query" else scores.vector))
             if side == "key":
                 at = scores.key_sources.index(source)
-                each = each - float((key.pairs - key.differences)[:, at].sum())
+                each = each - float((key.pairs - key.differences)[:, at].sum()) / row.sum()
             return row * each
 
     def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from attnviz.figures.matrix import Array, Labels
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import percent, signed
+from attnviz.models.wording import percent, rounded, signed
 from attnviz.present.figure_context import sentence
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.trace.residual_parts import Source
@@ -38,7 +38,7 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
     end = float(np.abs(values).max()) or 1.0
     norm = Normalize(-end, end, clip=True)
     where = f"{result.label(result.query)} → {result.label(key.key)}"
-    difference = f"score {key.score:.2f}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
+    difference = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
     extras = {"position bias": key.position_bias, "soft cap": key.cap}
     beside = [f"{name} {signed(each[1])}" for name, each in extras.items() if each is not None]
     yield HeatmapPlan(
