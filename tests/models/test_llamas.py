@@ -489,7 +489,8 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert max(layer.sum_error for layer in result.layers) <= 1e-5
     both = {"attention bias", "final norm bias"}
     biases = {
-        **dict.fromkeys(("llama", "gpt_oss"), {"attention bias"}),
+        "llama": {"attention bias"},
+        "gpt_oss": {"attention bias"},
         "phimoe": both,
         "gpt_neox": both,
         "starcoder2": both,
