@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
     from attnviz.commands.ablate.measure import Ablation as Ablation
     from attnviz.commands.ablate.measure import ablate as ablate
+    from attnviz.commands.circuits.measure import Circuits as Circuits
+    from attnviz.commands.circuits.measure import circuits as circuits
     from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
     from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
     from attnviz.commands.compare.measure import Comparison as Comparison
@@ -57,6 +59,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
 else:
     _NAMES = {
         "commands.ablate.measure": ("Ablation", "ablate"),
+        "commands.circuits.measure": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),

@@ -484,6 +484,16 @@ COMMANDS = {
         pictures=_figures("why", "; chain needs --depth 2 or more."),
         output=(_top("Number of pairs of sources in the table.", 12), *_FILES),
     ),
+    "circuits": Command(
+        ("circuits",),
+        text=(*_MODEL, *_DEVICE),
+        measurement=(_seed("Random seed of the untrained heads that copying is held against."),),
+        pictures=(
+            replace(_SELECT, help="Heads whose pairs are listed, as for attnviz heads. Default: all heads."),
+            *_figures("circuits"),
+        ),
+        output=(_top("Number of pairs, and of heads, in each table.", 8), *_FILES),
+    ),
     "models": Command(
         ("model_configurations",),
         text=(

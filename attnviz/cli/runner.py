@@ -151,7 +151,8 @@ class Run:
             return Path(self.options["out"])
         command = self.command.partition(".")[0]
         named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
-        return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
+        folder = Path("attnviz-out") / "-".join(named)
+        return folder / ("weights" if command == "circuits" else text_folder(texts, corpora))
 
     def job(
         self,

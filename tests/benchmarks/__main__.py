@@ -292,6 +292,14 @@ def ablation() -> Iterator[Row]:
     yield _speed_up(f"with sets by two methods, curve and gradients: {what}", *ablation_seconds(), 1.5)
 
 
+def circuits() -> Iterator[Row]:
+    """Composition and copying of GPT-2 small's size, against full products; memory against the weights."""
+    done = subprocess.run([PYTHON, "-m", "tests.benchmarks.circuits"], capture_output=True, text=True, check=True)
+    ours, theirs, weights, peak = map(float, done.stdout.split())
+    yield _speed_up("circuits: 144 heads of GPT-2 small's size", ours, "d_model × d_model products a pair", theirs, 5)
+    yield _ratio("circuits: memory", peak / 2**20, "the weights", weights / 2**20, "MiB", 1.5)
+
+
 def _ratio(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
     return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
 
@@ -305,7 +313,7 @@ def main() -> None:
     matplotlib.use("Agg")
     calls = (
         start_up, whole_command, head_pictures, overview_picture, interactive_page, long_text, growth, longest_text,
-        peers, whole_treebank, examples, ablation,
+        peers, whole_treebank, examples, ablation, circuits,
     )  # fmt: skip
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)

@@ -356,9 +356,16 @@ def test_wrong_arguments_of_save_are_refused_before_anything_is_written(tmp_path
 
 
 def test_what_makes_a_run_the_same_includes_the_weights():
-    for command in ("heads", "outputs", "compare", "explain", "rollout", "ablate", "profile"):
+    for command in ("heads", "outputs", "compare", "explain", "rollout", "ablate", "profile", "circuits"):
         assert {"model", "models"} & set(spec_of(command).same)
-    for command in ("heads", "outputs", "explain", "rollout", "ablate"):  # compare and profile: where they are typed
+    for command in (
+        "heads",
+        "outputs",
+        "explain",
+        "rollout",
+        "ablate",
+        "circuits",
+    ):  # compare and profile: where they are typed
         assert len(result_of(command).document()["model"]["weights_sha256"]) == 64
 
 

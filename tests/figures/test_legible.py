@@ -127,6 +127,8 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "rollout, hostile": lambda: attnviz.rollout(HOSTILE_TEXT, sharp_gpt2(n_positions=200), **GPT2),
     "why, many": lambda: attnviz.why(TEXT, long_bert(), head="L2H1", depth=4, **BERT),
     "why, hostile": lambda: attnviz.why(HOSTILE_TEXT, sharp_gpt2(n_positions=200), head="L2H1", depth=3, **GPT2),
+    "circuits, few": lambda: attnviz.circuits(next_token_model()[0], **GPT2),
+    "circuits, many": lambda: attnviz.circuits(long_bert(), **BERT),
     "outputs, few": lambda: attnviz.head_outputs("a", next_token_model()[0], **GPT2),
     "outputs, many": lambda: attnviz.head_outputs(TEXT, long_bert(), **BERT),
     "outputs, hostile": lambda: attnviz.head_outputs(HOSTILE_TEXT[:30], next_token_model()[0], **GPT2),

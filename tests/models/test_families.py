@@ -69,6 +69,7 @@ RUN: dict[str, Callable[[str, Path], Any]] = {
     "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, gradient=False, **target(family)),
     "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
     "profile": profiled,
+    "circuits": lambda family, _: attnviz.circuits(model(family)),
     "explain": lambda family, _: attnviz.explain(TEXT, model(family)),
     "why": lambda family, _: attnviz.why(TEXT, model(family), head="E1H0" if target(family) else "L1H0"),
 }

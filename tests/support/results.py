@@ -33,6 +33,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "why": lambda: attnviz.why(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), head="L2H1", depth=2),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
+    "circuits": lambda: attnviz.circuits("tiny-gpt2", device="cpu"),
     "profile": lambda: attnviz.profile_heads(
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),

@@ -30,7 +30,7 @@ class EncoderDecoder(Architecture):
     activation_setting = "activation_function"
     resumable = False
     explained = False
-    encoder_commands = ("rollout", "profile", "why")
+    encoder_commands = ("rollout", "profile", "why", "circuits")
     language_task = "ForConditionalGeneration"
     # the config's settings of layers and heads, of the encoder and of the decoder
     size_settings: tuple[tuple[str, str], tuple[str, str]]

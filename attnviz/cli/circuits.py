@@ -1,0 +1,23 @@
+"""The command ``attnviz circuits``."""
+
+from typing import Any
+
+import attnviz
+from attnviz.cli.runner import Job, Run, command
+
+
+@command
+def circuits(run: Run, **options: Any) -> Job:
+    """Show which heads read what earlier heads write, and which copy tokens, from the weights alone.
+
+    No text is read. It writes composition-query.png, composition-key.png, composition-value.png, copying.png (models
+    with a language head), captions, circuits.json and circuits.csv, and prints the strongest pairs of heads.
+
+    Examples:
+        attnviz circuits --model tiny-gpt2
+            All pairs of heads, and what each head copies.
+        attnviz circuits --model tiny-gpt2 --select L1H0
+            The pairs of one head.
+    """
+    source = run.find_model()
+    return run.job(lambda _, progress, __: attnviz.circuits(source, **options, progress=progress))

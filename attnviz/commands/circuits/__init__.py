@@ -1,0 +1,11 @@
+"""The command ``attnviz circuits``: what heads read of what earlier heads write, and what they copy; weights alone."""
+
+from attnviz.present.report import View
+
+VIEWS = (
+    View(
+        "composition", "every pair of heads, a picture for queries, keys and values", r"composition-(query|key|value)"
+    ),
+    View("copying", "copying of every head, layers × heads"),
+)
+"""Its figures, in the order of the documentation."""

@@ -1,0 +1,315 @@
+"""Composition of every pair of heads, and copying of every head, from the weights alone (Elhage et al. 2021).
+
+In rows, a head writes x W_V W_O, and scores x W_Q (y W_K)^T. N is the norm before a layer (for a layer norm centring,
+then its weight), its scale left out, as all numbers here are ratios. With W' = N W a later head 2 reads of head 1::
+
+    query: |A W_Q2' W_K2'^T|     key: |A W_K2' W_Q2'^T|     value: |A W_V2' W_O2|,     A = W_V1' W_O1
+
+each divided by the Frobenius norms of its two factors. With W_V1' = Q R and Q orthonormal, |W_V1' W_O1 X| = |R W_O1 X|,
+so that all is computed from factors as narrow as a head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
+from attnviz.models.offloading import DeviceMap, parameter_of
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.wording import counted
+from attnviz.options import checked
+from attnviz.present.result import OfHeads, Result
+from attnviz.progress import Progress, tell
+from attnviz.reference.attention import LayerNorm, Norm, Projection, of_all_heads, repeat_kv, upcast
+from attnviz.trace.contributions import without_gradients
+
+KINDS = ("query", "key", "value")
+"""What a later head makes of what an earlier one writes."""
+
+
+@dataclass(frozen=True)
+class HeadCopying:
+    """Copying of a head, -1 to 1: sum of the eigenvalues of W_E W_V W_O W_U by the sum of their absolute values.
+
+    ``untrained`` is that of a head of this shape with weights drawn at random. Both None without a language head.
+    """
+
+    id: HeadId
+    copying: float | None
+    untrained: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Composition of two heads.
+
+    Attributes:
+        id: the later head, which reads.
+        writer: the earlier head.
+        kind: one of :data:`KINDS`.
+        score: 0-1.
+        deviations: how many standard deviations the squared score is above that of random rotations.
+    """
+
+    id: HeadId
+    writer: HeadId
+    kind: str
+    score: float
+    deviations: float
+
+
+@dataclass(frozen=True, repr=False)
+class Circuits(Result, OfHeads[HeadCopying]):
+    """What :func:`circuits` measured.
+
+    Attributes:
+        heads: in the model's order, which is that of the matrices, too.
+        scores: by kind, [n, n], row = the head that reads, column = the earlier one that writes; NaN elsewhere.
+        deviations: likewise, see :class:`Pair`.
+        baseline: root of the mean squared score of two matrices with these singular values, turned at random.
+        no_copying: reason why copying is None, or ''.
+        linearised: whether copying leaves out the activation of a masked-language head.
+        rotary: whether queries and keys are rotated by positions, which is left out.
+        seed: of the random weights.
+    """
+
+    command: ClassVar[str] = "circuits"
+    offered: ClassVar[tuple[str, ...]] = ("baseline", "checkpoint", "deviations", "pairs", "scores")
+
+    checkpoint: Checkpoint
+    heads: tuple[HeadCopying, ...]
+    scores: dict[str, Tensor]
+    deviations: dict[str, Tensor]
+    baseline: float
+    no_copying: str
+    linearised: bool
+    rotary: bool
+    seed: int
+
+    def pairs(self, select: Sequence[str | HeadId] = ()) -> list[Pair]:
+        """All pairs with a selected head on either side, the furthest above the baseline first.
+
+        Raises UsageError for an unknown head.
+        """
+        chosen, ids = {head.id for head in self.select(select)}, [head.id for head in self.heads]
+        found = [
+            Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
+            for kind in KINDS
+            for scores, above in [(self.scores[kind], self.deviations[kind])]
+            for reader, writer in (~scores.isnan()).nonzero().tolist()
+            if ids[reader] in chosen or ids[writer] in chosen
+        ]
+        return sorted(found, key=lambda pair: -pair.deviations)
+
+    def __repr__(self) -> str:
+        return f"<Circuits of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}>"
+
+
+@checked
+def circuits(
+    model: Model | None = None,
+    *,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
+    device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
+    dtype: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Circuits:
+    """Measure composition of every pair of heads and copying of every head, from the weights alone.
+
+    Of an encoder-decoder the encoder alone is measured.
+
+    >>> attnviz.circuits("tiny-gpt2").pairs(["L1H0"])[0]  # doctest: +SKIP
+
+    Args:
+        model: see :data:`attnviz.models.opening.Model`.
+        tokenizer: of a model in memory; a fast one.
+        revision: branch, tag or commit of a hub id.
+        adapter: as for :func:`attnviz.analyze`.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        device_map: instead of a device, as for :func:`attnviz.analyze`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
+        seed: of the random weights that copying is held against.
+        progress: callback for every layer.
+
+    Raises:
+        AttnvizError: the checkpoint cannot be found, read or reproduced.
+    """
+    opened, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, language_head=True
+    )
+    checkpoint = opened.encoder
+    with without_gradients(checkpoint.device):
+        layers = _Layers(checkpoint)
+        squared, spread = layers.compositions(progress)
+        copying, untrained, why, linear = _copying(checkpoint, layers, seed)
+    scores = {kind: squared[at].sqrt() for at, kind in enumerate(KINDS)}
+    deviations = {kind: (squared[at] * layers.dimensions - 1) / spread[at] for at, kind in enumerate(KINDS)}
+    ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
+    nothing: list[float | None] = [None] * len(ids)
+    heads = zip(ids, copying or nothing, untrained or nothing, strict=True)
+    return Circuits(
+        checkpoint, tuple(HeadCopying(*head) for head in heads), scores, deviations, layers.dimensions**-0.5, why,
+        not linear, layers.rotary, seed,
+    )  # fmt: skip
+
+
+class _Layers:
+    """The layers, walked from the first to the last.
+
+    Attributes:
+        dimensions: of the space in which what is written and what is read can lie.
+        outputs: of each layer W_O, [n_heads, d_head, d_model], through the norms that follow up to the last layer.
+        values: of each layer W_V', [n_heads, d_model, d_head].
+        rotary: whether positions are rotations.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._modules = checkpoint, checkpoint.modules
+        self._pre_norm, self.rotary = checkpoint.architecture.pre_norm, False
+        norms = [self._norm(each.attention_norm) for each in self._modules] if self._pre_norm else []
+        self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
+        self.dimensions = checkpoint.d_model - self._centred
+        self.outputs, self.values = list[Tensor](), list[Tensor]()
+
+    def compositions(self, progress: Progress | None) -> tuple[Tensor, Tensor]:
+        """Squared scores and their spread by random rotation, relative to their mean, [3, n, n]; NaN where none is."""
+        counts = [self._checkpoint.n_heads_of(layer) for layer in range(len(self._modules))]
+        firsts = [sum(counts[:layer]) for layer in range(len(counts))]
+        found = torch.full((2, len(KINDS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
+        narrow: list[Tensor] = []
+        for layer in range(len(self._modules)):
+            reads = self._read(layer)
+            sizes, evenness = _size(reads), _evenness(reads.mT)
+            for earlier, (factor, output) in enumerate(zip(narrow, self.outputs, strict=False)):
+                writes = factor @ output
+                writes = writes - writes.mean(-1, keepdim=True) if self._centred else writes
+                product = writes.flatten(0, 1) @ reads.permute(2, 0, 1, 3).flatten(1)
+                parts = product.reshape(*writes.shape[:2], *reads.shape[:2], -1).square().sum((1, 4))
+                shares = parts / (_size(writes)[:, None, None] * sizes)  # [writers, kinds, readers]
+                spread = rotation_spread(_evenness(writes)[:, None, None], evenness, self.dimensions)
+                rows, columns = (slice(firsts[at], firsts[at] + counts[at]) for at in (layer, earlier))
+                for to, values in zip(found, (shares, spread), strict=True):
+                    to[:, rows, columns] = values.permute(1, 2, 0).to(to)
+            narrow.append(torch.linalg.qr(self.values[layer], mode="r").R)
+            if not self._pre_norm:
+                modules = self._modules[layer]
+                for norm in map(self._norm, (modules.attention_norm, modules.feed_forward_norm)):
+                    self.outputs = [_normed(norm, output) for output in self.outputs]
+            tell(progress, "composing", layer + 1, len(self._modules))
+        return found[0], found[1]
+
+    def _read(self, layer: int) -> Tensor:
+        """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
+        modules, parameters = (
+            self._modules[layer],
+            self._checkpoint.architecture.parameters(self._checkpoint.model, layer),
+        )
+        before = self._norm(modules.attention_norm) if self._pre_norm else None
+        first = upcast(parameters.output_weight)
+        folded = None if before is None else _normed(before, torch.eye(first.shape[-1]).to(first))
+
+        def read(projection: Projection, norm: Norm | None = None) -> Tensor:
+            weight = upcast(projection.weight)
+            weight = _head_normed(norm, weight if folded is None else folded @ weight)
+            return repeat_kv(weight, parameters.n_heads)
+
+        query, key = read(parameters.query, parameters.query_norm), read(parameters.key, parameters.key_norm)
+        value, output = read(parameters.value), _normed(self._norm(modules.attention_output_norm), first)
+        self.rotary = self.rotary or parameters.rotary is not None
+        self.values.append(value)
+        self.outputs.append(output)
+        factors = (torch.linalg.qr(each, mode="r").R for each in (key, query, output.mT))
+        return torch.stack([each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)])
+
+    def _norm(self, module: Any) -> Norm | None:
+        return None if module is None else self._checkpoint.norm(module)
+
+
+def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
+    """Standard deviation of |A U B|², as a share of its mean, |A|² |B|² / d, over all rotations U of d dimensions.
+
+    From the fourth moments of U (Weingarten 1978) and both sums of fourth powers of singular values, each a share of
+    the squared sum of their squares.
+    """
+    return (2 * (d * first - 1) * (d * second - 1) / ((d - 1) * (d + 2))).clamp(min=0).sqrt()
+
+
+def _normed(norm: Norm | None, rows: Tensor) -> Tensor:
+    """Rows [.., d_model] through a norm whose scale is left out."""
+    return rows if norm is None else norm.linear_part(rows, 1.0)
+
+
+def _head_normed(norm: Norm | None, weight: Tensor) -> Tensor:
+    """A projection [n_heads, d_model, d_head] through a norm of queries or keys, of each head or all together."""
+    if not of_all_heads(norm, weight.shape[-1]):
+        return _normed(norm, weight)
+    together = _normed(norm, weight.transpose(0, 1).flatten(1))
+    return together.reshape(weight.shape[1], weight.shape[0], -1).transpose(0, 1)
+
+
+def _size(matrices: Tensor) -> Tensor:
+    """Squared Frobenius norms of [.., m, n]."""
+    return matrices.square().sum((-2, -1))
+
+
+def _evenness(wide: Tensor) -> Tensor:
+    """Sum of the fourth powers of the singular values by the square of the sum of their squares; of [.., few, many]."""
+    return _size(wide @ wide.mT) / _size(wide).square()
+
+
+def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[float], list[float], str, bool]:
+    """Copying of all heads, that of random ones, why there is none, and whether the language head is linear."""
+    head: Any = None if checkpoint.encoder_only else checkpoint.language_head
+    if head is None:
+        kind = "encoder" if checkpoint.encoder_only else "checkpoint"
+        return [], [], f"this {kind} has no language head, so nothing maps what heads write to tokens", True
+    inner = [each for each in head.modules() if not [*each.children()] and hasattr(each, "weight")]
+    *dense, unembedding = [each for each in inner if parameter_of(each, "weight").ndim == 2]
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    words, tokens = upcast(tables.words), upcast(parameter_of(unembedding, "weight"))
+    tied, last = words.data_ptr() == tokens.data_ptr(), checkpoint.architecture.final_norm(checkpoint.model)
+    across = tokens.T @ words  # [d_model, d_model]: W_U W_E
+    if tables.norm is not None:
+        across = _normed(checkpoint.norm(tables.norm), across)
+    if tables.project is not None:
+        across = across @ upcast(parameter_of(tables.project, "weight")).T
+
+    def to_logits(rows: Tensor) -> Tensor:
+        rows = rows if last is None else _normed(checkpoint.norm(last), rows)
+        for each in dense:
+            rows = rows @ upcast(parameter_of(each, "weight")).T
+        for each in inner:
+            rows = _normed(checkpoint.norm(each), rows) if parameter_of(each, "weight").ndim == 1 else rows
+        return rows
+
+    own = [_copied(to_logits(each) @ across @ value) for each, value in zip(layers.outputs, layers.values, strict=True)]
+    draw = torch.Generator().manual_seed(seed)
+
+    def fresh(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to(words)
+
+    some = fresh(*words.shape)
+    across = (some.T if tied and not dense else fresh(checkpoint.d_model, words.shape[0])) @ some
+    width = fresh(words.shape[1], checkpoint.d_model) if tables.project is not None else None
+    across = across if width is None else across @ width
+    del some
+    random = [_copied(fresh(*each.shape) @ across @ fresh(*value.shape))
+              for each, value in zip(layers.outputs, layers.values, strict=True)]  # fmt: skip
+    return [*chain(*own)], [*chain(*random)], "", not dense
+
+
+def _copied(matrices: Tensor) -> list[float]:
+    """Sum of eigenvalues by the sum of their absolute values, of each of [n, m, m]; 0 for zeros."""
+    values = torch.linalg.eigvals(matrices.cpu())
+    shares = values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(values.real.dtype).tiny)
+    return [float(share) for share in shares]

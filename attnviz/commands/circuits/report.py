@@ -1,0 +1,110 @@
+"""JSON, CSV and tables of circuits, and sentences shared with their figures."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.circuits.measure import KINDS, Circuits, HeadCopying, Pair
+from attnviz.models.opening import encoder_note
+from attnviz.models.wording import counted, rounded, signed, visible
+from attnviz.present.documents import model_entry
+from attnviz.present.fields import HEAD, Field, entry, plain
+from attnviz.present.figure_context import capital
+from attnviz.present.report import CommandSpec
+from attnviz.present.tables import first_rows, listed_of, notes, titled
+from attnviz.present.view import ViewOptions
+
+_PAIR = plain("id", "from", *KINDS, *(f"{kind}_deviations" for kind in KINDS))
+_HEADS: tuple[Field[HeadCopying], ...] = (
+    *HEAD,
+    Field("Copying", name="copying", unit="−1 to 1", write=signed),
+    Field("Untrained", name="untrained", write=signed),
+)
+_PAIRS: tuple[Field[Pair], ...] = (
+    Field("Head", lambda pair: str(pair.id), left=True),
+    Field("reads", lambda pair: pair.kind, left=True),
+    Field("from", lambda pair: str(pair.writer), left=True),
+    Field("Composition", lambda pair: rounded(pair.score, 3), "0–1"),
+    Field("Above baseline", lambda pair: signed(pair.deviations), "SD"),
+)
+
+
+def untrained_range(result: Circuits) -> tuple[float, float]:
+    """The smallest and the largest copying of a random head."""
+    values = [head.untrained or 0.0 for head in result.heads]
+    return min(values), max(values)
+
+
+def left_out(result: Circuits) -> str:
+    """Sentence on what weights alone cannot say."""
+    rotary = "rotary positions (queries and keys as at distance 0), " if result.rotary else ""
+    return (
+        f"Weights alone: no text is read. Left out: {rotary}feed-forward networks and heads on the way, biases, the "
+        "scale of norms (each is linear with its scale held fixed), and whether the heads ever attend."
+    )
+
+
+def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
+    return {
+        "model": model_entry(result.checkpoint),
+        "options": {"select": list(choices.select), "seed": result.seed},
+        "baseline": result.baseline,
+        "heads": [entry(_HEADS, head) for head in result.select(choices.select)],
+        "no_copying": result.no_copying or None,
+        "activation_left_out": result.linearised,
+        "rotary_left_out": result.rotary,
+        "pairs": _pairs(result, choices),
+    }
+
+
+def _pairs(result: Circuits, choices: ViewOptions) -> list[dict[str, Any]]:
+    """An entry a pair, in the order of the heads."""
+    entries: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for pair in result.pairs(choices.select):
+        row = entries.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
+        row |= {pair.kind: pair.score, f"{pair.kind}_deviations": pair.deviations}
+    return [entries[key] for key in sorted(entries)]
+
+
+def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
+    model, heads = result.checkpoint, result.select(choices.select)
+    yield Text(
+        f"{counted(len(result.heads), 'head')} of {visible(model.name)} ({model.runs_as}), from the weights alone."
+    )
+    pairs = result.pairs(choices.select)
+    for kind in KINDS:
+        of_kind = [pair for pair in pairs if pair.kind == kind]
+        if of_kind:
+            listed = listed_of(len(of_kind[: choices.top or None]), len(of_kind))
+            above = f"the furthest above the baseline, {result.baseline:.3f}, first"
+            title = f"{capital(kind)} composition ({listed} pairs, {above})"
+            table = first_rows("", _PAIRS, of_kind, choices.top, "circuits.csv", width=width, noun="pair")
+            yield titled(title, table)
+    if not pairs:
+        yield notes("No pairs: composition takes two layers.")
+    if not result.no_copying:
+        ranked = sorted(heads, key=lambda head: -abs(head.copying or 0.0))
+        columns = [_HEADS[0], *_HEADS[-2:]]
+        title = "Copying ({} heads, the largest first)"
+        yield first_rows(title, columns, ranked, choices.top, "circuits.json", width=width)
+    low, high = untrained_range(result)
+    yield notes(
+        "Composition (Elhage et al. 2021): ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, A what the earlier head writes, B "
+        "what the later one makes of it for its queries, keys or values, norms folded in. Baseline: root mean square "
+        "for random rotations of the same singular values; SD: standard deviations of the square.",
+        f"Copying: no value, {result.no_copying}."
+        if result.no_copying
+        else "Copying: Σλ / Σ|λ| of W_E W_V W_O W_U (Elhage et al. 2021); 1: a head raises the tokens it attends to, "
+        f"−1: lowers them. Untrained: weights drawn at random, here {signed(low)} to {signed(high)}."
+        + " The activation of the masked-language head is left out."
+        * result.linearised,
+        left_out(result),
+        encoder_note(model),
+    )
+
+
+SPEC = CommandSpec[Circuits](
+    content=_content, tables=_tables, fields=_PAIR, entries="pairs", same=("attnviz", "model", "options"), top=8
+)

@@ -1,0 +1,201 @@
+"""Composition and copying: against full matrices, in closed form, against simulation, and known truth."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+import attnviz
+from attnviz.commands.circuits.measure import KINDS, rotation_spread
+from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.reference.attention import repeat_kv
+from tests.models.test_families import model
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+FAMILIES = ["gpt2", "bert", "llama", "gpt_neox", "phi", "qwen3", "olmo", "olmo2", "stablelm", "gemma2", "modernbert",
+            "bart", "t5", "phi3"]  # fmt: skip
+
+
+def norm_matrix(checkpoint: Checkpoint, norm: Any, d: int) -> np.ndarray:
+    """A norm without its scale, from the module's own weight."""
+    if norm is None:
+        return np.eye(d)
+    kind, weight = checkpoint.architecture.norm_kind, getattr(norm, "weight", None)
+    gamma = np.ones(d) if weight is None else weight.detach().double().numpy() + (kind == "rms, 1 + w")
+    centring = np.eye(d) - (1 / d if kind == "layer" else 0)
+    return centring * gamma
+
+
+def head_norm_matrix(checkpoint: Checkpoint, norm: Any, head: int, d_head: int) -> np.ndarray:
+    if hasattr(norm, "norms"):
+        return norm_matrix(checkpoint, norm.norms[head], d_head)
+    if norm is None or len(norm.weight) == d_head:
+        return norm_matrix(checkpoint, norm, d_head)
+    return np.diag(norm.weight.detach().double().numpy()[head * d_head :][:d_head])
+
+
+def randomised(family: str) -> Checkpoint:
+    """A tiny model whose norms' weights are far from 1."""
+    checkpoint = model(family)
+    torch.manual_seed(1)
+    for name, parameter in checkpoint.model.named_parameters():
+        if parameter.ndim == 1 and "norm" in name.lower().replace("ln_", "norm") and name.endswith("weight"):
+            parameter.data.uniform_(0.3, 2)
+    return checkpoint.encoder
+
+
+def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
+    """Of each head its layer, W_V W_O as written, and W_Q W_K^T, W_K W_Q^T and W_V W_O as read, [d_model, d_model]."""
+    heads, d = [], checkpoint.d_model
+    for layer, modules in enumerate(checkpoint.modules):
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        n = parameters.n_heads
+        query, key, value = (repeat_kv(each.weight.detach(), n).double().numpy() for each in
+                             (parameters.query, parameters.key, parameters.value))  # fmt: skip
+        before = norm_matrix(checkpoint, modules.attention_norm if checkpoint.architecture.pre_norm else None, d)
+        after = norm_matrix(checkpoint, modules.attention_output_norm, d)
+        norms = modules.head_norms or (None, None)
+        for head in range(n):
+            group = head // (n // parameters.key.weight.shape[0])
+            q, k = (before @ weight[head] @ head_norm_matrix(checkpoint, norm, at, weight.shape[-1])
+                    for weight, norm, at in ((query, norms[0], head), (key, norms[1], group)))  # fmt: skip
+            ov = before @ value[head] @ parameters.output_weight[head].detach().double().numpy() @ after
+            heads.append((layer, ov, q @ k.T, k @ q.T, ov))
+    return heads
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_composition_is_that_of_full_matrices(family: str) -> None:
+    checkpoint = randomised(family)
+    found, heads, d = attnviz.circuits(checkpoint), full(checkpoint), checkpoint.d_model
+    centred = checkpoint.architecture.pre_norm and checkpoint.architecture.norm_kind == "layer"
+    assert found.baseline == pytest.approx((d - centred) ** -0.5)
+    for i, (later, *reads) in enumerate(heads):
+        for j, (earlier, written, *_) in enumerate(heads):
+            if earlier >= later:
+                assert all(found.scores[kind][i, j].isnan() for kind in KINDS)
+                continue
+            between = written @ (np.eye(d) - 1 / d) if centred else written
+            if not checkpoint.architecture.pre_norm:
+                for modules in checkpoint.modules[earlier:later]:
+                    for norm in (modules.attention_norm, modules.feed_forward_norm):
+                        between = between @ norm_matrix(checkpoint, norm, d)
+            for kind, read in zip(KINDS, reads[1:], strict=True):
+                expected = np.linalg.norm(between @ read) / np.linalg.norm(between) / np.linalg.norm(read)
+                assert float(found.scores[kind][i, j]) == pytest.approx(expected, abs=1e-5), (kind, i, j)
+
+
+def test_the_baseline_and_its_spread_are_those_of_random_rotations() -> None:
+    torch.manual_seed(0)
+    d, a, b = 9, torch.tensor([3.0, 1.0, 0.5]), torch.tensor([2.0, 1.5])
+    turned = torch.linalg.qr(torch.randn(40_000, d, d)).Q
+    squared = (a[:, None] * turned[:, :3, :2] * b).square().sum((1, 2)) / (a.square().sum() * b.square().sum())
+    assert float(squared.mean() * d) == pytest.approx(1, abs=0.02)
+    even = [each.pow(4).sum() / each.square().sum() ** 2 for each in (a, b)]
+    assert float(rotation_spread(*even, d)) == pytest.approx(float(squared.std() * d), rel=0.03)
+
+
+def test_a_model_with_random_weights_is_at_the_baseline() -> None:
+    torch.manual_seed(0)
+    found = attnviz.circuits(sharp_gpt2(n_layer=4, n_embd=64, n_head=8), tokenizer=gpt2_tokenizer())
+    for kind in KINDS:
+        above = found.deviations[kind]
+        above = above[~above.isnan()]
+        assert len(above) == 6 * 64
+        assert abs(float(above.mean())) < 0.3
+        assert 0.7 < float(above.std()) < 1.4
+
+
+@cache
+def hand_built() -> Any:
+    """Two layers of two heads: L0H0 copies dimensions 0-3, L0H1 negates 4-7; L1H0's keys and L1H1's values read 0-3."""
+    config = LlamaConfig(
+        vocab_size=400, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
+        intermediate_size=8, max_position_embeddings=32, tie_word_embeddings=False,
+    )  # fmt: skip
+    built = LlamaForCausalLM(config).eval()
+    first, second = torch.eye(8)[:4], torch.eye(8)[4:]
+    with torch.no_grad():
+        built.model.embed_tokens.weight.copy_(torch.eye(8).repeat(50, 1))
+        built.lm_head.weight.copy_(torch.eye(8).repeat(50, 1))
+        earlier, later = (layer.self_attn for layer in built.model.layers)
+        earlier.v_proj.weight.copy_(torch.cat([first, second]))
+        earlier.o_proj.weight.copy_(torch.cat([first, -second]).T)
+        later.k_proj.weight.copy_(torch.cat([first, second]))
+        later.q_proj.weight.copy_(torch.cat([second, second]))
+        later.v_proj.weight.copy_(torch.cat([second, first]))
+        later.o_proj.weight.copy_(torch.cat([second, second]).T)
+    return attnviz.circuits(built, tokenizer=gpt2_tokenizer())
+
+
+def test_hand_built_heads_compose_and_copy_in_closed_form() -> None:
+    found, half = hand_built(), 4**-0.5  # projections on four dimensions: 2 / (2 * 2)
+    expected = {"query": [[0, half], [0, half]], "key": [[half, 0], [0, half]], "value": [[0, half], [half, 0]]}
+    for kind, scores in expected.items():
+        assert torch.allclose(found.scores[kind][2:, :2], torch.tensor(scores).double(), atol=1e-6)
+    assert [found.head(head).copying for head in ("L0H0", "L0H1", "L1H0")] == pytest.approx([1, -1, 1])
+    assert found.head("L1H1").copying == pytest.approx(0, abs=1e-3)  # it moves dimensions: all eigenvalues are 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "llama", "gemma2"])
+def test_copying_is_that_of_the_full_matrix(family: str) -> None:
+    if family == "gpt2":
+        checkpoint = from_loaded(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer())
+    elif family == "bert":
+        checkpoint = from_loaded(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer())
+    else:
+        checkpoint = model(family)
+    d, bare = checkpoint.d_model, checkpoint.model
+    words = bare.get_input_embeddings().weight.detach().double().numpy()
+    if family == "bert":
+        words = words @ norm_matrix(checkpoint, bare.embeddings.LayerNorm, d)
+        transform = checkpoint.language_head.transform
+        last = transform.dense.weight.detach().double().numpy().T @ norm_matrix(checkpoint, transform.LayerNorm, d)
+        out = last @ checkpoint.language_head.decoder.weight.detach().double().numpy().T
+    else:
+        head: Any = getattr(checkpoint.language_head, "head", checkpoint.language_head)
+        last = norm_matrix(checkpoint, checkpoint.architecture.final_norm(bare), d)
+        out = last @ head.weight.detach().double().numpy().T
+    found = attnviz.circuits(checkpoint)
+    assert found.linearised == (family == "bert")
+    for head, (layer, output, *_) in zip(found.heads, full(checkpoint), strict=True):
+        written = output
+        if family == "bert":
+            for modules in checkpoint.modules[layer:]:
+                for norm in (modules.attention_norm, modules.feed_forward_norm):
+                    written = written @ norm_matrix(checkpoint, norm, d)
+        values = np.linalg.eigvals(words @ written @ out)
+        largest = values[np.argsort(-abs(values))[: checkpoint.d_head]]
+        assert head.copying == pytest.approx(largest.real.sum() / abs(largest).sum(), abs=1e-3)
+        assert head.untrained is not None
+        assert abs(head.untrained) < 0.9
+
+
+def test_tiny_gpt2_induction_heads_read_keys_of_the_previous_token_head() -> None:
+    found = attnviz.circuits("tiny-gpt2")
+    first = [pair for pair in found.pairs() if pair.kind == "key"][:4]
+    assert {(str(pair.id), str(pair.writer)) for pair in first} == {(f"L1H{head}", "L0H2") for head in range(4)}
+    assert all(pair.deviations > 20 and pair.score > 2 * found.baseline for pair in first)
+    assert all(found.head(f"L1H{head}").copying > 0.9 for head in range(4))
+    assert max(abs(head.untrained) for head in found.heads) < 0.3
+
+
+def test_without_a_language_head_copying_is_null_with_the_reason() -> None:
+    found = attnviz.circuits(sharp_bert(), tokenizer=bert_tokenizer())
+    document = found.document(select="L2H1")
+    assert [head["copying"] for head in document["heads"]] == [None]
+    assert "no language head" in document["no_copying"]
+    assert len(document["pairs"]) == 8
+    assert {pair["id"] for pair in document["pairs"]} == {"L2H1"}
+    with pytest.raises(attnviz.UsageError, match="no figure 'copying': this checkpoint has no language head"):
+        found.figure("copying")
+
+
+def test_one_layer_has_no_pairs() -> None:
+    found = attnviz.circuits(sharp_bert(num_hidden_layers=1), tokenizer=bert_tokenizer())
+    assert found.pairs() == []
+    assert "composition takes two layers" in found.report()
+    assert found.document()["pairs"] == []
