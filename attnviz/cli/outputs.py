@@ -27,8 +27,8 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
     Examples:
         attnviz outputs "The cat that I saw ran away"
             What every head adds, and what it promotes.
-        attnviz outputs "one two one" -m tiny-gpt2 --answer " two" --foil " three"
-            Who speaks for “two” as the next token, and who for “three”.
+        attnviz outputs "one two" -m tiny-gpt2 --answer " two"
+            Which heads speak for “two” as the next token.
     """
     text, source = read_text(text), run.find_model()
 

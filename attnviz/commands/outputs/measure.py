@@ -64,7 +64,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
 
     command: ClassVar[str] = "outputs"
     offered: ClassVar[tuple[str, ...]] = (
-        "by_layer", "effects", "effects_at", "norms", "output", "pattern", "promoted", "target",
+        "effects", "effects_at", "norms", "output", "pattern", "promoted", "target",
     )  # fmt: skip
 
     attention: VerifiedAttention
