@@ -28,14 +28,14 @@ from torch.func import functional_call
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import token_id
-from attnviz.models.families.base import position_rows
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import Norm, upcast
-from attnviz.trace.contributions import check_total, without_gradients
+from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
 from attnviz.trace.recorder import refuse_not_finite
-from attnviz.trace.residual_stream import ResidualStream, last_stream, parts_at, why_no_effects
+from attnviz.trace.residual_parts import embeddings_of
+from attnviz.trace.residual_stream import ResidualStream, last_stream, why_no_effects
 from attnviz.trace.verify import VerifiedAttention
 
 MOST_TOKENS = 10
@@ -267,15 +267,6 @@ class _State:
         self.parts = torch.cat([self.parts, vectors.to(self.parts)])
         self.names += names
 
-    def divide(self, head: HeadId, keys: Tensor, tolerance: float) -> None:
-        """Put what a head adds for each key, [n_keys, d_model], in place of their sum."""
-        row = self.names.index(head)
-        what = f"what {head} adds for each key does not sum to its output"
-        check_total(keys.sum(0).to(self.parts), self.parts[row], tolerance, what, lambda at: f"in dimension {at}")
-        self.names.pop(row)
-        self.parts = torch.cat([self.parts[:row], self.parts[row + 1 :]])
-        self.add(keys, *((_KEY, key) for key in range(len(keys))))
-
     def normalise(self, norm: Norm, layer: int | None, own: Tensor | None = None) -> float:
         """Apply a norm to every part at the scale of their sum, or of the model's ``own`` stream; returns the scale."""
         scale = norm.scale(self.parts.sum(0) if own is None else own.to(self.parts.device))
@@ -296,21 +287,33 @@ def _final_state(
     assert stream.first is not None
     assert stream.last is not None
     state = _State(_embeddings(verified, stream.first[position], position))
-    layers: Any = architecture.modules(checkpoint.model)
-    waiting: int | None = None  # the layer whose sum with the residual stream is to be normed
-    for name, layer, vectors in parts_at(verified, stream, position, by_key):
-        if waiting is not None and name in ("heads", "feed-forward"):
-            state.normalise(checkpoint.norm(layers[waiting].attention_norm), waiting)
-            waiting = None
-        if name == "heads":
-            state.add(vectors, *(HeadId(layer, head) for head in range(len(vectors))))
-            waiting = None if architecture.pre_norm else layer
-        elif name == "keys" and by_key is not None:
-            state.divide(by_key, vectors, verified.verification.tolerance.output)
-        else:
-            state.add(vectors[None], (name, layer))
-        if name == "feed-forward" and not architecture.pre_norm:
-            state.normalise(checkpoint.norm(layers[layer].feed_forward_norm), layer)
+    modules: Any = checkpoint.modules
+    layers, factor = last_stream(checkpoint), architecture.residual_multiplier(checkpoint.config)
+    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
+    for count, layer in enumerate(layers, start=1):
+        writing, first = layer_contributions(verified, layer), layers[count - of_block]
+        vectors = writing.outputs_at(position)
+        names: list[_Name] = [HeadId(layer, head) for head in range(writing.n_heads)]
+        if by_key is not None and by_key.layer == layer:
+            keys, own = writing.keys_at(position, by_key.head), vectors[by_key.head]
+            what = f"what {by_key} adds for each key does not sum to its output"
+            tolerance = verified.verification.tolerance.output
+            check_total(keys.sum(0), own, tolerance, what, lambda dimension: f"in dimension {dimension}")
+            own.zero_()  # they stand in its place
+            vectors, names = torch.cat([vectors, keys]), [*names, *((_KEY, key) for key in range(len(keys)))]
+        if architecture.parameters(checkpoint.model, layer).output_bias is not None:
+            vectors, names = torch.cat([vectors, writing.output_bias[None]]), [*names, ("attention bias", layer)]
+        if modules[layer].attention_output_norm is not None:  # at the scale that it has in the model
+            norm = checkpoint.norm(modules[layer].attention_output_norm)
+            vectors = norm.linear_part(vectors, norm.scale(verified.model_output(layer)[0, position]))
+        state.add(vectors * factor, *names)
+        if not architecture.pre_norm:
+            state.normalise(checkpoint.norm(modules[layer].attention_norm), layer)
+        if count % of_block == 0:
+            network = stream.feed_forward[count // of_block - 1][position]
+            state.add(upcast(network)[None] * factor, ("feed-forward", first))
+            if not architecture.pre_norm:
+                state.normalise(checkpoint.norm(modules[first].feed_forward_norm), first)
     last, mapped = architecture.final_norm(checkpoint.model), architecture.output_map(checkpoint.model)
     deviation = None if last is None else state.normalise(checkpoint.norm(last), None, stream.last[position])
     if mapped is not None:
@@ -322,16 +325,10 @@ def _embeddings(verified: VerifiedAttention, first: Tensor, position: int) -> li
     """The parts of the first layer's input at a position, [d_model] each; one, if their sum is normed."""
     checkpoint = verified.checkpoint
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    if not checkpoint.architecture.pre_norm or tables.project is not None:
+    if not checkpoint.architecture.pre_norm or tables.project is not None or tables.norm is not None:
         return [("embeddings", first)]
-    ids = torch.tensor(verified.tokens_of(last_stream(checkpoint)[0])[0].ids)
-    parts = [("word embedding", tables.of_words(ids)[position])]
-    if tables.positions is not None:
-        rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
-        parts.append(("position embedding", tables.positions[int(rows[position])]))
-    if tables.norm is None:
-        return parts
-    return [("embeddings", checkpoint.norm(tables.norm)(torch.stack([vector for _, vector in parts]).sum(0)))]
+    parts = embeddings_of(checkpoint, verified.tokens_of(last_stream(checkpoint)[0])[0])
+    return [(f"{'word' if name == 'content' else name} embedding", of[position]) for name, of in parts.items()]
 
 
 def _promotions(checkpoint: Checkpoint, state: _State) -> Iterator[tuple[HeadId, Promotion]]:

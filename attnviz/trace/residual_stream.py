@@ -1,4 +1,4 @@
-"""The residual stream of one text: recorded outputs of modules, and what layers add at one position."""
+"""The residual stream of one text: recorded outputs of modules."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,11 +9,8 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import classification_class
-from attnviz.models.head_ids import HeadId, LayerId
-from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import layer_contributions
+from attnviz.models.head_ids import LayerId
 from attnviz.trace.recorder import at_site, own_run
-from attnviz.trace.verify import VerifiedAttention
 
 
 @dataclass
@@ -74,37 +71,3 @@ def last_stream(checkpoint: Checkpoint) -> list[int]:
     """Layers that write into the residual stream of the logits, all but an encoder's, in running order."""
     layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
     return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
-
-
-def parts_at(
-    verified: VerifiedAttention, stream: ResidualStream, position: int, by_key: HeadId | None = None
-) -> Iterator[tuple[str, int, Tensor]]:
-    """Yield what layers add to the residual stream of the logits at one position, in the model's order.
-
-    A norm between W_O and the residual (Gemma) has the scale that it has in the model.
-
-    Yields:
-        name, layer and vectors: ``heads``, [n_heads, d_model]; after those of its layer ``keys``, what the head
-        ``by_key`` adds for each key, [n_keys, d_model]; ``attention bias`` if there is one, [d_model];
-        ``feed-forward``, [d_model], with the first layer of its block.
-    """
-    checkpoint, layers = verified.checkpoint, last_stream(verified.checkpoint)
-    architecture, model = checkpoint.architecture, checkpoint.model
-    factor = architecture.residual_multiplier(checkpoint.config)
-    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
-    for count, layer in enumerate(layers, start=1):
-        writing, norm = layer_contributions(verified, layer), architecture.modules(model)[layer].attention_output_norm
-        heads, bias = writing.outputs_at(position), writing.output_bias
-        keys = writing.keys_at(position, by_key.head) if by_key is not None and by_key.layer == layer else heads[:0]
-        if norm is not None:
-            output_norm = checkpoint.norm(norm)
-            scale = output_norm.scale(verified.model_output(layer)[0, position])
-            heads, keys, bias = (output_norm.linear_part(part, scale) for part in (heads, keys, bias))
-        yield "heads", layer, heads * factor
-        if len(keys):
-            yield "keys", layer, keys * factor
-        if architecture.parameters(model, layer).output_bias is not None:
-            yield "attention bias", layer, bias * factor
-        if count % of_block == 0:
-            feed_forward = stream.feed_forward[count // of_block - 1][position]
-            yield "feed-forward", layers[count - of_block], upcast(feed_forward) * factor

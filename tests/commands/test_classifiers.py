@@ -340,13 +340,13 @@ def test_classes_are_chosen_by_name_or_number() -> None:
 
 def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = sharp_classifier("bert")
-    linearised, parts_at = decisions._linearised, decisions.parts_at
-    for name, wrong in (
-        ("parts_at", lambda *given: ((*of, 1.1 * part) for *of, part in parts_at(*given))),
-        ("_linearised", lambda *given: (1.1 * linearised(*given)[0], linearised(*given)[1])),
+    linearised, add = decisions._linearised, decisions._State.add
+    for of, name, wrong in (
+        (decisions._State, "add", lambda state, part, *names: add(state, 1.1 * part, *names)),
+        (decisions, "_linearised", lambda *given: (1.1 * linearised(*given)[0], linearised(*given)[1])),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(decisions, name, wrong)
+            patched.setattr(of, name, wrong)
             with pytest.raises(
                 VerificationError, match=r"do not sum to the model's own final|the direct effects .* sum to"
             ):

@@ -189,9 +189,14 @@ def _final_norm(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     monkeypatch.setattr(direct_effects._State, "normalise", wrong)
 
 
-def _parts(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    right = direct_effects.parts_at
-    monkeypatch.setattr(direct_effects, "parts_at", lambda *given: filter(None, map(change, right(*given))))
+def _without(monkeypatch: pytest.MonkeyPatch, *part: Any) -> None:
+    right = direct_effects._State.add
+
+    def add(self, vectors, *names):
+        kept = [row for row, name in enumerate(names) if name[: len(part)] != part]
+        right(self, vectors[kept], *(names[row] for row in kept))
+
+    monkeypatch.setattr(direct_effects._State, "add", add)
 
 
 def _bias_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,10 +220,8 @@ MUTANTS: dict[str, Any] = {
     "no scale": lambda patch: _final_norm(patch, scale=lambda _, x: torch.ones_like(x[..., :1])),
     "no number": lambda patch: _final_norm(patch, scale=lambda _, x: x[..., :1] * torch.nan),
     "variance for deviation": lambda patch: _final_norm(patch, scale=lambda norm, x: SCALE(norm, x) ** 2),
-    "no b_O": lambda patch: _parts(patch, lambda part: None if part[0] == "attention bias" else part),
-    "no feed-forward of layer 1": lambda patch: _parts(
-        patch, lambda part: None if part[:2] == ("feed-forward", 1) else part
-    ),
+    "no b_O": lambda patch: _without(patch, "attention bias"),
+    "no feed-forward of layer 1": lambda patch: _without(patch, "feed-forward", 1),
     "heads at the next position": _outputs_at_the_next_position,
     "mean not subtracted": lambda patch: patch.setattr(
         LayerNorm, "linear_part", lambda norm, x, scale: x / scale * norm.weight
