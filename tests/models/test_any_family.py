@@ -144,7 +144,6 @@ def test_a_wrong_recomputation_fails(mistake: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("prefix", "changes", "message"),
     [
-        ("GptOss", {"num_local_experts": 2, "head_dim": 8}, "'gpt_oss' has learned sinks"),
         ("Bloom", {}, "the attention of 'bloom' does not go through"),
         ("Mamba", {}, "the attention of 'mamba' does not go|'mamba' has num_attention_heads=None"),
         ("Blenderbot", {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}, "'blenderbot' is an encoder-decoder"),

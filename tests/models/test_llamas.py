@@ -120,7 +120,7 @@ def test_settings_drawn_at_random_verify(family, data, dtype, left):
         inputs = {name: values.flip(1) for name, values in inputs.items()}
     model = sharp_llama(family, dtype=dtype, **changes)
     checks, _ = checks_of(model, inputs)
-    assert max(check.pattern_error for check in checks) <= (ROUNDING if dtype != torch.bfloat16 else 0.02)
+    assert max(check.pattern_error for check in checks) <= (ROUNDING if dtype != torch.bfloat16 else 0.05)
     assert len(steps_of(from_loaded(model, TOKENIZER), range(N_LAYERS), TEXT)) == N_LAYERS
 
 
