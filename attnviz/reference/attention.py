@@ -19,6 +19,7 @@ boolean, True = may attend. Nothing here knows of transformers; only ``torch`` i
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,9 +57,9 @@ class LayerNorm:
         return normed if self.weight is None else normed * upcast(self.weight)
 
     def read_by(self, weight: Tensor) -> Tensor:
-        """The matrix that reads from x what ``weight`` [d_model, d] reads from the linear part at scale 1."""
+        """The matrix that reads from x what ``weight`` [.., d_model, d] reads from the linear part at scale 1."""
         weighted = weight if self.weight is None else upcast(self.weight)[:, None] * weight
-        return weighted - weighted.mean(0)
+        return weighted - weighted.mean(-2, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,18 @@ def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> t
     return query, repeat_kv(key, parameters.n_heads)
 
 
-def normed_heads(x: Tensor, norm: Norm | None) -> Tensor:
+def normed_heads(x: Tensor, norm: Norm | None, linearly: bool = False) -> Tensor:
     """Queries or keys [.., n_heads, n, d_head], normed a head at a time, or all together if the norm is as wide.
 
     A head at a time the weights are the same for all, [d_head], or each head's own, [n_heads, 1, d_head].
+    ``linearly``: through the linear part of the norm, at scale 1.
     """
-    if norm is None or not of_all_heads(norm, x.shape[-1]):
-        return x if norm is None else norm(x)
-    together = norm(x.transpose(-3, -2).flatten(-2))
+    if norm is None:
+        return x
+    normed = partial(norm.linear_part, scale=1.0) if linearly else norm
+    if not of_all_heads(norm, x.shape[-1]):
+        return normed(x)
+    together = normed(x.transpose(-3, -2).flatten(-2))
     return together.reshape(*together.shape[:-1], x.shape[-3], -1).transpose(-3, -2)
 
 

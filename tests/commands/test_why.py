@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "rotation on one side": ("llama", scores.HeadScores, "_rotated", _on_one_side),
     "the scale of the norm of queries": ("qwen3", scores, "_norm_scale", lambda _, x: torch.ones_like(x[..., :1])),
-    "the weight of the norm of queries": ("olmo2", scores, "_through_norm", lambda _, rows: rows),
+    "the weight of the norm of queries": ("olmo2", scores, "normed_heads", lambda rows, *_, **__: rows),
     "the bias of queries lost": (
         "bert", scores, "constant_term",
         lambda source, part, scale: residual_parts.constant_term(source, 0 * part, scale),

@@ -26,7 +26,7 @@ from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
-from attnviz.reference.attention import LayerNorm, Norm, Projection, of_all_heads, repeat_kv, upcast
+from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
 from attnviz.trace.contributions import without_gradients
 
 KINDS = ("query", "key", "value")
@@ -210,21 +210,18 @@ class _Layers:
 
     def _read(self, layer: int) -> Tensor:
         """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
-        modules, parameters = (
-            self._modules[layer],
-            self._checkpoint.architecture.parameters(self._checkpoint.model, layer),
-        )
+        modules, checkpoint = self._modules[layer], self._checkpoint
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         before = self._norm(modules.attention_norm) if self._pre_norm else None
-        first = upcast(parameters.output_weight)
-        folded = None if before is None else _normed(before, torch.eye(first.shape[-1]).to(first))
 
         def read(projection: Projection, norm: Norm | None = None) -> Tensor:
             weight = upcast(projection.weight)
-            weight = _head_normed(norm, weight if folded is None else folded @ weight)
+            weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
             return repeat_kv(weight, parameters.n_heads)
 
         query, key = read(parameters.query, parameters.query_norm), read(parameters.key, parameters.key_norm)
-        value, output = read(parameters.value), _normed(self._norm(modules.attention_output_norm), first)
+        value, output = read(parameters.value), upcast(parameters.output_weight)
+        output = _normed(self._norm(modules.attention_output_norm), output)
         self.rotary = self.rotary or parameters.rotary is not None
         self.values.append(value)
         self.outputs.append(output)
@@ -247,14 +244,6 @@ def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
 def _normed(norm: Norm | None, rows: Tensor) -> Tensor:
     """Rows [.., d_model] through a norm whose scale is left out."""
     return rows if norm is None else norm.linear_part(rows, 1.0)
-
-
-def _head_normed(norm: Norm | None, weight: Tensor) -> Tensor:
-    """A projection [n_heads, d_model, d_head] through a norm of queries or keys, of each head or all together."""
-    if not of_all_heads(norm, weight.shape[-1]):
-        return _normed(norm, weight)
-    together = _normed(norm, weight.transpose(0, 1).flatten(1))
-    return together.reshape(weight.shape[1], weight.shape[0], -1).transpose(0, 1)
 
 
 def _size(matrices: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, Norm, of_all_heads, softcap, upcast
+from attnviz.reference.attention import HeadParameters, Norm, normed_heads, of_all_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.trace.contributions import check_total, layer_contributions, without_gradients
 from attnviz.trace.recorder import AttentionCall
@@ -140,11 +140,11 @@ class HeadScores:
         linear = replace(projection, clip=None)
         projected = upcast(attention.project(x, linear))  # [n_own, n, d_head]
         scale = _norm_scale(norm, projected)[own].reciprocal().expand(len(x), 1)
-        weight = _through_norm(norm, upcast(projection.weight))[own]
+        weight = normed_heads(upcast(projection.weight), norm, linearly=True)[own]
         terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, self.head.layer)]
         linearly = upcast(x) @ weight * scale
         if projection.bias is not None:
-            bias = _through_norm(norm, upcast(projection.bias)[:, None])[own, 0]
+            bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[own, 0]
             terms.append(constant_term((f"{side} bias", self.head.layer), bias, scale))
             linearly = linearly + bias * scale
         if norm is not None and norm.bias is not None:
@@ -153,7 +153,7 @@ class HeadScores:
             )
             linearly = linearly + upcast(norm.bias)
         if projection.clip is not None or getattr(norm, "clip", None) is not None:
-            bounded = upcast(attention.normed_heads(attention.project(x, projection), norm)[own])
+            bounded = upcast(normed_heads(attention.project(x, projection), norm)[own])
             identity = torch.eye(bounded.shape[-1]).to(bounded)
             source = (f"bound of {side}", self.head.layer)
             terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
@@ -298,13 +298,3 @@ def _norm_scale(norm: Norm | None, projected: Tensor) -> Tensor:
         together = norm.scale(projected.transpose(0, 1).flatten(1))
         return together.expand(len(projected), *together.shape)
     return norm.scale(projected)
-
-
-def _through_norm(norm: Norm | None, rows: Tensor) -> Tensor:
-    """Rows [n_own, n_rows, d_head] through the linear part of a norm of queries or keys, at scale 1."""
-    if norm is None:
-        return rows
-    if not of_all_heads(norm, rows.shape[-1]):
-        return norm.linear_part(rows, 1.0)
-    together = norm.linear_part(rows.transpose(0, 1).flatten(1), 1.0)
-    return together.reshape(len(together), len(rows), -1).transpose(0, 1)
