@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
     from attnviz.commands.ablate.measure import Ablation as Ablation
     from attnviz.commands.ablate.measure import ablate as ablate
+    from attnviz.commands.check.measure import Check as Check
+    from attnviz.commands.check.measure import check as check
     from attnviz.commands.circuits.measure import Circuits as Circuits
     from attnviz.commands.circuits.measure import circuits as circuits
     from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
@@ -59,6 +61,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
 else:
     _NAMES = {
         "commands.ablate.measure": ("Ablation", "ablate"),
+        "commands.check.measure": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),

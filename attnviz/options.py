@@ -494,6 +494,22 @@ COMMANDS = {
         ),
         output=(_top("Number of pairs, and of heads, in each table.", 8), *_FILES),
     ),
+    "check": Command(
+        ("check",),
+        text=(
+            Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
+                   REQUIRED, "FILE", positional=True),
+            replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
+            *_MODEL[1:], _DEVICE[0], _DEVICE[2],
+        ),
+        measurement=(
+            Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,
+                   "PAPER"),
+            *_CORPORA,
+            _seed("Random seed of all intervals, controls and random tokens."),
+        ),
+        output=(*_TABLE, *_FILES),
+    ),
     "models": Command(
         ("model_configurations",),
         text=(

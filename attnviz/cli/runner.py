@@ -223,16 +223,19 @@ class Run:
         for name in {"maps", "columns"}.intersection(drawn):
             drawn[name] = split_names(drawn[name])
         scale = self.options.get("scale", "shared")
-        style = Style(scale=scale, **{name: self.options[name] for name in ("theme", "width", "bare", "panel")})
+        look = {name: self.options[name] for name in ("theme", "width", "bare", "panel") if name in self.options}
+        style = Style(scale=scale, **look)
         return spec_of(self.command).completed(ViewOptions.of(style, drawn))
 
     @property
     def format_names(self) -> list[str]:
         """The formats of ``--format``."""
-        return split_names(self.options["formats"]) or ["png"]
+        return split_names(self.options.get("formats", ())) or ["png"]
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """Checked names of ``--figures`` and ``--no-figures``; None for the command's defaults."""
+        if "figures" not in self.options:
+            return []
         views, typed = views_of(self.command), self.options["figures"]
         names: list[str] | None
         if self.options["no_figures"]:

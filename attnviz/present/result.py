@@ -331,7 +331,10 @@ class Result:
         return content.decode()
 
     def _view(self, name: str) -> View:
-        (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
+        views = views_of(self.command)
+        if not views:
+            raise UsageError(f"attnviz {self.command} draws nothing: expected result.report(), or save().")
+        (view,) = self.wanted_views([name or self.first_view or views[0].name])
         if view.suffix:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attnviz.arguments import did_you_mean
+from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 
 _UNIVERSAL = {
@@ -73,13 +75,35 @@ def published_heads(
     for model in _models():
         same_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
         if same_shape and _is_named(name, revision, model):
-            paper = model["paper"]
-            citation = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
-            citation |= {"paper": paper["cited"], "by_name": revision is None}
-            return tuple(
-                PublishedHead(**{**entry, **citation, "id": HeadId.parse(entry["id"])}) for entry in model["heads"]
-            )
+            return _heads(model, revision is None)
     return ()
+
+
+def heads_of_paper(paper: str, architecture: str, n_layers: int, n_heads: int) -> tuple[PublishedHead, ...]:
+    """The heads that a paper (``clark-2019``) names in its model, for any model of its shape.
+
+    Raises:
+        UsageError: no such paper is known, or its model has another shape.
+    """
+    papers = {each["paper"]["cited"].replace(" et al. ", "-").lower(): each for each in _models()}
+    if paper not in papers:
+        known = f"expected one of {', '.join(papers)}.{did_you_mean(paper, papers)}"
+        raise UsageError(f"no table of heads of the paper {paper!r} is known: {known}")
+    model = papers[paper]
+    shape = model["architecture"], model["n_layers"], model["n_heads"]
+    if shape != (architecture, n_layers, n_heads):
+        raise UsageError(
+            f"{paper} names heads of {model['name']} ({shape[0]}, {shape[1]} layers of {shape[2]} heads); expected a "
+            f"model of this shape, found {architecture}, {n_layers} layers of {n_heads} heads."
+        )
+    return _heads(model, True)
+
+
+def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:
+    paper = model["paper"]
+    citation = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
+    citation |= {"paper": paper["cited"], "by_name": by_name}
+    return tuple(PublishedHead(**{**entry, **citation, "id": HeadId.parse(entry["id"])}) for entry in model["heads"])
 
 
 def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:

@@ -1,0 +1,168 @@
+"""Claims: what a TOML file, or a paper's table, says of a model's heads."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from attnviz.arguments import check_kind, did_you_mean
+from attnviz.commands.ablate.inputs import METRICS
+from attnviz.errors import UsageError
+from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
+from attnviz.language.universal import RELATIONS
+from attnviz.measures.patterns import NAMES, ROLES_ON_REPEATS, SINK, WRITTEN
+from attnviz.measures.statistics import SCALARS
+from attnviz.measures.tallies import OFFSETS
+from attnviz.models.wording import quoted, rounded, visible
+from attnviz.present.published import ARROWS, role_name
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.published import PublishedHead
+
+_NEEDS = {
+    "role": ("head",), "label": ("head", "text"), "score": ("head", "text", "at_least or at_most"),
+    "level": ("text or corpus",), "distance_to": ("text or corpus", "at_least or at_most"),
+    "ablate": ("head", "corpus", "at_least or at_most"),
+}  # fmt: skip
+"""Kinds of claims, by the key that says what is claimed, each with the other keys that it needs."""
+
+_MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
+_TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
+_TYPES |= {"corpus": Sequence[str | Path], "level": int, "at_least": float, "at_most": float}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+        place, line: the file or paper where it stands, and the line; None for a paper's.
+        kind, what: ``role``, ``label``, ``score``, ``level``, ``distance_to`` or ``ablate``, and its value.
+        head: its id as written; '' for all heads, or the model.
+        text, corpus: what it is about; of a role without a corpus a stored profile, or random tokens.
+        direction: of a relation, who attends to whom; '' for any.
+        at_least, at_most: bounds; without them a role must pass, a label be there, a level be reached.
+        published: what a paper has measured, in words.
+    """
+
+    place: str
+    line: int | None
+    kind: str
+    what: str
+    head: str = ""
+    text: str = ""
+    corpus: tuple[str, ...] = ()
+    direction: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    published: str = ""
+
+    @property
+    def words(self) -> str:
+        """The claim in a line."""
+        said = {"level": "level {}", "distance_to": "distance to {}", "ablate": "{} without it"}.get(self.kind, "{}")
+        what = said.format(role_name(self.what, self.direction or None) if self.kind == "role" else visible(self.what))
+        bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
+        on = f"on {quoted(self.text)}" if self.text else ""
+        return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
+
+    def refused(self, message: object) -> UsageError:
+        """An error of the claim, with its line."""
+        return _refused(self.place, self.line, message)
+
+
+def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
+    """The claims of a TOML file, and the model that it names; names of files beside it are found from anywhere.
+
+    Raises:
+        UsageError: it cannot be read, or a key, a value or a name is wrong; with the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        of_file = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
+    lines, tables = _key_lines(text), of_file.pop("claim", None)
+    if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
+        raise UsageError(f"{path}: expected at least one [[claim]], found none.")
+    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus"))
+    lines += [{"": lines[0].get("claim", 1)}] * len(tables)  # of claims in one line: claim = [{...}]
+    claims = tuple(_claim(path, *each, of_file) for each in zip(lines[1:], tables, strict=False))
+    return claims, of_file.get("model")
+
+
+def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> Claim:
+    """That a paper's head passes its role, a relation by its name in Universal Dependencies."""
+    (role, direction), score = head.universal, head.score
+    said = "" if score is None else f"({rounded(score)} there, baseline {rounded(head.baseline)})"
+    given: dict[str, Any] = {"kind": "role", "what": role, "direction": direction or "", "corpus": tuple(corpus)}
+    return Claim(place=paper, line=None, head=str(head.id), published=said, **given)
+
+
+def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
+    """A claim from its table, and the text or corpus of the whole file."""
+    kinds = [kind for kind in _NEEDS if kind in given]
+    takes = tuple(_TYPES)[1:]
+    if len(kinds) == 1:
+        takes = (*kinds, *(key for need in _NEEDS[kinds[0]] for key in need.split(" or ")), *_MAY.get(kinds[0], ()))
+    given = _checked(path, lines, given, takes)
+    if len(kinds) != 1:
+        named = f"expected one of {', '.join(_NEEDS)} in a claim, found {' and '.join(kinds) or 'none'}."
+        raise _refused(str(path), lines[""], named)
+    (kind,) = kinds
+    if not {"text", "corpus"} & given.keys():
+        given |= {
+            key: of_file[key] for key in [each for each in ("text", "corpus") if each in of_file and each in takes][:1]
+        }
+    lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
+    if lacking or {"text", "corpus"} <= given.keys():
+        wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
+        raise _refused(str(path), lines[""], f"a claim on {kind} {wrong}.")
+    labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
+    roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
+    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": (*SCALARS, *labels), "ablate": METRICS}
+    what = str(given.pop(kind))
+    values = [(kind, part, known[kind]) for part in what.split(BOTH) if kind in known]
+    for key, value, names in [*values, *(("direction", value, ARROWS) for value in [given.get("direction")] if value)]:
+        if value not in names and value.rpartition(":")[0] not in names:  # a subtype: nsubj:pass
+            message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
+            raise _refused(str(path), lines.get(key), message)
+    return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
+
+
+def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The values by key, with files as they are found; UsageError for an unknown key, or a wrong type."""
+    values = dict(given)
+    for key, value in given.items():
+        try:
+            if key not in known:
+                raise UsageError(f"unknown key {key!r}: expected any of {', '.join(known)}.{did_you_mean(key, known)}")
+            if _TYPES[key] is float and not (type(value) in (int, float) and isfinite(value)):
+                raise UsageError(f"expected {key} as a number, found {value!r}.")
+            several = [value] if key == "corpus" and isinstance(value, str) else value
+            check_kind(key, several, _TYPES[key])
+        except UsageError as error:
+            raise _refused(str(path), lines.get(key, lines[""]), error) from error
+        if key in ("model", "distance_to", "corpus"):
+            names = [several] if isinstance(several, str) else several
+            found = tuple(str(path.parent / each) if (path.parent / each).exists() else each for each in names)
+            values[key] = found if key == "corpus" else found[0]
+    return values
+
+
+def _refused(place: str, line: int | None, message: object) -> UsageError:
+    return UsageError(f"{place}{'' if line is None else f':{line}'}: {message}")
+
+
+def _key_lines(text: str) -> list[dict[str, int]]:
+    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''."""
+    sections: list[dict[str, int]] = [{"": 1}]
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*\[\[\s*claim\s*\]\]", line):
+            sections.append({"": number})
+        elif key := re.match(r"\s*\[?[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
+            sections[-1].setdefault(key[1], number)
+    return sections

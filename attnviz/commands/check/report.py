@@ -1,0 +1,53 @@
+"""JSON, CSV (a row a claim) and the table of checked claims."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+
+from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
+from attnviz.models.wording import amount, span, visible
+from attnviz.present.documents import model_entry
+from attnviz.present.fields import Field, entry, plain
+from attnviz.present.published import shown_baseline
+from attnviz.present.report import CommandSpec
+from attnviz.present.tables import column_table, notes
+from attnviz.present.view import ViewOptions
+
+
+def _of_claim(name: str) -> Field[CheckedClaim]:
+    """An attribute of the claim; None where it is empty."""
+    return Field(name.capitalize(), lambda row: getattr(row.claim, name) or None, name=name)
+
+
+_OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
+_MEASURED: tuple[Field[CheckedClaim], ...] = (
+    Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
+    Field("Baseline", name="baseline", write=shown_baseline, optional=1),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span),
+    Field("n", name="n", optional=2),
+    Field("Verdict", name="verdict", left=True),
+)
+_FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
+
+
+def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
+    """The document of check.json."""
+    counts = {verdict: check.count(verdict) for verdict in VERDICTS}
+    claims = [entry(_FIELDS, each) for each in check.claims]
+    return {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts, "claims": claims}
+
+
+def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType]:
+    """The table, then why claims fail or cannot be decided, and what was measured."""
+    found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
+    claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words, left=True, least=20, fold=True)
+    lines = [_of_claim("line")] * (check.claims[0].claim.line is not None)
+    title = f"Claims on {visible(check.checkpoint.short_name)} ({found})"
+    yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
+    reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
+    named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
+    yield notes(*named, *(f"On {source}." for source in dict.fromkeys(each.source for each in check.claims) if source))
+
+
+SPEC = CommandSpec[Check](content=_content, tables=_tables, fields=_FIELDS, entries="claims", same=("attnviz", "model"))

@@ -1,0 +1,192 @@
+"""Claims: each kind against the measurement that it is about, one wrong line fails alone, errors name their lines."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertModel
+from typer.testing import CliRunner
+
+import attnviz
+from attnviz.cli.program import app
+from attnviz.commands.check import measure
+from attnviz.errors import UsageError
+from attnviz.models.checkpoint import from_loaded
+from tests.conftest import needs_minilm
+from tests.support.corpora import treebank
+from tests.support.models import bert_config, bert_tokenizer, save_checkpoint, sharp_bert
+
+TEXT = "the cat that i saw ran away and the dog that i saw was in the house"
+TINY = Path(measure.__file__).parents[2] / "data" / "tiny-gpt2"
+
+
+def written(folder: Path, top: str, *claims: str) -> Path:
+    """A file of claims: keys of a claim with semicolons between."""
+    path = folder / "claims.toml"
+    tables = "\n".join("[[claim]]\n" + each.replace("; ", "\n") for each in claims)
+    path.write_text(f"{top}\n{tables}\n", encoding="utf-8")
+    return path
+
+
+def verdicts(check: attnviz.Check) -> list[str]:
+    return [each.verdict for each in check.claims]
+
+
+def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    claims = [
+        'head = "L1H0"; role = "induction"; at_least = 0.5', 'head = "L0H2"; role = "previous-token"',
+        'head = "L0H2"; role = "induction"; at_most = 0.1', 'head = "L1H0"; role = "previous-token"; at_least = 0.5',
+    ]  # fmt: skip
+    written(tmp_path, 'model = "tiny-gpt2"', *claims)
+    done = CliRunner().invoke(app, ["check", "claims.toml", "-o", "out", "--device", "cpu"])
+    assert done.exit_code == 1, done.output
+    content = json.loads(Path("out/check.json").read_text(encoding="utf-8"))
+    assert [each["verdict"] for each in content["claims"]] == ["holds"] * 3 + ["fails"]
+    assert content["counts"] == {"holds": 3, "cannot be decided": 0, "fails": 1}
+    rows = list(csv.DictReader(Path("out/check.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["line"] for row in rows] == ["2", "6", "9", "13"]
+    profile = attnviz.profile_heads("tiny-gpt2", [], repeats=True, device="cpu")
+    assert profile is not None
+    roles = {(str(role.id), role.role): role for role in profile.roles}
+    for row, entry in zip(rows, content["claims"], strict=True):
+        role = roles[row["head"], row["what"]]
+        assert (entry["measured"], entry["interval"], entry["n"]) == (role.score, [*role.interval], role.n)
+        assert float(row["low"]) == role.interval[0]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the measurements that were made."""
+    names: list[str] = []
+
+    def counting(name: str) -> Any:
+        function = getattr(measure, name)
+        return lambda *given, **more: (names.append(name), function(*given, **more))[1]
+
+    for name in ("analyze", "compare", "compare_corpus", "profile_heads", "ablate", "open_checkpoint"):
+        monkeypatch.setattr(measure, name, counting(name))
+    return names
+
+
+def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: list[str]):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    trees = treebank(tmp_path / "trees.conllu")
+    model = from_loaded(sharp_bert(), bert_tokenizer())
+    other = save_checkpoint(sharp_bert(1), bert_tokenizer(), tmp_path / "other")
+    analysis = attnviz.analyze(TEXT, model)
+    head = analysis.head("L1H2")
+    (previous,) = [each for each in head.patterns if each.name == "previous-token"]
+    far = attnviz.compare(analysis, attnviz.analyze(TEXT, str(other))).heads[0]
+    effect = attnviz.ablate([str(trees)], model, select=["L0H1"], curve=False, gradient=False).head("L0H1").damage["l2"]
+    distances = attnviz.compare_corpus(model, str(other), trees)
+    assert distances is not None
+    assert effect.low is not None
+    some = distances.select("L2H0")[0]
+    about = f'text = "{TEXT}"; head = "L1H2"'
+    claims = {
+        f'{about}; label = "{head.label.split("; ")[0]}"': ("holds", head.labelled.shown),
+        f'{about}; label = "{"unnamed" if head.label != "unnamed" else "broad"}"': ("fails", head.labelled.shown),
+        f'{about}; score = "previous-token"; at_most = {previous.score}': ("holds", previous.score),
+        f'{about}; score = "entropy"; at_least = 9': ("fails", head.statistics["entropy"]),
+        f'{about}; score = "duplicate-token"; at_least = 0': ("cannot be decided", None),
+        'text = "the cat ran"; head = "L0H0"; score = "entropy"; at_least = 0': ("cannot be decided", None),
+        f'text = "{TEXT}"; level = 4': ("holds", 4),
+        f'text = "{TEXT}"; level = 5': ("fails", 4),
+        f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance}': ("holds", far.distance),
+        f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance * 0.99}': ("fails", far.distance),
+        'distance_to = "other"; head = "L2H0"; at_most = 0.001': ("fails", some.distance),
+        f'distance_to = "other"; head = "L2H0"; at_least = {some.distance}': ("cannot be decided", some.distance),
+        f'ablate = "l2"; head = "L0H1"; at_least = {effect.low}': ("holds", effect.value),
+        f'ablate = "l2"; head = "L0H1"; at_least = {effect.value}': ("cannot be decided", effect.value),
+        'role = "syntactic:det"; head = "L0H0"; at_least = 0.99': ("fails", None),
+        'role = "coreference"; head = "L0H0"': ("cannot be decided", None),
+        "level = 4": ("holds", 4),
+    }
+    called.clear()
+    path = written(tmp_path, 'corpus = "trees.conllu"', *claims)
+    found = attnviz.check(path, model)
+    assert dict(zip(claims, verdicts(found), strict=True)) == {claim: verdict for claim, (verdict, _) in claims.items()}
+    for each, (_, measured) in zip(found.claims, claims.values(), strict=True):
+        assert measured is None or each.measured == measured
+    once = ["compare", "compare_corpus", "profile_heads", "ablate"]
+    assert sorted(called) == sorted([*["analyze"] * 3, *["open_checkpoint"] * 2, *once])
+    assert found.exit_code == 1
+    with pytest.raises(UsageError, match="draws nothing"):
+        found.figure()
+
+
+@needs_minilm
+def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called: list[str]):
+    stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
+    assert stored is not None
+    claims = [
+        'head = "L2H8"; role = "syntactic:det"; at_least = 0.75', 'head = "L2H8"; role = "syntactic:det"; at_least = 0.8',
+        'head = "L2H0"; role = "syntactic:obj"', 'head = "L0H0"; role = "syntactic:obj"',
+        'head = "L2H8"; role = "syntactic:det"; direction = "head_to_dependent"',
+        'head = "L2H8"; role = "syntactic:det"; corpus = "en_ewt-ud-dev.conllu"; at_most = 0.5',
+    ]  # fmt: skip
+    found = attnviz.check(written(tmp_path, 'model = "minilm"', *claims), device="cpu")
+    undecided = "cannot be decided"
+    assert verdicts(found) == ["holds", undecided, "holds", undecided, "fails", "fails"]
+    assert called == ["open_checkpoint"]
+    assert "en_ewt-ud-dev.conllu" in found.claims[0].source
+    role = next(each for each in stored.roles[2, 8] if each.role == "syntactic:det")
+    assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
+
+
+def test_a_papers_heads_are_claims(tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    trees = treebank(tmp_path / "trees.conllu")
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48, "intermediate_size": 16}
+    bert = from_loaded(BertModel(bert_config(**shape)).eval(), bert_tokenizer())
+    found = attnviz.check(trees, bert, published="clark-2019")
+    of = {(each.claim.head, each.claim.what): each for each in found.claims}
+    assert len(of) == 15
+    assert of["L7H10", "syntactic:det"].claim.published == "(0.94 there, baseline 0.52)"
+    assert of["L7H10", "syntactic:det"].verdict == "fails"  # its weights are random
+    assert of["L8H5", "syntactic:case"].claim.direction == "dependent_to_head"
+    assert of["L5H6", "syntactic:compound:prt"].verdict == "cannot be decided"  # not in the treebank
+    for paper, message in (("clark-2091", "Did you mean clark-2019"), ("wang-2022", "expected a model of this shape")):
+        with pytest.raises(UsageError, match=message):
+            attnviz.check(trees, bert, published=paper)
+
+
+GOOD = 'head = "L0H0"; role = "sink"'
+WRONG = [
+    ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus. Did you mean model?"),
+    ('model = "tiny-gpt2', GOOD, "expected a TOML file of claims at .*claims.toml, found: .*line 1"),
+    ("corpus = 3", GOOD, "1: expected corpus as a list of paths, found 3"),
+    ("", 'head = "L0H0"; rolle = "sink"', "4: unknown key 'rolle': .* Did you mean role?"),
+    ("", 'head = "L0H0"; role = "sinc"', "4: unknown role 'sinc': .* Did you mean sink?"),
+    ("", 'role = "syntactic:objj"; head = "L0H0"', "3: unknown role .* Did you mean syntactic:obj?"),
+    ("", 'text = "a b"; head = "L0H0"; label = "copying"', "5: unknown label 'copying'"),
+    ("", 'text = "a b"; head = "L0H0"; score = "entropie"; at_least = 1', "5: unknown score .* Did you mean entropy?"),
+    ("", 'corpus = "a.txt"; head = "L0H0"; ablate = "damage"; at_least = 1', "5: unknown ablate 'damage'"),
+    ("", 'head = "L0H0"', "2: expected one of role, .* in a claim, found none"),
+    ("", f'{GOOD}; label = "sink"', "2: expected one of .*, found role and label"),
+    ("", f"{GOOD}; at_least = true", "5: expected at_least as a number, found True"),
+    ("", f"{GOOD}; at_most = nan", "5: expected at_most as a number, found nan"),
+    ("", f'{GOOD}; text = "a b"', "5: unknown key 'text': expected any of role, head, corpus"),
+    ("", 'role = "sink"', "2: a claim on role needs head"),
+    ("", 'text = "a b"; head = "L0H0"; score = "sink"', "2: a claim on score needs at_least or at_most"),
+    ("", 'head = "L0H0"; label = "sink"', "2: a claim on label needs text"),
+    ("", 'text = "a"; corpus = "b.txt"; level = 4', "2: a claim on level takes a text or a corpus, not both"),
+    ("", f'{GOOD}; direction = "up"', "5: unknown direction 'up': expected one of dependent_to_head"),
+    ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
+    ("", GOOD, "2: expected a corpus, since there is no stored profile"),
+    ("claim = 3", "", "expected at least one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("top", "claim", "message"), WRONG)
+def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, claim: str, message: str):
+    path = written(tmp_path, top, *[claim] * bool(claim))
+    with pytest.raises(UsageError, match=message.replace("?", r"\?").replace("(", r"\(")) as error:
+        attnviz.check(path, str(TINY), device="cpu")
+    assert "claims.toml" in str(error.value)
+    assert "\n" not in str(error.value)
