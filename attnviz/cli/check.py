@@ -22,7 +22,7 @@ def check(run: Run, files: Sequence[Path], published: str | None, **options: Any
     Examples:
         attnviz check claims.toml
             The claims of a file, on the model that it names.
-        attnviz check --published clark-2019 -m bert-base-uncased trees.conllu
+        attnviz check --published wang-2022 -m gpt2 novel.txt
             Whether the heads of a paper do over a corpus what it says.
     """
     from attnviz.commands.check.claims import read_claims

@@ -89,7 +89,7 @@ class Result:
         Raises:
             UsageError: no such figure, option or head.
         """
-        view, wanted = self._view(name), self._choices(style, choices)
+        wanted, view = self._choices(style, choices), self._view(name)
         return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
@@ -332,7 +332,7 @@ class Result:
 
     def _view(self, name: str) -> View:
         views = views_of(self.command)
-        if not views:
+        if not (name or views):
             raise UsageError(f"attnviz {self.command} draws nothing: expected result.report(), or save().")
         (view,) = self.wanted_views([name or self.first_view or views[0].name])
         if view.suffix:

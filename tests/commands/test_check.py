@@ -124,7 +124,8 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
     assert stored is not None
     claims = [
-        'head = "L2H8"; role = "syntactic:det"; at_least = 0.75', 'head = "L2H8"; role = "syntactic:det"; at_least = 0.8',
+        'head = "L2H8"; role = "syntactic:det"; at_least = 0.75',
+        'head = "L2H8"; role = "syntactic:det"; at_least = 0.8',
         'head = "L2H0"; role = "syntactic:obj"', 'head = "L0H0"; role = "syntactic:obj"',
         'head = "L2H8"; role = "syntactic:det"; direction = "head_to_dependent"',
         'head = "L2H8"; role = "syntactic:det"; corpus = "en_ewt-ud-dev.conllu"; at_most = 0.5',

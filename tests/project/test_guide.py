@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "examples" / "guide"
 PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]}
 README = PAGES[ROOT / "README.md"]
-KINDS = "heads compare profile explain outputs ablate rollout why circuits models".split()
+KINDS = "heads compare profile explain outputs ablate rollout why circuits check models".split()
 
 FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
 """By the option that asks for it, what the document of a form of a command is called."""
@@ -54,7 +54,7 @@ INSTALL = [line for line, _ in LINES if line.startswith("python3 -m venv")]
 COMMANDS = dict(sorted(((line.rpartition("&& .venv/bin/")[2], output) for line, output in LINES
                         if not line.endswith("pytest")), key=lambda each: each[1]))  # fmt: skip
 SNIPPETS = [(stem, block["body"]) for stem, block in BLOCKS if block["kind"] == "python"]
-DRAWS = re.compile(r"--(figures|format|map|json)|^attnviz models")
+DRAWS = re.compile(r"--(figures|format|map|json)|^attnviz (models|check)")
 
 
 def page(name: str) -> str:
@@ -83,6 +83,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
     examples(folder / "gap-development.tsv", 5)
     sentences(folder / "novel.txt", 5)
+    (claims,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("check", "toml")]
+    (folder / "claims.toml").write_text(claims, encoding="utf-8")
     roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")
     marian = saved("marian", folder / "marian")
     pythia = save_checkpoint(sharp_llama("gpt_neox"), gpt2_tokenizer(), folder / "pythia")
@@ -262,7 +264,7 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
     assert found == INSTALL[1]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "models"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("check", "models")])
 def test_figures_are_named_by_help_and_guide_as_by_the_program(kind: str) -> None:
     names = [view.name for view in views_of(kind)]
     assert [name for name in names if f"`{name}`" not in page(kind)] == []

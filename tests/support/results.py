@@ -18,6 +18,15 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
 
+
+def _claims() -> Path:
+    file = Path(mkdtemp()) / "claims.toml"
+    file.write_text(
+        f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n[[claim]]\nlevel = 4\n'
+    )
+    return file
+
+
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
     "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
@@ -37,6 +46,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "profile": lambda: attnviz.profile_heads(
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),
+    "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

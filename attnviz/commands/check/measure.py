@@ -176,7 +176,7 @@ def _on_corpus(
     checkpoint: Checkpoint, others: Mapping[str, Checkpoint], corpus: list[str], claims: list[Claim],
     ids: Mapping[Claim, HeadId], more: dict[str, Any],
 ) -> Iterator[CheckedClaim]:  # fmt: skip
-    """Claims on corpora, from one profile, one ablation, and a comparison with each other model; or on repeats alone."""
+    """Claims on corpora, from one profile, one ablation, and a comparison with each other model; or on repeats."""
     of = {
         kind: [claim for claim in claims if claim.kind == kind] for kind in ("role", "level", "ablate", "distance_to")
     }

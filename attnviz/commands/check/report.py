@@ -17,7 +17,9 @@ from attnviz.present.view import ViewOptions
 
 def _of_claim(name: str) -> Field[CheckedClaim]:
     """An attribute of the claim; None where it is empty."""
-    return Field(name.capitalize(), lambda row: getattr(row.claim, name) or None, name=name)
+    return Field(
+        name.capitalize(), lambda row: None if (value := getattr(row.claim, name)) in ("", ()) else value, name=name
+    )
 
 
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
