@@ -65,10 +65,10 @@ def span(ends: Iterable[float | None] | None, digits: int = 2) -> str:
     return "–".join(rounded(end, digits) for end in known) or "–"
 
 
-def signed(value: float) -> str:
-    """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one."""
+def signed(value: float | None) -> str:
+    """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one; a dash for None or NaN."""
     text = rounded(value)
-    return f"+{text}" if float(text.replace("−", "-")) > 0 else text
+    return f"+{text}" if text[0].isdecimal() and float(text) else text
 
 
 def error(value: float) -> str:

@@ -47,7 +47,7 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
     own = result.attention.verification
     assert own.level == 4
     for key in result.keys:
-        extras = [each for each in (key.position_bias, key.cap) if each is not None]
+        extras = list(key.extras.values())
         near = 1e-5 * result.scores.scale + 1e-6
         assert float(key.pairs.sum()) + sum(each[0] for each in extras) == pytest.approx(key.score, abs=near)
         assert float(key.differences.sum()) + sum(each[1] for each in extras) == pytest.approx(key.difference, abs=near)

@@ -1,7 +1,7 @@
 """The chain: from a score into the head that most of it came from, and so on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnviz.commands.why.scores import SIDES, HeadScores, QueryScores
 from attnviz.models.head_ids import HeadId
@@ -47,8 +47,7 @@ def follow(heads: Callable[[HeadId], HeadScores], scores: QueryScores, depth: in
         ]
         value, side, source = max(ranked, key=lambda each: each[0], default=(0.0, "key", None))
         source = source if value > 0 and key.difference > 0 else None
-        first = [each for each in sides[side] if each[0] == source]
-        largest = [*first, *(each for each in sides[side] if each[0] != source)][:_SHOWN]
+        largest = sorted(sides[side], key=lambda each: each[0] != source)[:_SHOWN]
         branches = tuple((each, key.share(part) or 0.0) for each, part in largest)
         position = scores.query if side == "query" else key.key
         step = Step(scores, side, source, branches, 1 - sum(share for _, share in branches), position)
@@ -56,7 +55,7 @@ def follow(heads: Callable[[HeadId], HeadScores], scores: QueryScores, depth: in
             return (*steps, step)
         taken = of_head.taken_from(scores, side, source)
         most = int(taken.argmax())
-        steps.append(Step(scores, side, source, branches, step.rest, position, most, float(taken[most] / taken.sum())))
+        steps.append(replace(step, key=most, key_share=float(taken[most] / taken.sum())))
         if len(steps) == depth or len(heads(source).allowed(position)) == 1:
             return tuple(steps)
         scores = heads(source).take_apart(position, most, 1)

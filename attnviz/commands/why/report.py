@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from rich.console import RenderableType
@@ -43,15 +43,6 @@ class Pair:
     score: float
 
 
-@dataclass(frozen=True)
-class Totals:
-    """All pairs of one source on each side; None where it is no part of one."""
-
-    source: str
-    values: dict[str, float]
-    shares: dict[str, float | None]
-
-
 _PAIR_FIELDS: tuple[Field[Pair], ...] = (
     Field(name="key"),
     Field("Query's part", name="query_source", left=True, least=12),
@@ -66,46 +57,43 @@ _KEY_FIELDS: tuple[Field[KeyScore], ...] = (
     Field("Mean of\nits keys", name="mean"),
     Field("Difference", name="difference", write=signed),
 )
+_TOTAL_FIELDS: tuple[Field[dict[str, Any]], ...] = (
+    Field("Source", itemgetter("source"), left=True, least=12),
+    Field("In the query", itemgetter("query_difference"), write=signed),
+    Field("share", itemgetter("query_share"), write=percent),
+    Field("In the key", itemgetter("key_difference"), write=signed),
+    Field("share", itemgetter("key_share"), write=percent),
+)
 
 
-def pairs_of(result: Account, key: KeyScore) -> list[Pair]:
-    """The parts of a key's score, those furthest from the mean first."""
+def pairs_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[Pair], list[Pair]]:
+    """The ``most`` largest parts of a key's difference; below them all others as one, and what is no product."""
     names = [[source_name(source) for source in of] for of in (result.scores.query_sources, result.scores.key_sources)]
     order = key.differences.flatten().abs().argsort(descending=True, stable=True).tolist()
     values, scores = (of.flatten().tolist() for of in (key.differences, key.pairs))
     width = len(names[1])
-    return [
+    pairs = [
         Pair(key.key, names[0][at // width], names[1][at % width], values[at], key.share(values[at]), scores[at])
         for at in order
     ]
+    shown = pairs[:most]
+    left, others = pairs[len(shown) :], [(name, "–", *both) for name, both in key.extras.items()]
+    if left:
+        sums = (sum(getattr(pair, name) for pair in left) for name in ("score", "difference"))
+        others = [(REST, counted(len(left), "pair"), *sums), *others]
+    return shown, [Pair(key.key, name, which, of, key.share(of), score) for name, which, score, of in others]
 
 
-def extras_of(key: KeyScore) -> list[Pair]:
-    """What is no product of two parts."""
-    extras = {"position bias": key.position_bias, "soft cap": key.cap}
-    return [
-        Pair(key.key, name, "–", each[1], key.share(each[1]), each[0])
-        for name, each in extras.items()
-        if each is not None
-    ]
-
-
-def rest_of(key: KeyScore, pairs: list[Pair]) -> Pair:
-    """The sum of pairs that are left out."""
-    difference, score = (sum(getattr(pair, name) for pair in pairs) for name in ("difference", "score"))
-    return Pair(key.key, REST, counted(len(pairs), "pair"), difference, key.share(difference), score)
-
-
-def totals_of(result: Account, key: KeyScore) -> list[Totals]:
-    """Every source with its total on each side, the furthest from 0 first."""
+def totals_of(result: Account, key: KeyScore) -> list[dict[str, Any]]:
+    """Entries of every source with its total on each side, the furthest from 0 first; None where it has no part."""
     sides = {side: dict(result.scores.totals(side, key)) for side in SIDES}
     sources = dict.fromkeys(source for of in sides.values() for source in of)
-    rows = [{side: of[source] for side, of in sides.items() if source in of} for source in sources]
-    totals = [
-        Totals(source_name(source), row, {side: key.share(value) for side, value in row.items()})
-        for source, row in zip(sources, rows, strict=True)
-    ]
-    return sorted(totals, key=lambda each: -max(map(abs, each.values.values())))
+    ranked = sorted(sources, key=lambda source: -max(abs(of.get(source, 0.0)) for of in sides.values()))
+    entries: list[dict[str, Any]] = [{"source": source_name(source)} for source in ranked]
+    for side, of in sides.items():
+        for row, value in zip(entries, map(of.get, ranked), strict=True):
+            row |= {f"{side}_difference": value, f"{side}_share": key.share(value)}
+    return entries
 
 
 def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
@@ -134,21 +122,14 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
 
 
 def _key(result: Account, key: KeyScore) -> dict[str, Any]:
-    pairs, extras = pairs_of(result, key), extras_of(key)
-    left = pairs[MOST_PAIRS:]
-    rows = pairs[:MOST_PAIRS] + ([rest_of(key, left)] if left else []) + extras
+    shown, below = pairs_of(result, key, MOST_PAIRS)
     return {
         "position": key.key,
         "text": result.tokens.labels[key.key],
         **entry(_KEY_FIELDS, key),
-        "pairs": [entry(_PAIR_FIELDS, row) for row in rows],
-        "sources": [
-            {"source": each.source}
-            | {f"{side}_{name}": of.get(side) for side in SIDES for name, of in
-               (("difference", each.values), ("share", each.shares))}
-            for each in totals_of(result, key)
-        ],
-    }  # fmt: skip
+        "pairs": [entry(_PAIR_FIELDS, row) for row in (*shown, *below)],
+        "sources": totals_of(result, key),
+    }
 
 
 def _effects(result: Account, effects: DirectEffects) -> dict[str, Any]:
@@ -188,20 +169,12 @@ def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[Rende
     named = Field[KeyScore]("Key", lambda each: result.label(each.key), left=True, least=8)
     title = f"{result.head}: what {result.label(result.query)} attends to"
     yield titled(title, column_table("", [named, *_KEY_FIELDS], result.keys, width=width))
-    pairs = pairs_of(result, key)
-    shown = pairs[: choices.top or None]
-    below = [*([rest_of(key, pairs[len(shown) :])] if len(shown) < len(pairs) else []), *extras_of(key)]
-    columns = _PAIR_FIELDS[1:]
-    table = column_table("", columns, [*shown, *below[:-1]], width=width, last=_last(columns, below))
+    (shown, below), columns = pairs_of(result, key, choices.top or None), _PAIR_FIELDS[1:]
+    last = [cell(column.write(column.of(pair))) for pair in below[-1:] for column in columns]
+    table = column_table("", columns, [*shown, *below[:-1]], width=width, last=last)
     yield titled(f"Why {result.label(key.key)}, rather than its other keys: parts of the difference", table)
-    columns_of_totals = [Field[Totals]("Source", lambda each: each.source, left=True, least=12)]
-    for side in SIDES:
-        columns_of_totals += [
-            Field(f"In the {side}", partial(_of_side, side, "values"), write=_signed_or_none),
-            Field("share", partial(_of_side, side, "shares"), write=percent),
-        ]
     totals = totals_of(result, key)
-    yield first_rows("Sources ({})", columns_of_totals, totals, choices.top, "why.json", width=width, noun="source")
+    yield first_rows("Sources ({})", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
     if result.depth > 1:
         yield tree_of(result)
     if result.effects is not None:
@@ -232,20 +205,6 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
         f"logit of {answer} minus {foil}, {signed(effects.difference)} in all. Without the head there that falls by "
         f"{without}, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
     )
-
-
-def _of_side(side: str, name: str, totals: Totals) -> float | None:
-    values: dict[str, float | None] = getattr(totals, name)
-    return values.get(side)
-
-
-def _signed_or_none(value: float | None) -> str:
-    return "–" if value is None else signed(value)
-
-
-def _last(columns: tuple[Field[Pair], ...], below: list[Pair]) -> list[object]:
-    """The cells of the last row; none where nothing is left out."""
-    return [cell(column.write(column.of(below[-1]))) for column in columns] if below else []
 
 
 def tree_of(result: Account) -> Tree:

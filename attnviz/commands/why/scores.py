@@ -44,7 +44,7 @@ class KeyScore:
         mean: the model's own mean over the keys that the query may attend to.
         pairs: [query sources, key sources], parts of the score.
         differences: the same of the score less the mean.
-        position_bias, cap: part of the score, and of the difference; None where the model has none.
+        extras: what is no product of two parts, position bias and soft cap: part of the score, and of the difference.
         against: [d_head], the key less the mean key.
     """
 
@@ -54,8 +54,7 @@ class KeyScore:
     mean: float
     pairs: Tensor
     differences: Tensor
-    position_bias: tuple[float, float] | None
-    cap: tuple[float, float] | None
+    extras: dict[str, tuple[float, float]]
     against: Tensor
 
     @property
@@ -63,9 +62,9 @@ class KeyScore:
         """Score less mean."""
         return self.score - self.mean
 
-    def share(self, value: float) -> float | None:
+    def share(self, value: float | None) -> float | None:
         """A part of the difference as a share of it; None where there is none."""
-        return value / self.difference if self.difference else None
+        return value / self.difference if value is not None and self.difference else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,11 +198,12 @@ class HeadScores:
             of_keys = parts.transpose(0, 1)  # [n_chosen, n_sources, d_head]
             against = of_keys - key_mean
             pairs, differences = (self.factor * (of_query @ each.mT) for each in (of_keys, against))
-            extras = [
-                None if each is None else torch.stack([each, each - each.mean()])[:, at] for each in (bias, change)
-            ]
-            added = sum(each for each in extras if each is not None)
-            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + added
+            extras = {
+                name: torch.stack([each, each - each.mean()])[:, at]
+                for name, each in (("position bias", bias), ("soft cap", change))
+                if each is not None
+            }
+            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + sum(extras.values())
             own, total = self._own(query, allowed), plain if change is None else plain + change
             own_sums = torch.cat([own, own[at], own[at] - own.mean()])
         labels, places = self.verified.tokens.labels, [*allowed.tolist(), *chosen, *chosen]
@@ -213,13 +213,10 @@ class HeadScores:
             torch.cat([total, sums.flatten()]), own_sums, tolerance, f"{what} ({labels[query]!r})",
             lambda worst: f"at key #{places[worst]} ({labels[places[worst]]!r})", largest="the largest score",
         )  # fmt: skip
-        biases, caps = (
-            [None] * len(chosen) if each is None else [(float(of[0]), float(of[1])) for of in each.T] for each in extras
-        )
         keys = [
             KeyScore(
                 key, float(row[key]), float(own[place]), float(own.mean()), pairs[i].cpu(), differences[i].cpu(),
-                biases[i], caps[i], against[i].sum(0),
+                {name: (float(each[0, i]), float(each[1, i])) for name, each in extras.items()}, against[i].sum(0),
             )
             for i, (key, place) in enumerate(zip(chosen, at.tolist(), strict=True))
         ]  # fmt: skip

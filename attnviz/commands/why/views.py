@@ -38,20 +38,19 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
     end = float(np.abs(values).max()) or 1.0
     norm = Normalize(-end, end, clip=True)
     where = f"{result.label(result.query)} → {result.label(key.key)}"
-    difference = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
-    extras = {"position bias": key.position_bias, "soft cap": key.cap}
-    beside = [f"{name} {signed(each[1])}" for name, each in extras.items() if each is not None]
+    score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
+    beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]
     yield HeatmapPlan(
         stem="why",
         caption=sentence(
             f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {of.subject}",
-            f"parts of the difference of its score from the mean over the keys that it may attend to: {difference}",
+            f"parts of the difference of its score from the mean over the keys that it may attend to: {score}",
             "rows: parts of the query; columns: parts of the key; the largest first, the others together",
             *beside,
             f"colours from −{end:.3g} to {end:.3g}",
         ),
         title=f"{result.head}  {where}",
-        evidence=difference,
+        evidence=score,
         notes=of.notes(
             "FF: feed-forward network, b_O: bias of attention.", *(f"Not drawn: {each}." for each in beside)
         ),
