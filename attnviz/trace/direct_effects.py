@@ -328,7 +328,7 @@ def _embeddings(verified: VerifiedAttention, first: Tensor, position: int) -> li
     if not checkpoint.architecture.pre_norm or tables.project is not None or tables.norm is not None:
         return [("embeddings", first)]
     parts = embeddings_of(checkpoint, verified.tokens_of(last_stream(checkpoint)[0])[0])
-    return [(f"{'word' if name == 'content' else name} embedding", of[position]) for name, of in parts.items()]
+    return [(f"{name} embedding", of[position]) for name, of in parts.items()]
 
 
 def _promotions(checkpoint: Checkpoint, state: _State) -> Iterator[tuple[HeadId, Promotion]]:

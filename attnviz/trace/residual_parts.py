@@ -120,10 +120,8 @@ class WrittenParts:
             if norm.bias is not None:
                 yield reading.constant(("embedding bias", None), norm.bias)
             reading.through(norm.read_by, self.sites[0, "embedding_norm"])
-        names = {"content": "word"}
         for name, vectors in embeddings_of(self._checkpoint, self._tokens).items():
-            source = f"{names.get(name, name)} embedding", None
-            yield Term((source,), vectors[:, None], reading.weight[None], reading.scale)
+            yield Term(((f"{name} embedding", None),), vectors[:, None], reading.weight[None], reading.scale)
 
     def _through(self, reading: "_Reading", layer: int, name: str) -> Iterator[Term]:
         """Read what a norm was given instead of what it gave; yields its bias."""
@@ -187,12 +185,12 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, layer: int) -> Itera
 
 
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
+    """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     both = tokens.ids, tokens.type_ids or [0] * len(tokens)
     ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
     rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
-    parts = {"content": tables.of_words(ids)}
+    parts = {"word": tables.of_words(ids)}
     if tables.positions is not None:
         parts["position"] = tables.positions[rows]
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}

@@ -176,8 +176,9 @@ class _Layers:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint, self._modules = checkpoint, checkpoint.modules
         self._pre_norm, self.rotary = checkpoint.architecture.pre_norm, False
-        norms = [self._norm(each.attention_norm) for each in self._modules] if self._pre_norm else []
-        self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
+        before = [each.attention_norm if self._pre_norm else None for each in self._modules]
+        self._norms = [None if norm is None else checkpoint.norm(norm) for norm in before]
+        self._centred = any(isinstance(norm, LayerNorm) for norm in self._norms)
         self.dimensions = checkpoint.d_model - self._centred
         self.outputs, self.values = list[Tensor](), list[Tensor]()
 
@@ -203,8 +204,8 @@ class _Layers:
             narrow.append(torch.linalg.qr(self.values[layer], mode="r").R)
             if not self._pre_norm:
                 modules = self._modules[layer]
-                for norm in map(self._norm, (modules.attention_norm, modules.feed_forward_norm)):
-                    self.outputs = [_normed(norm, output) for output in self.outputs]
+                for norm in (modules.attention_norm, modules.feed_forward_norm):
+                    self.outputs = [_normed(self._checkpoint, norm, output) for output in self.outputs]
             tell(progress, "composing", layer + 1, len(self._modules))
         return found[0], found[1]
 
@@ -212,7 +213,7 @@ class _Layers:
         """What a layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head; keeps W_O and W_V'."""
         modules, checkpoint = self._modules[layer], self._checkpoint
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        before = self._norm(modules.attention_norm) if self._pre_norm else None
+        before = self._norms[layer]
 
         def read(projection: Projection, norm: Norm | None = None) -> Tensor:
             weight = upcast(projection.weight)
@@ -220,16 +221,13 @@ class _Layers:
             return repeat_kv(weight, parameters.n_heads)
 
         query, key = read(parameters.query, parameters.query_norm), read(parameters.key, parameters.key_norm)
-        value, output = read(parameters.value), upcast(parameters.output_weight)
-        output = _normed(self._norm(modules.attention_output_norm), output)
+        value = read(parameters.value)
+        output = _normed(checkpoint, modules.attention_output_norm, upcast(parameters.output_weight))
         self.rotary = self.rotary or parameters.rotary is not None
         self.values.append(value)
         self.outputs.append(output)
         factors = (torch.linalg.qr(each, mode="r").R for each in (key, query, output.mT))
         return torch.stack([each @ factor.mT for each, factor in zip((query, key, value), factors, strict=True)])
-
-    def _norm(self, module: Any) -> Norm | None:
-        return None if module is None else self._checkpoint.norm(module)
 
 
 def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
@@ -241,9 +239,9 @@ def rotation_spread(first: Tensor, second: Tensor, d: int) -> Tensor:
     return (2 * (d * first - 1) * (d * second - 1) / ((d - 1) * (d + 2))).clamp(min=0).sqrt()
 
 
-def _normed(norm: Norm | None, rows: Tensor) -> Tensor:
-    """Rows [.., d_model] through a norm whose scale is left out."""
-    return rows if norm is None else norm.linear_part(rows, 1.0)
+def _normed(checkpoint: Checkpoint, norm: Any, rows: Tensor) -> Tensor:
+    """Rows [.., d_model] through a norm whose scale is left out; as they are where it is None."""
+    return rows if norm is None else checkpoint.norm(norm).linear_part(rows, 1.0)
 
 
 def _size(matrices: Tensor) -> Tensor:
@@ -268,17 +266,16 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
     words, tokens = upcast(tables.words), upcast(parameter_of(unembedding, "weight"))
     tied, last = words.data_ptr() == tokens.data_ptr(), checkpoint.architecture.final_norm(checkpoint.model)
     across = tokens.T @ words  # [d_model, d_model]: W_U W_E
-    if tables.norm is not None:
-        across = _normed(checkpoint.norm(tables.norm), across)
+    across = _normed(checkpoint, tables.norm, across)
     if tables.project is not None:
         across = across @ upcast(parameter_of(tables.project, "weight")).T
 
     def to_logits(rows: Tensor) -> Tensor:
-        rows = rows if last is None else _normed(checkpoint.norm(last), rows)
+        rows = _normed(checkpoint, last, rows)
         for each in dense:
             rows = rows @ upcast(parameter_of(each, "weight")).T
         for each in inner:
-            rows = _normed(checkpoint.norm(each), rows) if parameter_of(each, "weight").ndim == 1 else rows
+            rows = _normed(checkpoint, each if parameter_of(each, "weight").ndim == 1 else None, rows)
         return rows
 
     own = [_copied(to_logits(each) @ across @ value) for each, value in zip(layers.outputs, layers.values, strict=True)]

@@ -153,7 +153,8 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
 
 def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """Split the input into parts, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
-    raw = {name: upcast(part) for name, part in embeddings_of(checkpoint, tokens).items()}
+    read = embeddings_of(checkpoint, tokens)
+    raw = {"content" if name == "word" else name: upcast(part) for name, part in read.items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     architecture, means = checkpoint.architecture, {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     norm: Any = architecture.embeddings(checkpoint.model).norm

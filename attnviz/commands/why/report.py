@@ -209,31 +209,20 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
 
 def tree_of(result: Account) -> Tree:
     """The chain, a branch for each source of a score."""
-    first = result.chain[0]
-    root = Tree(Text(f"{_node(result, first)}: difference {signed(first.scores.keys[0].difference)}", style="bold"))
-    at = root
-    for number, step in enumerate(result.chain):
-        following = None
+    labels, key = result.tokens.labels, result.keys[0]
+    both = " → ".join(f"‘{shortened_token(labels[at], _LONGEST)}’ #{at}" for at in (result.query, key.key))
+    at = root = Tree(Text(f"{result.head}  {both}: difference {signed(key.difference)}", style="bold"))
+    for step in result.chain:
+        above = at
         for source, share in step.branches:
             if source != step.source:
-                at.add(Text(f"{percent(share)}  {source_name(source)}"))
+                above.add(Text(f"{percent(share)}  {source_name(source)}"))
                 continue
             there = f"{percent(share)}  {source_name(source)} in the {step.side} {result.label(step.position)}"
             took = f", {percent(step.key_share)} of it from {result.label(step.key or 0)}"
-            following = at.add(Text(there + took, style="bold"))
-        at.add(Text(f"{percent(step.rest)}  {REST}", style="dim"))
-        if following is not None and number + 1 < len(result.chain):
-            at = following
+            at = above.add(Text(there + took, style="bold"))
+        above.add(Text(f"{percent(step.rest)}  {REST}", style="dim"))
     return root
-
-
-def _node(result: Account, step: Step) -> str:
-    query, key = (_short(result, at) for at in (step.scores.query, step.scores.keys[0].key))
-    return f"{step.scores.head}  {query} → {key}"
-
-
-def _short(result: Account, position: int) -> str:
-    return f"‘{shortened_token(result.tokens.labels[position], _LONGEST)}’ #{position}"
 
 
 def short_name(source: Source) -> str:
