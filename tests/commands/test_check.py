@@ -176,9 +176,11 @@ WRONG = [
     ("", 'role = "sink"', "2: a claim on role needs head"),
     ("", 'text = "a b"; head = "L0H0"; score = "sink"', "2: a claim on score needs at_least or at_most"),
     ("", 'head = "L0H0"; label = "sink"', "2: a claim on label needs text"),
+    ("", 'corpus = ["a.txt", "b.txt"]; distance_to = "x"; at_most = 1', "3: a distance is over one corpus"),
     ("", 'text = "a"; corpus = "b.txt"; level = 4', "2: a claim on level takes a text or a corpus, not both"),
     ("", f'{GOOD}; direction = "up"', "5: unknown direction 'up': expected one of dependent_to_head"),
     ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
+    ("", 'head = "L0"; role = "sink"', "2: expected a head such as L2H8 or 2.8, found 'L0'"),
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
     ("claim = 3", "", "expected at least one"),
 ]  # fmt: skip

@@ -60,6 +60,11 @@ class Claim:
     published: str = ""
 
     @property
+    def bounded(self) -> bool:
+        """Whether it has bounds."""
+        return self.at_least is not None or self.at_most is not None
+
+    @property
     def words(self) -> str:
         """The claim in a line."""
         said = {"level": "level {}", "distance_to": "distance to {}", "ablate": "{} without it"}.get(self.kind, "{}")
@@ -117,6 +122,8 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
         given |= {
             key: of_file[key] for key in [each for each in ("text", "corpus") if each in of_file and each in takes][:1]
         }
+    if kind == "distance_to" and len(given.get("corpus", ())) > 1:
+        raise _refused(str(path), lines.get("corpus", lines[""]), "a distance is over one corpus, found several.")
     lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
     if lacking or {"text", "corpus"} <= given.keys():
         wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
@@ -129,7 +136,7 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
     for key, value, names in [*values, *(("direction", value, ARROWS) for value in [given.get("direction")] if value)]:
         if value not in names and value.rpartition(":")[0] not in names:  # a subtype: nsubj:pass
             message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
-            raise _refused(str(path), lines.get(key), message)
+            raise _refused(str(path), lines.get(key, lines[""]), message)
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
 
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from attnviz.commands.ablate.measure import ablate
+from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.claims import Claim, published_claim, read_claims
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
-from attnviz.commands.profile.measure import profile_heads
+from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN
@@ -46,7 +47,7 @@ class CheckedClaim:
         measured: a number, or the label that the head has; None where there is none.
         n: instances, content positions or texts of the number.
         interval: of the number over a corpus.
-        source: the corpora that it was measured on; '' for the claim's text.
+        source: the stored profile, or the profile's corpora; '' where the claim names all.
         reason: why it fails or cannot be decided, where the numbers do not say so.
     """
 
@@ -112,8 +113,7 @@ def check(
     """
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
-    paths = [str(each) for each in ([files] if isinstance(files, str | Path) else files)]
-    claims: tuple[Claim, ...] = ()
+    paths, claims = [str(each) for each in ([files] if isinstance(files, str | Path) else files)], tuple[Claim, ...]()
     if published is None:
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
@@ -124,25 +124,11 @@ def check(
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)
-    ids = {claim: _id(claim, checkpoint) for claim in claims if claim.head}
+    ids = {claim: _id(claim, checkpoint) if claim.head else HeadId(0, 0) for claim in claims}
     stored = profile_of(checkpoint, source, warn) if any(each.kind == "role" for each in claims) else None
-    found, groups = dict[Claim, CheckedClaim](), dict[tuple[str, ...], list[Claim]]()
-    for claim in claims:
-        if claim.kind == "role" and (answer := _of_stored(claim, ids[claim], stored)) is not None:
-            found[claim] = answer
-        else:
-            groups.setdefault((claim.text, *claim.corpus), []).append(claim)
-    names = {each.what for each in claims if each.kind == "distance_to"}
-    others = {name: open_checkpoint(name, **opened)[0] for name in names}
-    options = {"published": published, "limit": limit, "seed": seed}
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
-    for (text, *corpus), group in groups.items():
-        if text:
-            measured = _on_text(checkpoint, others, text, group, ids, {"progress": progress})
-        else:
-            measured = _on_corpus(checkpoint, others, corpus, group, ids, more)
-        found |= {each.claim: each for each in measured}
-    return Check(checkpoint, options, tuple(found[claim] for claim in claims))
+    options = {"published": published, "limit": limit, "seed": seed}
+    return Check(checkpoint, options, tuple(_held(ids, checkpoint, stored, opened, more)))
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
@@ -153,59 +139,52 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
         raise claim.refused(error) from error
 
 
-def _on_text(
-    checkpoint: Checkpoint, others: Mapping[str, Checkpoint], text: str, claims: list[Claim],
-    ids: Mapping[Claim, HeadId], more: dict[str, Any],
-) -> Iterator[CheckedClaim]:  # fmt: skip
-    """Claims on a text, from one analysis by each model."""
-    analysis = analyze(text, checkpoint, any_family=True, profile=False, **more)
-    compared = {
-        name: compare(analysis, analyze(text, others[name], profile=False, **more))
-        for name in {claim.what for claim in claims if claim.kind == "distance_to"}
-    }
-    for claim in claims:
-        if claim.kind == "level":
-            yield _level(claim, analysis.verification.level)
+def _held(
+    claims: Mapping[Claim, HeadId], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any, more: Any
+) -> Iterator[CheckedClaim]:
+    """Hold each claim against what it is about, which is measured once for all."""
+
+    @cache
+    def profile(corpus: tuple[str, ...]) -> Profile:
+        repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each in claims if each.corpus == corpus)
+        found = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
+        assert found is not None  # there is one process
+        return found
+
+    @cache
+    def ablation(corpus: tuple[str, ...]) -> Ablation:
+        heads = [id for each, id in claims.items() if (each.kind, each.corpus) == ("ablate", corpus)]
+        return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **more)
+
+    @cache
+    def analysis(text: str, model: str = "") -> Analysis:
+        read = other(model) if model else checkpoint
+        return analyze(text, read, any_family=True, profile=False, progress=more["progress"])
+
+    @cache
+    def other(model: str) -> Checkpoint:
+        return open_checkpoint(model, **opened)[0]
+
+    @cache
+    def compared(text: str, corpus: tuple[str, ...], model: str) -> Comparison | CorpusComparison:
+        if text:
+            return compare(analysis(text), analysis(text, model))
+        found = compare_corpus(checkpoint, other(model), *corpus, **more)
+        assert found is not None
+        return found
+
+    for claim, id in claims.items():
+        if claim.kind == "role":
+            yield _of_stored(claim, id, stored) or _role(claim, id, profile(claim.corpus))
+        elif claim.kind == "level":
+            level = (analysis(claim.text) if claim.text else profile(claim.corpus)).verification.level
+            yield CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
         elif claim.kind == "distance_to":
-            yield _distance(claim, compared[claim.what], len(analysis.units))
+            yield _distance(claim, compared(claim.text, claim.corpus, claim.what))
+        elif claim.kind == "ablate":
+            yield _effect(claim, id, ablation(claim.corpus))
         else:
-            yield _of_head(claim, ids[claim], analysis)
-
-
-def _on_corpus(
-    checkpoint: Checkpoint, others: Mapping[str, Checkpoint], corpus: list[str], claims: list[Claim],
-    ids: Mapping[Claim, HeadId], more: dict[str, Any],
-) -> Iterator[CheckedClaim]:  # fmt: skip
-    """Claims on corpora, from one profile, one ablation, and a comparison with each other model; or on repeats."""
-    of = {
-        kind: [claim for claim in claims if claim.kind == kind] for kind in ("role", "level", "ablate", "distance_to")
-    }
-    if of["role"] or of["level"]:
-        repeats = not corpus or any(claim.what in ROLES_ON_REPEATS for claim in of["role"])
-        profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
-        assert profile is not None  # there is one process
-        yield from (_level(claim, profile.verification.level, profile.source()) for claim in of["level"])
-        roles = {(role.id, role.role): role for role in profile.roles}
-        why = "too rare there, or no role that attnviz measures there"
-        yield from (_role(claim, roles.get((ids[claim], claim.what)), profile.source(), why) for claim in of["role"])
-    if of["ablate"]:
-        heads = [ids[claim] for claim in of["ablate"]]
-        ablation = ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **more)
-        for claim in of["ablate"]:
-            effects, n = ablation.head(ids[claim]).damage, ablation.n_texts
-            if claim.what not in effects:
-                raise claim.refused(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
-            value, low, high = vars(effects[claim.what]).values()
-            source = f"{', '.join(corpus)} ({counted(n, 'text')})"
-            yield _bounded(claim, value, n, interval=None if low is None else (low, high), source=source)
-    for name in {claim.what for claim in of["distance_to"]}:
-        compared = compare_corpus(checkpoint, others[name], corpus[0], **more)
-        assert compared is not None
-        yield from (
-            _distance(claim, compared, compared.texts, compared.source)
-            for claim in of["distance_to"]
-            if claim.what == name
-        )
+            yield _on_text(claim, id, analysis(claim.text))
 
 
 def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
@@ -222,53 +201,67 @@ def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
     return replace(found, reason="the bound is within the interval") if found.verdict == UNDECIDED else found
 
 
-def _distance(claim: Claim, compared: Comparison | CorpusComparison, n: int, source: str = "") -> CheckedClaim:
+def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedClaim:
     """The distance of the claim's head, or of every head the one that decides."""
-    found = []
+    n, found = (compared.texts if isinstance(compared, CorpusComparison) else len(compared.first.units)), []
     for each in compared.select(claim.head or ()):
         reason = "" if claim.head else f"decided by {each.id}"
-        found.append(_bounded(claim, each.distance, n, interval=each.interval, source=source, reason=reason))
+        found.append(_bounded(claim, each.distance, n, interval=each.interval, reason=reason))
     return max(found, key=lambda each: (VERDICTS.index(each.verdict), each.measured))
 
 
-def _level(claim: Claim, level: int, source: str = "") -> CheckedClaim:
-    return CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level, source=source)
+def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
+    """What happens without the head."""
+    effects = ablation.head(id).damage
+    if claim.what not in effects:
+        raise claim.refused(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
+    value, low, high = vars(effects[claim.what]).values()
+    return _bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
 
 
-def _role(claim: Claim, role: Role | StoredRole | None, source: str, why_none: str) -> CheckedClaim:
-    """A role by its bounds; without any it must pass, in the direction of the claim."""
+def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
+    """A role by a profile."""
+    role = next((each for each in profile.roles if (each.id, each.role) == (id, claim.what)), None)
     if role is None:
-        return CheckedClaim(claim, UNDECIDED, source=source, reason=why_none)
-    bounded = claim.at_least is not None or claim.at_most is not None
-    found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval, source=source)
+        why = "too rare there, or no role that attnviz measures there"
+        return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=why)
+    found = replace(_judged(claim, role), source=profile.source())
+    if found.verdict != FAILS or role.passed or claim.bounded or claim.direction not in ("", role.direction):
+        return found
+    if role.p is None:
+        return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
+    if role.difference[0] <= 0 and (role.margin >= MARGIN or role.role == "broad"):
+        return replace(found, verdict=UNDECIDED, reason="the interval of score less baseline has 0 in it")
+    return found
+
+
+def _judged(claim: Claim, role: Role | StoredRole) -> CheckedClaim:
+    """A role by the claim's bounds; without any it must pass, in the direction of the claim."""
+    found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval)
     if claim.direction not in ("", role.direction):
         reason = f"its better direction is {ARROWS[role.direction or '']}, which alone is judged"
-        return replace(found, verdict=UNDECIDED if bounded else FAILS, reason=reason)
-    if bounded or role.passed:
-        return found
-    if isinstance(role, Role) and role.p is None:
-        return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
-    if isinstance(role, Role) and role.difference[0] <= 0 and (role.margin >= MARGIN or role.role == "broad"):
-        return replace(found, verdict=UNDECIDED, reason="the interval of score less baseline has 0 in it")
-    return replace(found, verdict=FAILS, reason="the role does not pass")
+        return replace(found, verdict=UNDECIDED if claim.bounded else FAILS, reason=reason)
+    return found if claim.bounded or role.passed else replace(found, verdict=FAILS, reason="the role does not pass")
 
 
 def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> CheckedClaim | None:
     """A role by the stored profile: of no corpus, or of one that is not here; None where it has to be measured."""
-    absent = {Path(each).name for each in claim.corpus if not Path(each).exists()}
-    if claim.corpus and not absent:
+    if claim.corpus and all(Path(each).exists() for each in claim.corpus):
         return None
     if stored is not None and {Path(each).name for each in claim.corpus} <= {each.name for each in stored.corpora}:
-        role = next((each for each in stored.roles.get(id, ()) if each.role == claim.what), None)
-        if role is not None or claim.what not in _WITHOUT_TEXTS:
+        source = f"stored profile: {stored.measured_on}"
+        for role in stored.roles.get(id, ()):
+            if role.role == claim.what:
+                return replace(_judged(claim, role), source=source)
+        if claim.what not in _WITHOUT_TEXTS:
             why = "the stored profile has no such role of this head; measure it, with a corpus"
-            return _role(claim, role, f"{stored.measured_on} (stored profile)", why)
+            return CheckedClaim(claim, UNDECIDED, source=source, reason=why)
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
     raise claim.refused("expected a corpus, since there is no stored profile of this model.")
 
 
-def _of_head(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
+def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     """A label, or a score, of a head on a text."""
     head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]
     named = {f"{SYNTACTIC * (each.kind == 'syntactic')}{each.name}": each for each in head.patterns}

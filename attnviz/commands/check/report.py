@@ -49,7 +49,8 @@ def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType
     yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)
-    yield notes(*named, *(f"On {source}." for source in dict.fromkeys(each.source for each in check.claims) if source))
+    sources = dict.fromkeys(each.source or ", ".join(each.claim.corpus) for each in check.claims)
+    yield notes(*named, *(f"On {source}." for source in sources if source))
 
 
 SPEC = CommandSpec[Check](content=_content, tables=_tables, fields=_FIELDS, entries="claims", same=("attnviz", "model"))
