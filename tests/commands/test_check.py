@@ -112,6 +112,11 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
     assert dict(zip(claims, verdicts(found), strict=True)) == {claim: verdict for claim, (verdict, _) in claims.items()}
     for each, (_, measured) in zip(found.claims, claims.values(), strict=True):
         assert measured is None or each.measured == measured
+    reasons = {each.claim.line: each.reason for each in found.claims if each.verdict == "cannot be decided"}
+    assert [*reasons.values()] == [
+        "n = 5 is below 10", "n = 3 is below 10", "the bound is within the interval",
+        "the bound is within the interval", "too rare there, or no role that attnviz measures there",
+    ]  # fmt: skip
     once = ["compare", "compare_corpus", "profile_heads", "ablate"]
     assert sorted(called) == sorted([*["analyze"] * 3, *["open_checkpoint"] * 2, *once])
     assert found.exit_code == 1

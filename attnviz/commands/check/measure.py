@@ -271,7 +271,7 @@ def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     reason = f"n = {n} is below {ENOUGH}" * (n < ENOUGH)
     if claim.kind == "score" and score is not None and not reason:
         return _bounded(claim, score, n, baseline=baseline)
-    if verdict is None and (claim.kind == "score" or name != UNNAMED):
+    if score is None if claim.kind == "score" else verdict is None and name != UNNAMED:
         reason = "it cannot be measured on this text"
     there = claim.what in (head.label, *head.label.split(BOTH))
     shown = score if claim.kind == "score" else head.labelled.shown
