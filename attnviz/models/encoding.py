@@ -205,9 +205,8 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
     if len(ids) != 1:
         spaced, how = (token[1:], "without its") if token.startswith(" ") else (f" {token}", "with a")
         pieces = ", ".join(map(quoted, vocabulary_labels(tokenizer, ids))) or "none"
-        hint = (
-            f"try {spaced!r}, {how} leading space" if len(alone(spaced)) == 1 else "give one of them, or another word"
-        )
+        works = token and len(alone(spaced)) == 1
+        hint = f"try {spaced!r}, {how} leading space" if works else f"give {'one of them, or ' * bool(ids)}another word"
         raise UsageError(f"{given} is {counted(len(ids), 'token')} ({pieces}), expected one: {hint}.")
     return ids[0]
 

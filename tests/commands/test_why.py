@@ -225,6 +225,22 @@ def test_a_key_outside_the_window_is_named() -> None:
         attnviz.why(TEXT, model("mistral"), head="L1H1", key=0)
 
 
+def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
+    steep, tokenizer = sharp_llama("mistral"), sentencepiece_tokenizer()
+    with torch.no_grad():
+        steep.model.layers[0].self_attn.q_proj.weight.mul_(300)
+    result = attnviz.why(TEXT, steep, tokenizer=tokenizer, head="L0H1", query=8)
+    assert [key.weight for key in result.keys[1:]] == [0.0, 0.0]
+    assert all(5 <= key.key <= 8 for key in result.keys)
+
+
+def test_a_report_begins_with_the_answer() -> None:
+    report = " ".join(attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", query="#9", key="#5").report(80).split())
+    assert report.startswith("‘five’ #9 in L1H0 gives 0.73 of its attention to ‘one’ #5, whose score is 3.48 above")
+    assert "L0H3 (74 %) and feed-forward L0 (41 %) in the query; L0H2 (104 %)" in report
+    assert "Position bias: " in of("mpnet").report(80).partition("Verified")[0]
+
+
 def test_the_files_say_what_the_terminal_says(tmp_path: Path) -> None:
     line = ["why", REPEATED, "-m", "tiny-gpt2", "--head", "L1H0", "--depth", "2", "-o", str(tmp_path), "--top", "4"]
     done = CliRunner().invoke(app, line)

@@ -16,7 +16,7 @@ from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
-from attnviz.models.wording import rounded
+from attnviz.models.wording import rounded, shortened_token
 from attnviz.options import checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
@@ -75,8 +75,8 @@ class Account(TextResult):
         return self.scores.keys
 
     def label(self, position: int) -> str:
-        """A token with its position: ``‘cat’ #2``."""
-        return f"‘{self.tokens.labels[position]}’ #{position}"
+        """A token, shortened, with its position: ``‘cat’ #2``."""
+        return f"‘{shortened_token(self.tokens.labels[position], 24)}’ #{position}"
 
     def __repr__(self) -> str:
         key = self.keys[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import reduce
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +15,7 @@ from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, error, percent, quoted, shortened_token, signed, unisolated
+from attnviz.models.wording import counted, error, percent, quoted, rounded, signed, unisolated
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.report import CommandSpec
@@ -27,8 +28,6 @@ MOST_PAIRS = 200
 """Pairs of sources in files; the others are one row."""
 
 REST = "all others"
-
-_LONGEST = 24
 
 
 @dataclass(frozen=True)
@@ -164,6 +163,7 @@ def _step(step: Step, labels: tuple[str, ...]) -> dict[str, Any]:
 
 def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     scores, key = result.scores, result.keys[0]
+    yield _answer(result)
     sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
     yield verification_line(result.attention.verification, result.checkpoint, sums)
     named = Field[KeyScore]("Key", lambda each: result.label(each.key), left=True, least=8)
@@ -189,9 +189,27 @@ def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[Rende
     )
 
 
+def _answer(result: Account) -> Text:
+    """The strongest key's score and the two sources of either side that most of its difference comes from."""
+    key, head = result.keys[0], f"{result.label(result.query)} in {result.head}"
+    where = "above" if key.difference > 0 else "below"
+    most = []
+    for side in SIDES:
+        shares = [(source_name(source), key.share(value) or 0.0) for source, value in result.scores.totals(side, key)]
+        named = [f"{name} ({percent(share)})" for name, share in shares if share > 0][:2]
+        most.append(f"{' and '.join(named) or 'no source'} in the {side}")
+    extras = [f" {name.capitalize()}: {percent(key.share(value))}." for name, (_, value) in key.extras.items()]
+    return Text(
+        f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
+        f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."
+        f"{''.join(extras)}"
+    )
+
+
 def _what_it_does(result: Account, effects: DirectEffects, top: int | None, width: int) -> Iterator[RenderableType]:
     """The head's direct effect by key, and beside it what changes without the head."""
-    ranked = sorted(range(len(effects.keys)), key=lambda key: (-abs(effects.keys[key]), key))
+    attended = [key for key, value in enumerate(effects.keys) if value]
+    ranked = sorted(attended, key=lambda key: (-abs(effects.keys[key]), key))
     columns: list[Field[int]] = [
         Field("Key", result.label, left=True, least=8),
         Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
@@ -202,15 +220,15 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(
         f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
-        f"logit of {answer} minus {foil}, {signed(effects.difference)} in all. Without the head there that falls by "
-        f"{without}, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
+        f"logit of {answer} minus {foil}, which is {signed(effects.difference)}. Without the head there it falls by "
+        f"{without}: that differs, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
     )
 
 
 def tree_of(result: Account) -> Tree:
     """The chain, a branch for each source of a score."""
-    labels, key = result.tokens.labels, result.keys[0]
-    both = " → ".join(f"‘{shortened_token(labels[at], _LONGEST)}’ #{at}" for at in (result.query, key.key))
+    key = result.keys[0]
+    both = f"{result.label(result.query)} → {result.label(key.key)}"
     at = root = Tree(Text(f"{result.head}  {both}: difference {signed(key.difference)}", style="bold"))
     for step in result.chain:
         above = at
@@ -230,7 +248,8 @@ def short_name(source: Source) -> str:
     name = source_name(source)
     if isinstance(source, HeadId):
         return name
-    return name.replace("feed-forward", "FF").replace(" embedding", "").replace("attention bias", "b_O")
+    short = {"feed-forward": "FF", " embedding": "", "attention bias": "b_O", "bias": "b"}
+    return reduce(lambda text, each: text.replace(*each), short.items(), name)
 
 
 SPEC = CommandSpec[Account](

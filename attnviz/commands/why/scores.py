@@ -183,8 +183,8 @@ class HeadScores:
         allowed = self.allowed(query)
         self._refuse_key(query, key, allowed.tolist())
         row = self.pattern_row(query)
-        strongest = row.argsort(descending=True, stable=True)[: min(most, len(allowed))].tolist()
-        chosen = strongest if key is None else [key]
+        ranked = allowed[row[allowed].argsort(descending=True, stable=True)]  # their weights may round to 0, too
+        chosen = [key] if key is not None else ranked[:most].tolist()
         at = torch.searchsorted(allowed, allowed.new_tensor(chosen))
         with without_gradients(self.call.key.device):
             query_sources, parts = self.parts("query", allowed.new_tensor([query]))

@@ -27,6 +27,9 @@ from attnviz.trace.residual_parts import Source
 _SIDE = 8
 """Sources of a side with a row or column of their own."""
 
+_SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."
+"""What :func:`short_name` shortens."""
+
 _COLUMN, _ROW, _HALF = 1.15, 0.62, 0.22
 _EDGE = {"light": "#4292c6", "dark": "#4f9bd1"}
 
@@ -51,9 +54,7 @@ def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan
         ),
         title=f"{result.head}  {where}",
         evidence=score,
-        notes=of.notes(
-            "FF: feed-forward network, b_O: bias of attention.", *(f"Not drawn: {each}." for each in beside)
-        ),
+        notes=of.notes(_SHORT, *(f"Not drawn: {each}." for each in beside)),
         values=values,
         labels=Labels(rows, tuple(name == REST for name in rows)),
         keys=Labels(columns, tuple(name == REST for name in columns)),
@@ -91,7 +92,7 @@ class Node:
     """A source: at a row and a column of its row, below a node of the row above."""
 
     name: str
-    below: str  # the second line; '' for none
+    below: tuple[str, ...]  # the second line, and a shorter one; empty for none
     share: str  # on the edge to the node above; '' of the first
     head: bool
     followed: bool
@@ -114,12 +115,12 @@ def _plan_chain(result: Account, _: ViewOptions) -> Iterator[ChainPlan]:
         nodes = [
             Node(
                 short_name(source),
-                _pair(result, step.position, step.key) if source == step.source and step.key is not None else "",
+                _pair(result, step.position, step.key) if source == step.source and step.key is not None else (),
                 percent(share), isinstance(source, HeadId), source == step.source,
             )
             for source, share in step.branches
         ]  # fmt: skip
-        rows.append((*nodes, Node(REST, "", percent(step.rest), head=False, followed=False)))
+        rows.append((*nodes, Node(REST, (), percent(step.rest), head=False, followed=False)))
     took = [
         f"{step.source} took {percent(step.key_share)} of its part from {result.label(step.key)}"
         for step in result.chain if step.source is not None and step.key is not None
@@ -133,14 +134,14 @@ def _plan_chain(result: Account, _: ViewOptions) -> Iterator[ChainPlan]:
             *took,
         ),
         title=f"{result.head}: where its score came from",
-        notes=of.notes("On each edge: share of the score's difference from its mean.", *(f"{each}." for each in took)),
+        notes=of.notes(f"{_SHORT} On each edge: share of the difference.", *(f"{each}." for each in took)),
         rows=tuple(rows),
     )  # fmt: skip
 
 
-def _pair(result: Account, query: int, key: int) -> str:
+def _pair(result: Account, query: int, key: int) -> tuple[str, str]:
     labels = result.tokens.labels
-    return f"{labels[query]} #{query} → {labels[key]} #{key}"
+    return f"{labels[query]} #{query} → {labels[key]} #{key}", f"#{query} → #{key}"
 
 
 def _chain_figure(plan: ChainPlan, style: Style, _: bool = False) -> Figure:
@@ -174,7 +175,8 @@ def _draw_chain(ax: Axes, plan: ChainPlan, style: Style) -> Axes:
             ax.text(at, down - 0.08 * bool(node.below), name, size=7.5, color=ink, family=font_families([name]),
                     weight="bold" if node.followed else "normal", **properties)  # fmt: skip
             if node.below:
-                below = fitted(node.below, 6.0, DPI, (1.4 if len(row) == 1 else 1.25) * room)
+                wide = (1.4 if len(row) == 1 else 1.25) * room
+                below = next((text for text in node.below if fitted(text, 6.0, DPI, wide) == text), node.below[-1])
                 ax.text(at, down + 0.12, below, size=6.0, color=ink, family=font_families([below]), **properties)
     return ax
 
