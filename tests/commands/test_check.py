@@ -185,6 +185,7 @@ WRONG = [
     ("", 'text = "a"; corpus = "b.txt"; level = 4', "2: a claim on level takes a text or a corpus, not both"),
     ("", f'{GOOD}; direction = "up"', "5: unknown direction 'up': expected one of dependent_to_head"),
     ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
+    ("", 'head = ""; role = "sink"', "3: head is empty"),
     ("", 'head = "L0"; role = "sink"', "2: expected a head such as L2H8 or 2.8, found 'L0'"),
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
     ("claim = 3", "", "expected at least one"),

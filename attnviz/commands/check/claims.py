@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -73,10 +73,6 @@ class Claim:
         on = f"on {quoted(self.text)}" if self.text else ""
         return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
 
-    def refused(self, message: object) -> UsageError:
-        """An error of the claim, with its line."""
-        return _refused(self.place, self.line, message)
-
 
 def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
     """The claims of a TOML file, and the model that it names; names of files beside it are found from anywhere.
@@ -116,27 +112,27 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
     given = _checked(path, lines, given, takes)
     if len(kinds) != 1:
         named = f"expected one of {', '.join(_NEEDS)} in a claim, found {' and '.join(kinds) or 'none'}."
-        raise _refused(str(path), lines[""], named)
+        raise refused(path, lines[""], named)
     (kind,) = kinds
-    if not {"text", "corpus"} & given.keys():
-        given |= {
-            key: of_file[key] for key in [each for each in ("text", "corpus") if each in of_file and each in takes][:1]
-        }
+    for key in ("text", "corpus"):
+        if key in of_file and key in takes and not {"text", "corpus"} & given.keys():
+            given[key] = of_file[key]
     if kind == "distance_to" and len(given.get("corpus", ())) > 1:
-        raise _refused(str(path), lines.get("corpus", lines[""]), "a distance is over one corpus, found several.")
+        raise refused(path, lines.get("corpus", lines[""]), "a distance is over one corpus, found several.")
     lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
     if lacking or {"text", "corpus"} <= given.keys():
         wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
-        raise _refused(str(path), lines[""], f"a claim on {kind} {wrong}.")
+        raise refused(path, lines[""], f"a claim on {kind} {wrong}.")
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
     known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": (*SCALARS, *labels), "ablate": METRICS}
     what = str(given.pop(kind))
-    values = [(kind, part, known[kind]) for part in what.split(BOTH) if kind in known]
-    for key, value, names in [*values, *(("direction", value, ARROWS) for value in [given.get("direction")] if value)]:
+    parts = what.split(BOTH) if kind == "label" else [what] * (kind in known)
+    values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in parts]
+    for key, value, names in values + [("direction", given[key], ARROWS) for key in ("direction",) if key in given]:
         if value not in names and value.rpartition(":")[0] not in names:  # a subtype: nsubj:pass
             message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
-            raise _refused(str(path), lines.get(key, lines[""]), message)
+            raise refused(path, lines.get(key, lines[""]), message)
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
 
 
@@ -147,12 +143,14 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
         try:
             if key not in known:
                 raise UsageError(f"unknown key {key!r}: expected any of {', '.join(known)}.{did_you_mean(key, known)}")
+            if value in ("", []):
+                raise UsageError(f"{key} is empty; leave it out, or fill it in.")
             if _TYPES[key] is float and not (type(value) in (int, float) and isfinite(value)):
                 raise UsageError(f"expected {key} as a number, found {value!r}.")
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
-            raise _refused(str(path), lines.get(key, lines[""]), error) from error
+            raise refused(path, lines.get(key, lines[""]), error) from error
         if key in ("model", "distance_to", "corpus"):
             names = [several] if isinstance(several, str) else several
             found = tuple(str(path.parent / each) if (path.parent / each).exists() else each for each in names)
@@ -160,7 +158,8 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
     return values
 
 
-def _refused(place: str, line: int | None, message: object) -> UsageError:
+def refused(place: object, line: int | None, message: object) -> UsageError:
+    """An error of a claim, with its line."""
     return UsageError(f"{place}{'' if line is None else f':{line}'}: {message}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, published_claim, read_claims
+from attnviz.commands.check.claims import Claim, published_claim, read_claims, refused
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -136,7 +136,7 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
     try:
         return head_named(claim.head, model.n_layers, model.n_heads, stacks=model.stacks)
     except UsageError as error:
-        raise claim.refused(error) from error
+        raise refused(claim.place, claim.line, error) from error
 
 
 def _held(
@@ -214,7 +214,9 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
     """What happens without the head."""
     effects = ablation.head(id).damage
     if claim.what not in effects:
-        raise claim.refused(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
+        raise refused(
+            claim.place, claim.line, f"this model is measured by {' and '.join(effects)}, not by {claim.what}."
+        )
     value, low, high = vars(effects[claim.what]).values()
     return _bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
 
@@ -258,12 +260,12 @@ def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> Checke
             return CheckedClaim(claim, UNDECIDED, source=source, reason=why)
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
-    raise claim.refused("expected a corpus, since there is no stored profile of this model.")
+    raise refused(claim.place, claim.line, "expected a corpus, since there is no stored profile of this model.")
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     """A label, or a score, of a head on a text."""
-    head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]
+    head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]  # of a label its last part
     named = {f"{SYNTACTIC * (each.kind == 'syntactic')}{each.name}": each for each in head.patterns}
     verdict = named.get(name)
     n = analysis.context_of(id.layer).n_non_sink if verdict is None else verdict.n
