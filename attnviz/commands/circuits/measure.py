@@ -262,11 +262,11 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
         return [], [], f"this {kind} has no language head, so nothing maps what heads write to tokens", True
     inner = [each for each in head.modules() if not [*each.children()] and hasattr(each, "weight")]
     *dense, unembedding = [each for each in inner if parameter_of(each, "weight").ndim == 2]
+    norms = [each for each in inner if parameter_of(each, "weight").ndim == 1]
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     words, tokens = upcast(tables.words), upcast(parameter_of(unembedding, "weight"))
     tied, last = words.data_ptr() == tokens.data_ptr(), checkpoint.architecture.final_norm(checkpoint.model)
-    across = tokens.T @ words  # [d_model, d_model]: W_U W_E
-    across = _normed(checkpoint, tables.norm, across)
+    across = _normed(checkpoint, tables.norm, tokens.T @ words)  # [d_model, d_model]: W_U W_E
     if tables.project is not None:
         across = across @ upcast(parameter_of(tables.project, "weight")).T
 
@@ -274,8 +274,8 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
         rows = _normed(checkpoint, last, rows)
         for each in dense:
             rows = rows @ upcast(parameter_of(each, "weight")).T
-        for each in inner:
-            rows = _normed(checkpoint, each if parameter_of(each, "weight").ndim == 1 else None, rows)
+        for each in norms:
+            rows = _normed(checkpoint, each, rows)
         return rows
 
     own = [_copied(to_logits(each) @ across @ value) for each, value in zip(layers.outputs, layers.values, strict=True)]
@@ -286,8 +286,8 @@ def _copying(checkpoint: Checkpoint, layers: _Layers, seed: int) -> tuple[list[f
 
     some = fresh(*words.shape)
     across = (some.T if tied and not dense else fresh(checkpoint.d_model, words.shape[0])) @ some
-    width = fresh(words.shape[1], checkpoint.d_model) if tables.project is not None else None
-    across = across if width is None else across @ width
+    if tables.project is not None:
+        across = across @ fresh(words.shape[1], checkpoint.d_model)
     del some
     random = [_copied(fresh(*each.shape) @ across @ fresh(*value.shape))
               for each, value in zip(layers.outputs, layers.values, strict=True)]  # fmt: skip

@@ -107,28 +107,23 @@ class ChainPlan(PagePlan):
 
 def _plan_chain(result: Account, _: ViewOptions) -> Iterator[ChainPlan]:
     """Plan the tree of the chain."""
-    of, first = result.figure_context, result.chain[0].scores
-    rows: list[tuple[Node, ...]] = [
-        (Node(str(result.head), _pair(result, first.query, first.keys[0].key), "", head=True, followed=True),)
-    ]
+    of, query, key = result.figure_context, result.query, result.keys[0].key
+    rows: list[tuple[Node, ...]] = [(Node(str(result.head), _pair(result, query, key), "", head=True, followed=True),)]
+    took = []
     for step in result.chain:
+        below = () if step.key is None else _pair(result, step.position, step.key)
+        if step.key is not None:
+            took.append(f"{step.source} took {percent(step.key_share)} of its part from {result.label(step.key)}")
         nodes = [
-            Node(
-                short_name(source),
-                _pair(result, step.position, step.key) if source == step.source and step.key is not None else (),
-                percent(share), isinstance(source, HeadId), source == step.source,
-            )
+            Node(short_name(source), below * on, percent(share), isinstance(source, HeadId), followed=on)
             for source, share in step.branches
-        ]  # fmt: skip
+            for on in [source == step.source]
+        ]
         rows.append((*nodes, Node(REST, (), percent(step.rest), head=False, followed=False)))
-    took = [
-        f"{step.source} took {percent(step.key_share)} of its part from {result.label(step.key)}"
-        for step in result.chain if step.source is not None and step.key is not None
-    ]  # fmt: skip
     yield ChainPlan(
         stem="why-chain",
         caption=sentence(
-            f"Where the score of {result.head} at {result.label(first.query)} → {result.label(first.keys[0].key)} came "
+            f"Where the score of {result.head} at {result.label(query)} → {result.label(key)} came "
             f"from, of {of.subject}",
             "on each edge the share of the score's difference from its mean over the keys",
             *took,
