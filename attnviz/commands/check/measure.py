@@ -119,8 +119,9 @@ def check(
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
         claims, named = read_claims(Path(paths[0]))
         model = named if model is None and adapter is None else model
-    opened: Any = {"device": device, "dtype": dtype, "language_head": True, "any_family": True}
-    checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, **opened)
+    opened: Any = {"device": device, "dtype": dtype, "any_family": True}
+    head = published is not None or any(each.kind in ("role", "ablate") for each in claims)
+    checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, language_head=head, **opened)
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)
