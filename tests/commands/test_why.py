@@ -311,6 +311,8 @@ def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads(kind: st
     other = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1)
     assert (other.effects, other.ablated) == (None, {})
     assert f"the classifier reads #{result.query}; add --query '#{result.query}'" in " ".join(other.report().split())
+    with pytest.raises(UsageError, match=f"cannot be read at #1. .* add --query '#{result.query}'"):
+        attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1, answer="good")
 
 
 def test_a_model_without_a_head_on_top_says_so_and_shows_the_rest() -> None:

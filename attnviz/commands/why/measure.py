@@ -159,6 +159,8 @@ def why(
             calls[call.layer] = replace(call, value=torch.empty(0))
 
     no_effects = _why_no_effects(checkpoint, tokens, at_query)
+    if no_effects and ids != (None, None):
+        raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     normed = not no_effects and any(layer.attention_output_norm is not None for layer in checkpoint.modules)
     with recording_parts(checkpoint, tokens, chosen.layer) as written, recording_stream(checkpoint) as stream:
         verified = verify_attention(

@@ -258,7 +258,10 @@ class HeadScores:
         first, last = allowed[0], allowed[-1]
         named = f"#{query} ({labels[query]!r})"
         if len(allowed) == 1:
-            raise UsageError(f"{named} may attend to #{first} alone in {self.head}, whatever the score; name another.")
+            raise UsageError(
+                f"{named} may attend to #{first} alone in {self.head}, whatever the score; expected a query with more "
+                "keys: name another token, or give a longer text."
+            )
         if key is not None and key not in allowed:
             window = "" if self.parameters.window is None else f", its window of {self.parameters.window}"
             raise UsageError(
