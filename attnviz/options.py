@@ -510,6 +510,25 @@ COMMANDS = {
         ),
         output=(*_TABLE, *_FILES),
     ),
+    "card": Command(
+        ("card",),
+        text=(
+            Option("head", str, "The head, such as L2H8.", REQUIRED, positional=True),
+            Option("source", str, "A text; or a corpus (.conllu, .txt, GAP .tsv) to profile all heads on, which takes "
+                   "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
+                   "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
+            *_MODEL, _TARGET, *_DEVICE,
+        ),
+        measurement=(
+            _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),
+            _CORPORA[0],
+            _switch("circuits", "Also read from the weights which heads it composes with, and what it copies.", True),
+            _switch("ablate", "Also remove the head, on the corpus or the text."),
+            _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
+        ),
+        pictures=_figures("card"),
+        output=(_top("Number of roles in the table.", 12), *_FILES),
+    ),
     "models": Command(
         ("model_configurations",),
         text=(

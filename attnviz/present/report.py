@@ -118,6 +118,7 @@ class CommandSpec(Generic[R]):
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper, where none are named.
         extra: names of further files that a run may write.
+        text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
     """
@@ -131,6 +132,7 @@ class CommandSpec(Generic[R]):
     all_selected: bool = False
     paper: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
+    text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
 
@@ -287,7 +289,10 @@ def layout_of(command: str) -> FileLayout:
 
     spec, views, name = spec_of(command), views_of(command), command.replace(".", "-")
     tensors = [] if spec.tensors is None else spec.tensors[:1]
-    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, f"{name}.tex", f"{name}.md", *spec.extra, *tensors])
+    others = map(
+        re.escape,
+        [CAPTIONS, LATEX_CAPTIONS, f"{name}.tex", f"{name}.md", *spec.extra, *(spec.text or ())[:1], *tensors],
+    )
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
     return FileLayout(
         manifest=f"{name}.json",

@@ -254,6 +254,8 @@ class Result:
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{self.command.replace('.', '-')}.{choices.table}", self.paper_table(choices))
+        if text := spec_of(self.command).text:
+            output.write(text[0], text[1](self))
         if choices.tensors and (tensors := spec_of(self.command).tensors):
             name, content = tensors
             output.write(name, content(self, choices))

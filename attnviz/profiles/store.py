@@ -51,6 +51,7 @@ class StoredRole:
         n: content positions, instances or sequences of the score.
         interval: of the score, corrected for the number of heads.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
+        untrained: the best score of any head of an untrained copy of the model; None without this control.
     """
 
     role: str
@@ -60,6 +61,7 @@ class StoredRole:
     interval: tuple[float, float]
     passed: bool
     direction: str | None = None
+    untrained: float | None = None
 
     @property
     def error_reduction(self) -> float | None:
@@ -242,6 +244,11 @@ def read_profile(path: Path) -> StoredProfile:
         raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
 
 
+def profile_from(document: dict[str, Any]) -> StoredProfile:
+    """A document of profile.json that is not on disk, as if it had been read from there."""
+    return _profile(Path("profile.json"), False, Entry(document))
+
+
 def _unreadable(file: Path, error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"expected a profile.json at {file}, found: {error.strerror or error}"
@@ -319,5 +326,5 @@ def _role(content: Entry) -> StoredRole:
     content["texts"].maybe(Entry.whole)
     return StoredRole(
         content["role"].text(), score, baseline, content["n"].whole(), interval, content["passed"].flag(),
-        content["direction"].maybe(Entry.text),
+        content["direction"].maybe(Entry.text), content["untrained"].maybe(lambda score: score.number(*_SHARES)),
     )  # fmt: skip

@@ -83,7 +83,7 @@ def on_one_line(result: Result) -> str:
 USES = {
     "heads": "TEXT -m bert", "compare": "TEXT OTHER -m bert", "explain": "TEXT -m bert", "rollout": "TEXT -m bert",
     "why": "TEXT -m bert --head L2H1",
-    "circuits": "-m bert", "check": "claims.toml -m bert",
+    "circuits": "-m bert", "check": "claims.toml -m bert", "card": "L2H1 TEXT -m bert",
     "outputs": "TEXT -m loud-bert", "ablate": "TEXT -m gpt2", "profile": "trees.conllu -m bert", "models": "",
 }  # fmt: skip
 """What stands in a line of the table for three dots."""

@@ -129,6 +129,11 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "why, hostile": lambda: attnviz.why(HOSTILE_TEXT, sharp_gpt2(n_positions=200), head="L2H1", depth=3, **GPT2),
     "circuits, few": lambda: attnviz.circuits(next_token_model()[0], **GPT2),
     "circuits, many": lambda: attnviz.circuits(long_bert(), **BERT),
+    "card, many": lambda: attnviz.card("L2H1", TEXT, long_bert(), circuits=False, **BERT),
+    "card, hostile": lambda: replace(
+        attnviz.card("L2H1", HOSTILE_TEXT, sharp_gpt2(n_positions=200), circuits=False, **GPT2),
+        profile=profile_of({"L2H1": [stored_role(f"syntactic:{name}", 0.7, 0.4) for name in HOSTILE_NAMES]}),
+    ),
     "outputs, few": lambda: attnviz.head_outputs("a", next_token_model()[0], **GPT2),
     "outputs, many": lambda: attnviz.head_outputs(TEXT, long_bert(), **BERT),
     "outputs, hostile": lambda: attnviz.head_outputs(HOSTILE_TEXT[:30], next_token_model()[0], **GPT2),

@@ -73,6 +73,9 @@ RUN: dict[str, Callable[[str, Path], Any]] = {
     "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
     "profile": profiled,
     "circuits": lambda family, _: attnviz.circuits(model(family)),
+    "card": lambda family, _: attnviz.card(
+        "X0H1" if target(family) else "L1H0", TEXT, model(family), circuits=False, syntax=False, **target(family)
+    ),
     "explain": lambda family, _: attnviz.explain(TEXT, model(family)),
     "why": lambda family, _: attnviz.why(TEXT, model(family), head="E1H0" if target(family) else "L1H0"),
 }

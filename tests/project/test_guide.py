@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "examples" / "guide"
 PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]}
 README = PAGES[ROOT / "README.md"]
-KINDS = "heads compare profile explain outputs ablate rollout why circuits check models".split()
+KINDS = "heads compare profile explain outputs ablate rollout why circuits check card models".split()
 
 FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
 """By the option that asks for it, what the document of a form of a command is called."""

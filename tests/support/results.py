@@ -1,6 +1,7 @@
 """Of every command a result of a small model, measured once."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,6 +15,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.present.result import Result
 from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.stored import profile_of, role
 
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
@@ -25,6 +27,12 @@ def _claims() -> Path:
         f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n[[claim]]\nlevel = 4\n'
     )
     return file
+
+
+def card_with_roles() -> Any:
+    card = attnviz.card("L2H1", TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False, ablate=True)
+    roles = [role("previous-token", 0.9, 0.1), role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")]
+    return replace(card, profile=profile_of({"L2H1": roles}))
 
 
 MEASURES: dict[str, Callable[[], Any]] = {
@@ -47,6 +55,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
+    "card": card_with_roles,
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

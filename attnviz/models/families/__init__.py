@@ -87,7 +87,7 @@ def instead_of(model_type: object) -> str:
     return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
 
 
-COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain", "why", "circuits")
+COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain", "why", "circuits", "card")
 """The commands that run a model."""
 
 
