@@ -121,6 +121,8 @@ def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(gpt2_config()).eval()
     corpus = corpus_of(tmp_path / "texts.txt", 120)
     card: Card = attnviz.card("L0H0", corpus, model, tokenizer=gpt2_tokenizer(), repeats=True, syntax=False)
+    few = attnviz.card("L0H0", corpus, model, tokenizer=gpt2_tokenizer(), limit=3, circuits=False, syntax=False)
+    assert few.text == corpus.read_text().splitlines()[0]  # no role passes, so there is no example
     for head in card.analysis.heads:
         other = replace(card, head=head.id)
         assert {role.role for role in other.roles} <= {"broad"}
