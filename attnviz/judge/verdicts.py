@@ -172,11 +172,12 @@ def judge(
     ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
     those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
     """
-    sink, diagonality, n = statistics["sink"], statistics.get(DIAGONALITY), context.n_non_sink
+    diagonality, n = statistics.get(DIAGONALITY), context.n_non_sink
+    sink, uniform_sink = statistics["sink"], context.uniform["sink"]
     if (gone := statistics.get(NOWHERE)) is not None:  # a learned sink is one, too
-        sink = gone + (sink or 0.0)
+        sink, uniform_sink = gone + (sink or 0.0), (context.uniform[NOWHERE] or 0.0) + (uniform_sink or 0.0)
     general = [
-        _verdict(SINK, SINK, rules.SINK, sink, context.uniform["sink"], n),
+        _verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n),
         _broad(statistics, context),
     ]
     if context.source is not None:

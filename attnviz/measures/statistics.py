@@ -222,7 +222,8 @@ class TextContext:
         statistics = HeadStatistics(self, 2, kept=self.masks)
         for first, last in self._blocks():
             allowed = self.allowed_rows(first, last)
-            statistics.add(first, uniform_pattern(torch.stack([allowed, allowed & self.key_non_sink])))
+            visible = torch.stack([allowed, allowed & self.key_non_sink])
+            statistics.add(first, uniform_pattern(visible, self.learned_sinks))
         return statistics
 
     @cached_property

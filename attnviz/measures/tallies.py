@@ -126,7 +126,7 @@ class StatisticsTally(TextTally):
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
         keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
-        return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device))
+        return uniform_pattern(keys & allowed_units(keys.shape[-1], self.causal, window).to(keys.device), self._learned)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -181,7 +181,7 @@ class StatisticsTally(TextTally):
             {name: values[:, self._of_layer, head] for name, values in samples.items()} for head in (0, 1)
         )
         shares = {name: of_content[name] if possible else None for name, possible in self._possible.items()}
-        return shares | {name: of_all[name] for name in ("sink", "entropy")}
+        return shares | {"sink": of_all["sink"] + of_all.get(NOWHERE, 0.0), "entropy": of_all["entropy"]}
 
     def results(self) -> dict[str, Tensor]:
         """Each statistic, [n_layers, n_heads]; NaN where not measurable."""

@@ -378,10 +378,13 @@ def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor, fi
     return attention_pattern(scores, allowed, scoring.sinks).to(dtype)
 
 
-def uniform_pattern(allowed: Tensor) -> Tensor:
-    """Attention that is uniform over the allowed keys, float64 [..., n_queries, n_keys]; rows without any are 0."""
+def uniform_pattern(allowed: Tensor, learned_sinks: bool = False) -> Tensor:
+    """Attention that is uniform over the allowed keys, float64 [..., n_queries, n_keys]; rows without any are 0.
+
+    With learned sinks nowhere is one outcome more, with as large a share.
+    """
     weights = allowed.double()
-    return weights / weights.sum(-1, keepdim=True).clamp_min(1)
+    return weights / (weights.sum(-1, keepdim=True) + learned_sinks).clamp_min(1)
 
 
 def weighted_logs(pattern: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from attnviz.commands.rollout.rollout_and_flow import mixed_with_identity
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.models.families.llama import GptOss
-from attnviz.reference.attention import attention_pattern, nowhere
+from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 
 TEXT = "the cat that i saw ran away."
@@ -33,6 +33,11 @@ def test_a_sink_of_ln_n_beside_n_alike_scores_takes_half(n):
     torch.testing.assert_close(pattern[0, 0], torch.full((n,), 0.5 / n, dtype=torch.float64))
     entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, pattern)["entropy"][0, 0]
     assert float(entropy) == pytest.approx(math.log(2) + math.log(n) / 2)
+
+
+def test_uniform_attention_gives_nowhere_as_much_as_a_token():
+    even = uniform_pattern(torch.tensor([[True, True, True], [True, False, False]]), learned_sinks=True)
+    torch.testing.assert_close(nowhere(even), torch.tensor([0.25, 0.5], dtype=torch.float64))
 
 
 def test_a_query_that_sees_nothing_attends_nowhere_alone():
@@ -56,8 +61,9 @@ def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
         assert float(row[NOWHERE]) == pytest.approx(entry[NOWHERE])
         assert entry[NOWHERE] + entry["sink"] + float(on_content) == pytest.approx(1, abs=1e-6)
         assert entry["entropy"] == pytest.approx(float(torch.special.entr(outcomes).sum(-1).mean()), abs=1e-5)
-        (sink,) = [each for each in head.patterns if each.name == "sink"]
+        sink, broad = (next(each for each in head.patterns if each.name == name) for name in ("sink", "broad"))
         assert sink.score == pytest.approx(entry[NOWHERE] + entry["sink"])
+        assert broad.score <= 1 + 1e-6
     assert 0.05 < sum(entry[NOWHERE] for entry in document["heads"]) / len(rows) < 0.95
     assert len(units) == len(content)
 
