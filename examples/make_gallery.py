@@ -159,6 +159,7 @@ def draw_inside(treebank: Path | None) -> None:
         draw(f"explain-{model}", attnviz.explain(text, model, device="cpu"))
         draw(f"outputs-{model}", attnviz.head_outputs(text, model, device="cpu"), top=1)
         draw(f"rollout-{model}", attnviz.rollout(text, model, device="cpu"))
+        draw(f"circuits-{model}", attnviz.circuits(model, device="cpu"))
         if treebank is not None:
             found = attnviz.ablate([treebank], model, limit=60, device="cpu")
             draw(f"ablate-{model}", found)
