@@ -165,6 +165,8 @@ def draw_inside(treebank: Path | None) -> None:
             draw(f"ablate-{model}", found)
             (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(width=80), encoding="utf-8")
         print(f"inside {model}")
+    draw("why", attnviz.why(COUNTING, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2, device="cpu"))
+    draw("card", attnviz.card("L2H8", model="minilm", device="cpu"))
 
 
 def draw_translation() -> None:
