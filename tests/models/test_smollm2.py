@@ -16,6 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.explain.measure import explain
 from attnviz.commands.heads.measure import analyze
@@ -252,3 +253,15 @@ def test_a_cache_that_cannot_be_made_is_named(package: Path, tmp_path: Path):
 def test_weights_that_cannot_be_read_are_named(tmp_path: Path):
     with pytest.raises(CheckpointError, match=f"cannot read the weights of minilm in {tmp_path}: .*; again"):
         smollm2.check_sha256("minilm", tmp_path, "", "again")
+
+
+@pytest.mark.draws
+@needs_smollm2
+def test_induction_heads_of_smollm2_read_what_a_previous_token_head_wrote(loaded):
+    """By the weights (Elhage et al. 2021); and a score is the sum of its parts (grouped keys, rotary positions)."""
+    checkpoint, _ = loaded
+    found = attnviz.circuits(checkpoint)
+    first = [pair for pair in found.pairs() if pair.kind == "key" and pair.deviations > 250]
+    assert {"L17H3", "L17H4", "L17H5"} <= {str(pair.id) for pair in first if str(pair.writer) == "L16H0"}
+    result = attnviz.why("The cat that I saw ran away", checkpoint, head="L17H3", query="saw", depth=2)
+    assert result.scores.error < 1e-5
