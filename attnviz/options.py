@@ -423,7 +423,7 @@ COMMANDS = {
         ("ablate",),
         text=(
             Option("texts", list[str], "Corpora (existing files: .txt with one sentence per line, .conllu, or .tsv "
-                   "with texts and labels) or texts. Write - to read one text from standard input.", REQUIRED,
+                   "with texts and labels) or texts. Write - to read one text from standard input.", (),
                    "CORPUS|TEXT", positional=True),
             *_MODEL,
             replace(_TARGET, help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what "
@@ -436,6 +436,11 @@ COMMANDS = {
             replace(_SELECT, help="Heads to remove: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
                     "given more than once. Default: all heads."),
             _switch("together", "Also remove the selected heads as one set; then no layers and no curve."),
+            Option("role", list[str], "Also measure the tokens of a relation (obj: objects, and verbs with an object), "
+                   "each beside the nearest other word. May be given more than once. Needs trees, or a parser.", (),
+                   "RELATION"),
+            _switch("repeats", "Instead of texts, measure on random tokens, repeated: the second copy beside the "
+                    "first."),
             Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
                    any_language=True),
             *_CORPORA,

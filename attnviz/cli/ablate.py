@@ -29,6 +29,8 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
             How much the model changes without each head, on one sentence.
         attnviz ablate novel.txt --select L2 --together
             Remove a whole layer, over all lines of a file.
+        attnviz ablate corpus.conllu --select L2H0 --role obj
+            Whether objects need the head more than other words do.
         attnviz ablate reviews.tsv -m ./my-classifier
             What each head does for the classes of a classifier.
     """

@@ -13,7 +13,7 @@ from attnviz.measures.sums import SumTally
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate
+from attnviz.texts.batches import Batch, SampledAttention, collate, encode
 from attnviz.texts.reading import Text
 
 SEQUENCES, LENGTH = 32, 50
@@ -107,6 +107,25 @@ class Needles:
         return self.starts(numbers)[:, None] + torch.arange(1, self.needle)
 
 
+def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
+    """Random sequences of ordinary tokens, each followed by itself, [SEQUENCES, 2 * length]; the same in every process.
+
+    Raises:
+        CheckpointError: the model has a single position, or its tokenizer special tokens only.
+    """
+    length = min(LENGTH, checkpoint.positions // 2)
+    if length < 1:
+        raise CheckpointError("the model has a single position; --repeats needs two at least, for a token and its copy")
+    if not (ordinary := ordinary_ids(checkpoint)):
+        raise CheckpointError(
+            "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or take a "
+            "model with its whole tokenizer."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(ordinary), (SEQUENCES, length), generator=generator)
+    return torch.tensor(ordinary)[drawn].repeat(1, 2)
+
+
 class RepeatTally(SumTally):
     """Scores of random sequences without special tokens (Wang et al. 2022, Olsson et al. 2022)."""
 
@@ -123,21 +142,18 @@ class RepeatTally(SumTally):
         self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
     ) -> None:
         """Measure the sequences with these numbers; ``tell`` is called with the number done."""
-        if self._length < 1:
-            raise CheckpointError(
-                "the model has a single position; --repeats needs two at least, for a token and its copy"
-            )
-        sequences, needles = self._drawn(), self._needles.drawn() if self._needles.measurable else None
+        sequences = repeated_tokens(self._checkpoint, self._seed)
+        needles = self._needles.drawn() if self._needles.measurable else None
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
-            attention.run(self._batch(sequences[chosen].repeat(1, 2)), partial(self._add, chosen))
+            attention.run(self._batch(sequences[chosen]), partial(self._add, chosen))
             if needles is not None:
                 attention.run(self._batch(needles[chosen]), partial(self._add_needles, chosen))
             tell(first + len(chosen))
 
     def _batch(self, rows: Tensor) -> Batch:
-        items = [EncodedText(tuple(ids), (False,) * len(ids), (), Text("")) for ids in rows.tolist()]
-        return collate(self._checkpoint, items)
+        texts = [Text("", ids=tuple(ids)) for ids in rows.tolist()]
+        return collate(self._checkpoint, encode(self._checkpoint, texts))
 
     def _add(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
         for name, (offset, first) in self._diagonals.items():
@@ -146,16 +162,6 @@ class RepeatTally(SumTally):
 
     def _add_needles(self, numbers: list[int], layer: int, pattern: Tensor) -> None:
         self._counts[RETRIEVAL][numbers, layer] = self._needles.retrieved(pattern, numbers)
-
-    def _drawn(self) -> Tensor:
-        """Tokens of all sequences before they are repeated, [n_sequences, length]; the same in every process."""
-        if not (ordinary := ordinary_ids(self._checkpoint)):
-            raise CheckpointError(
-                "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or "
-                "take a model with its whole tokenizer."
-            )
-        generator = torch.Generator().manual_seed(self._seed)
-        return torch.tensor(ordinary)[torch.randint(len(ordinary), (SEQUENCES, self._length), generator=generator)]
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""

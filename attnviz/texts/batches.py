@@ -105,10 +105,11 @@ def encode(
         TextError: such a text, without ``skipped``.
         CheckpointError: the tokenizer does not belong to the model.
     """
+    items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
+    texts = [text for text in texts if not text.ids]
     if not texts:
-        return []
+        return items
     limit = checkpoint.positions
-    items = []
     for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]

@@ -57,6 +57,7 @@ class Text:
         subjects: in an example of GAP, whether each name is the subject of a clause; None without a parser.
         label: of a labelled text, its class: a name or a number.
         target: for an encoder-decoder, what its decoder reads.
+        ids: of random tokens, which have no text: vocabulary entries.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Text:
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
     target: str | None = None
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

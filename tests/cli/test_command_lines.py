@@ -126,7 +126,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("profile empty.txt -m bert", 1, "empty.txt is empty: expected at least"),
     ("profile ... --confirm trees.conllu", 2, "expected different corpora, found the same content twice"),
     ("profile ... --confirm missing.conllu", 1, "expected a corpus at missing.conllu, found nothing"),
-    ("ablate -m gpt2", 2, "Missing argument"),
+    ("ablate -m gpt2", 2, "nothing to measure on: expected a text or a corpus"),
     # models
     ("heads TEXT -m ./nothing", 1, "expected a folder with a checkpoint at nothing, found nothing"),
     ("heads TEXT -m no-such-model", 1, "Type: attnviz heads TEXT --model minilm"),
@@ -422,8 +422,8 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     assert content["together"]["heads"] == ["L0H1", "L2H3"]
     assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
     assert content["options"] == {
-        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True,
-        "gradient": False, "label": None,
+        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
+        "limit": 5, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
     assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
+from attnviz.commands.ablate.matched import RoleTokens
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -34,12 +35,17 @@ HeadSet = frozenset[HeadId]
 class BatchMetrics:
     """Metrics of a batch, relative to the final states and predictions of the unchanged model."""
 
-    def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
-        """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
+    def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor, weights: Sequence[Tensor]) -> None:
+        """Predict from the last hidden states of the unchanged model, [rows, n, d_model].
+
+        ``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums]; the first sum is of all.
+        """
         device = final.device
         self._checkpoint, self._n_rows, self._shape = checkpoint, len(inputs.inputs), final.shape
         measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
         self._row, self._position = torch.tensor(measured, device=device).T
+        counts = [weights[each.text][list(each.positions)] for each in inputs.inputs]
+        self._counts = torch.cat(counts)  # [positions, n_sums]
         labels = [label for each in inputs.inputs for label in each.labels]
         self._labels, self._labelled = torch.tensor(labels, device=device) if labels else None, bool(labels)
         self._states = final[self._row, self._position]  # [positions, d_model]
@@ -53,10 +59,11 @@ class BatchMetrics:
             self._labels = decided
         self._losses = nll_loss(self._predicted, self._labels, reduction="none")
         if labels:
-            self.clean = torch.stack([self._by_row(self._losses), self._by_row(decided == self._labels)])
+            own = torch.stack([self._losses, (decided == self._labels).to(self._losses)], -1)
+            self.clean = self._by_row(own)[:, 0].T
 
     def changes(self, final: Tensor) -> Tensor:
-        """The two metrics of :func:`metrics_of`, summed over the positions of each row, [copies, rows, 2], float64.
+        """The two metrics of :func:`metrics_of`, summed over each row, [copies, rows, n_sums, 2], float64.
 
         ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
@@ -112,9 +119,10 @@ class BatchMetrics:
             yield slice(first, first + step)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        """Sums over the positions of each row, from [positions, ...] to [rows, ...], float64 on the CPU."""
-        sums = torch.zeros(self._n_rows, *values.shape[1:], dtype=torch.float64)
-        return sums.index_add_(0, self._row.cpu(), values.detach().double().cpu())
+        """Sums over each row, from [positions, 2] to [rows, n_sums, 2], float64 on the CPU."""
+        sums = torch.zeros(self._n_rows, self._counts.shape[1], values.shape[1], dtype=torch.float64)
+        counted = self._counts[..., None] * values.detach().double().cpu()[:, None]
+        return sums.index_add_(0, self._row.cpu(), counted)
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,25 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class RoleEffect:
+    """Effect of removing one head on the tokens of a role's queries, beside matched ones.
+
+    Attributes:
+        role, direction: see :class:`attnviz.commands.ablate.matched.RoleTokens`.
+        n: tokens of the queries, and as many matches.
+        queries, others: mean damage of each, by metric.
+        difference: queries less others.
+    """
+
+    role: str
+    direction: str | None
+    n: int
+    queries: dict[str, Estimate]
+    others: dict[str, Estimate]
+    difference: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
 class HeadEffect:
     """Effect of removing one head."""
 
@@ -141,6 +168,7 @@ class HeadEffect:
     gradient: float | None  # importance by Michel et al. 2019; None if not measured
     gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
     second: dict[str, Estimate] | None = None  # damage by the second method; None if not measured
+    roles: tuple[RoleEffect, ...] = ()  # on the tokens of the roles that were asked for, and have some
 
     def __repr__(self) -> str:
         damage = ", ".join(f"{metric} {amount(each.value)}" for metric, each in self.damage.items())
@@ -213,22 +241,40 @@ class Bootstrap:
     """Bootstrap over texts: from sums per text to means per token with intervals."""
 
     def __init__(
-        self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]]
-    ) -> None:
-        """``counts``: measured positions, [n_texts]; ``sums``: by method, of heads and sets, [n_texts, 2] each."""
+        self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]],
+        roles: Sequence[RoleTokens] = (),
+    ) -> None:  # fmt: skip
+        """Weights of the texts.
+
+        ``counts``: measured positions, [n_texts, n_sums], of all and then of the queries and matches of each role;
+        ``sums``: by method, of heads and sets, [n_texts, n_sums, 2] each.
+        """
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
-        self._names, self._tokens = [metric.name for metric in metrics_of(kind)], self._weights @ counts
+        self._names, self._counts, self._roles = [metric.name for metric in metrics_of(kind)], counts, roles
         self.sums = [dict(each) for each in sums]
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
-        """Estimates by metric, from sums [n_texts, 2]."""
-        means = (self._weights @ sums) / self._tokens[:, None]  # [1 + replicates, 2]
+        """Estimates by metric of all positions, from sums [n_texts, n_sums, 2]."""
+        return self._estimates(self._means(sums, 0))
+
+    def _means(self, sums: Tensor, at: int) -> Tensor:
+        """Means over the positions of one sum as measured, then in each replicate, [1 + replicates, 2]."""
+        return (self._weights @ sums[:, at]) / (self._weights @ self._counts[:, at])[:, None]
+
+    def _estimates(self, means: Tensor) -> dict[str, Estimate]:
         low = high = [None] * len(self._names)
         if len(means) > 1:
             ends = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
-            low, high = means[1:].quantile(ends, dim=0).tolist()
+            low, high = means[1:].nanquantile(ends, dim=0).tolist()  # a replicate may lack all texts of a rare role
         return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
+
+    def _of_roles(self, sums: Tensor) -> Iterator[RoleEffect]:
+        """Effects on the tokens of each role that has any."""
+        for number, role in enumerate(self._roles):
+            if n := int(self._counts[:, 1 + 2 * number].sum()):
+                queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
+                yield RoleEffect(*role, n, *map(self._estimates, (queries, others, queries - others)))
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
         """Heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
@@ -246,6 +292,7 @@ class Bootstrap:
                 gradient=None if importance is None else float(importance[head]),
                 gradient_normalised=None if normalised is None else float(normalised[head]),
                 second=more[0].get(head) if more else None,
+                roles=tuple(self._of_roles(self.sums[0][frozenset([head])])),
             )
             for rank, head in enumerate(ranked, start=1)
         )

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -23,6 +23,7 @@ from attnviz.commands.ablate.inputs import (
     read_sources,
     with_targets,
 )
+from attnviz.commands.ablate.matched import role_tokens, texts_with_roles, token_weights
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -125,7 +126,7 @@ class Ablation(Result):
 
 @checked
 def ablate(
-    texts: str | Path | Sequence[str | Path],
+    texts: str | Path | Sequence[str | Path] = (),
     model: Model | None = None,
     *,
     tokenizer: Any = None,
@@ -137,6 +138,8 @@ def ablate(
     method: str = "mean",
     select: str | HeadId | Sequence[str | HeadId] = (),
     together: bool = False,
+    role: str | Sequence[str] = (),
+    repeats: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -167,6 +170,10 @@ def ablate(
             are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
         together: remove the selected heads as one set as well; layers and the curve are then left out.
+        role: relations such as ``obj``: also measure the tokens of the words that attend by it, in each direction,
+            beside matched other ones; see :mod:`attnviz.commands.ablate.matched`.
+        repeats: instead of texts random tokens, repeated, as of :func:`attnviz.profile_heads`; the second copy is
+            measured beside the first.
         limit: sentences of each corpus that are read; default all.
         batch_size: inputs that the model reads at once; it changes results only by rounding.
         seed: of the bootstrap, the random order and the random projections.
@@ -189,21 +196,27 @@ def ablate(
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
-        "method": method, "select": selection_texts(select), "together": together, "limit": limit, "seed": seed,
-        "curve": curve, "gradient": gradient, "label": None if label is None else str(label), "target": target,
+        "method": method, "select": selection_texts(select), "together": together, "role": selection_texts(role),
+        "repeats": repeats, "limit": limit, "seed": seed, "curve": curve, "gradient": gradient,
+        "label": None if label is None else str(label), "target": target,
     }  # fmt: skip
-    sources = read_sources(items, limit, options["label"])
+    roles = role_tokens(options["role"], repeats)
+    sources = Sources((), (), ()) if repeats else read_sources(items, limit, options["label"])
+    if repeats and (items or label is not None):
+        raise UsageError("expected texts, or random tokens (--repeats, repeats=True), found both.")
     checkpoint, _ = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter
     )
     refuse_target(checkpoint, target, max_new_tokens)
+    kind = kind_of(checkpoint, sources.texts)
+    if roles:
+        sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
     heads = select_heads(options["select"], checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
     if together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     layers = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
     methods = (method, "uniform" if method == "mean" else "mean")[: 1 + bool(groups)]
-    kind = kind_of(checkpoint, sources.texts)
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         sources = with_targets(checkpoint, sources, target, max_new_tokens, partial(tell, "targets"))
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, warn)
@@ -215,18 +228,19 @@ def ablate(
         if len(inputs) > MANY:
             how = f"{len(heads)} heads to remove by {counted(len(methods), 'method')}"
             warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
-        passes = Passes(checkpoint, inputs, batch_size)
-        tally = GradientTally(checkpoint, kind, passes.counts, seed) if gradient else None
+        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
+        tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed) if gradient else None
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
         grouped = [head for head in singles if any(head <= group for group in groups)]
         wanted = list(zip(replacements, ([*singles, *groups], [*grouped, *groups]), strict=False))
-        bootstrap = Bootstrap(seed, measured, passes.counts, kind, passes.run(wanted, partial(tell, "removing"), tally))
+        sums = passes.run(wanted, partial(tell, "removing"), tally)
+        bootstrap = Bootstrap(seed, measured, passes.counts, kind, sums, roles)
         ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
             removal = _removal_curve(passes, replacements[0], order, bootstrap, seed, partial(tell, "curve"))
-    sets = tuple(map(bootstrap.of_set, groups))
+    sets, n_positions = tuple(map(bootstrap.of_set, groups)), int(passes.counts[:, 0].sum())
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -234,8 +248,8 @@ def ablate(
         methods=methods,
         kind=kind,
         n_texts=len(measured),
-        n_positions=int(passes.counts.sum()),
-        clean_loss=None if passes.clean is None else float(passes.clean[0].sum() / passes.counts.sum()),
+        n_positions=n_positions,
+        clean_loss=None if passes.clean is None else float(passes.clean[0].sum()) / n_positions,
         clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),
         verified=passes.verified,
         heads=ranked,

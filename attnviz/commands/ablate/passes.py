@@ -144,15 +144,16 @@ class SampleVerification:
 class Passes:
     """Measures sets of heads on the inputs of texts, batch by batch.
 
-    ``counts``: measured positions of each text, [n_texts], float64. ``clean``: as of :class:`BatchMetrics`, by text,
-    [2, n_texts]; None before the first run, too.
+    ``counts``: measured positions of each text in each sum, [n_texts, n_sums], float64, the first of all. ``clean``: as
+    of :class:`BatchMetrics`, by text, [2, n_texts]; None before the first run, too.
     """
 
-    def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
-        self._checkpoint, self._inputs, self._batch_size = checkpoint, inputs, batch_size
-        self.counts = torch.zeros(1 + max(each.text for each in inputs), dtype=torch.float64)
-        for each in inputs:
-            self.counts[each.text] += len(each.positions)
+    def __init__(
+        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, weights: Sequence[Tensor]
+    ) -> None:
+        """``weights``: as of :class:`BatchMetrics`, by text."""
+        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
+        self.counts = torch.stack([each.sum(0) for each in weights])
         self.clean: Tensor | None = None
         self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
@@ -171,7 +172,7 @@ class Passes:
         tell: Tell,
         gradients: GradientTally | None = None,
     ) -> list[dict[HeadSet, Tensor]]:
-        """The two metrics without each set of heads, by each replacement, summed over texts: [n_texts, 2], float64.
+        """The two metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, 2], float64.
 
         All share the unchanged passes. The first run verifies a sample of the batches; ``gradients`` is filled on the
         way.
@@ -180,7 +181,7 @@ class Passes:
             VerificationError: the heads, or resumed passes, do not reproduce the model.
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
-        sums = torch.zeros(len(removals), len(self.counts), 2, dtype=torch.float64)
+        sums = torch.zeros(len(removals), *self.counts.shape, 2, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
@@ -192,7 +193,7 @@ class Passes:
                 kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
                 if verifying:
                     self._verify(inputs, kept)
-                metrics = BatchMetrics(self._checkpoint, inputs, kept.final)
+                metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
                 for numbers, changes in self._changes(removals, inputs, kept, metrics):
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:

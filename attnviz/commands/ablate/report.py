@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.ablate.effects import VERDICTS, CurvePoint, Estimate, HeadEffect, SetEffect
+from attnviz.commands.ablate.effects import VERDICTS, CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, METRICS, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
@@ -19,6 +19,7 @@ from attnviz.models.wording import amount, counted, error, percent, quoted, roun
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
+from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import column_table, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
@@ -41,6 +42,8 @@ GIVES = {
 def source_line(result: Ablation) -> str:
     """The corpora with their number of sentences, or the text."""
     sources = result.sources
+    if result.options["repeats"]:
+        return f"random tokens, repeated ({counted(len(sources.texts), 'sequence')})"
     files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
     texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
     return ", ".join([*files, *texts])
@@ -198,6 +201,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "heads": [
             entry(_FIELDS, head)
             | {"methods": dict(zip(result.methods, filter(None, (head.damage, head.second)), strict=False))}
+            | {"roles": [vars(role) for role in head.roles]}
             for head in result.heads
         ],
         "layers": [_set_entry(layer, result) for layer in result.layers],
@@ -278,6 +282,8 @@ def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[Rend
     )
     yield verification_line(checked.attention, result.checkpoint, more)
     yield _head_table(result, choices.top, width, intervals)
+    if any(head.roles for head in result.heads):
+        yield _role_table(result, choices.top, width, intervals)
     if result.sets:
         yield _set_table(result, width, intervals)
     if result.curve is not None:
@@ -301,6 +307,23 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         columns += named(_FIELDS, "gradient", "gradient_normalised")
     title = "Heads removed one at a time ({}, the one that matters most first)"
     return first_rows(title, columns, result.heads, top, "ablate.csv", width=width)
+
+
+def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
+    """Table of heads on the tokens of roles: a line per head and role."""
+    metric = result.metrics[0]
+    columns: list[Field[tuple[HeadId, RoleEffect]]] = [
+        Field("Head", lambda row: row[0], left=True),
+        Field("Role", lambda row: role_name(row[1].role, row[1].direction), left=True),
+        Field("On its\ntokens", lambda row: amount(row[1].queries[metric.name].value)),
+        Field("On others", lambda row: amount(row[1].others[metric.name].value)),
+        *_measured(lambda row: row[1].difference[metric.name], "Differ-\nence", "", intervals),
+        Field("n", lambda row: row[1].n),
+    ]
+    rows = [(head.id, role) for head in result.heads for role in head.roles]
+    rows.sort(key=lambda row: -row[1].difference[metric.name].value)
+    title = f"Heads on the tokens of roles ({metric.title}, {metric.unit}; {{}}, the largest difference first)"
+    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row")
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:
@@ -361,6 +384,13 @@ def _notes(result: Ablation) -> Iterator[str]:
         yield (
             "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
             f"its layer{projected}{zero}. Spearman's rank correlation with it: {correlations}."
+        )
+    if result.options["repeats"]:
+        yield "Repeated tokens: those of the second copy; others: the same tokens of the first, which nothing predicts."
+    elif result.options["role"]:
+        yield (
+            "On its tokens: those of words that attend by the relation; on others: for each the nearest other token "
+            "of a word in its text."
         )
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."

@@ -1,0 +1,126 @@
+"""The tokens of a role's queries, and matched ones: whether what a head tracks also needs it.
+
+Of a relation, each measured token of a word that attends is matched with the nearest other one of its text that has a
+letter or digit, the earlier of two. Of random tokens that are repeated, each token of the second copy is matched with
+the same token of the first. A text without both is in neither.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnviz.arguments import did_you_mean
+from attnviz.commands.ablate.inputs import CLASSES, ModelInput
+from attnviz.errors import TextError, UsageError
+from attnviz.language.parsers import load_parser
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.language.universal import RELATIONS
+from attnviz.measures.relations import RelatedWords
+from attnviz.measures.repeats import repeated_tokens
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.texts.batches import EncodedText
+from attnviz.texts.reading import Parser, Text
+
+REPEATED = "repeated tokens"
+"""The name of what is measured on random tokens: their second copy, beside the first."""
+
+
+class RoleTokens(NamedTuple):
+    """The tokens of a role's queries: a relation in one direction, or :data:`REPEATED`."""
+
+    role: str
+    direction: str | None
+
+
+def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
+    """What is measured apart: of each relation both directions.
+
+    Raises:
+        UsageError: no relation of this name, or random tokens, which have none.
+    """
+    names = [role.removeprefix(SYNTACTIC) for role in roles]
+    for name in names:
+        if name.partition(":")[0] not in RELATIONS:
+            known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"
+            raise UsageError(f"unknown role {name!r}: {known}")
+    if repeats and names:
+        raise UsageError("random tokens have no relations: expected --role (role=...) with a corpus, or --repeats.")
+    if repeats:
+        return [RoleTokens(REPEATED, None)]
+    return [RoleTokens(f"{SYNTACTIC}{name}", direction) for name in dict.fromkeys(names) for direction in DIRECTIONS]
+
+
+def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
+    """The texts, parsed where they have no trees; or random ones.
+
+    Raises:
+        UsageError: the model's own tokens are not what is measured, or no parser is installed.
+    """
+    if checkpoint.stacks or kind in CLASSES:
+        of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+        raise UsageError(f"this is {of}: expected --role (role=...) or --repeats with a model of tokens of one text.")
+    if repeats:
+        drawn = enumerate(repeated_tokens(checkpoint, seed).tolist())
+        return [Text("", number=number, ids=tuple(ids)) for number, ids in drawn]
+    pipeline = None if all(text.spans for text in texts) else load_parser()
+    if pipeline is None and not all(text.spans for text in texts):
+        raise UsageError(
+            "the tokens of a role need a treebank (.conllu), or spaCy to parse with: pip install 'attnviz[syntax]'."
+        )
+    return [text if text.spans else Parser(pipeline)(text) for text in texts]
+
+
+def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequence[RoleTokens]) -> list[Tensor]:
+    """How often each token counts, by text, [n_tokens, 1 + 2 * n_roles]: among all, then queries and matches of roles.
+
+    Raises:
+        TextError: no measured token is a query of any role.
+    """
+    weights = list[Tensor]()
+    for item, positions in _by_text(inputs):
+        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(of), dtype=torch.float64)
+        counts[positions, 0] = 1
+        words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
+        for number, role in enumerate(of):
+            pairs = _matched(item, positions, _queries(item, words, role, checkpoint.architecture.causal))
+            for side in (0, 1):
+                chosen = torch.tensor([pair[side] for pair in pairs], dtype=torch.long)
+                counts[:, 1 + 2 * number + side] = torch.bincount(chosen, minlength=len(counts))
+        weights.append(counts)
+    if of and not any(each[:, 1:].any() for each in weights):
+        named = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in of))
+        raise TextError(f"no measured token of these texts attends by {named}: expected more texts, or another role.")
+    return weights
+
+
+def _by_text(inputs: Sequence[ModelInput]) -> Iterator[tuple[EncodedText, list[int]]]:
+    """Each text with its measured positions, of all its inputs."""
+    items, positions = dict[int, EncodedText](), dict[int, list[int]]()
+    for each in inputs:
+        items[each.text] = each.item
+        positions.setdefault(each.text, []).extend(each.positions)
+    return ((items[text], positions[text]) for text in sorted(items))
+
+
+def _queries(item: EncodedText, words: RelatedWords, role: RoleTokens, causal: bool) -> set[int]:
+    """The positions of a role's queries; of a relation that the model can see."""
+    if role.role == REPEATED:
+        return set(range(len(item) // 2, len(item)))
+    ends = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
+    pairs = ends if role.direction == DIRECTIONS[0] else [pair[::-1] for pair in ends]
+    return {position for query, key in pairs if key < query or not causal for position in words.members[0][query]}
+
+
+def _matched(item: EncodedText, positions: Sequence[int], queries: set[int]) -> list[tuple[int, int]]:
+    """Each measured query with its match."""
+    measured = [position for position in positions if position in queries]
+    if item.source.ids:
+        return [(position, position - len(item) // 2) for position in measured]
+    others = [
+        position for position in positions
+        if position not in queries and not item.sink[position] and any(map(str.isalnum, item.pieces[position]))
+    ]  # fmt: skip
+    return [(query, min(others, key=lambda other: abs(other - query))) for query in measured if others]

@@ -1,0 +1,177 @@
+"""Heads removed, on the tokens of a role beside matched ones: against edited weights and trees read by hand."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import attnviz
+from attnviz.commands.ablate.effects import Estimate, RoleEffect
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
+from attnviz.errors import TextError, UsageError
+from tests.support.ablations import KINDS, _text_effects, without
+from tests.support.classifiers import sharp_classifier
+from tests.support.corpora import treebank
+from tests.support.models import bert_tokenizer, known_gpt2, sharp_bert
+from tests.support.results import TEXT
+
+OBJECTS = "syntactic:obj"
+
+
+def word_trees(path: Path, n_sentences: int) -> Path:
+    """A treebank of words that are one token each, at the beginning of a sentence, too."""
+    text = treebank(path, n_sentences).read_text(encoding="utf-8")
+    path.write_text(re.sub(r"(?m)^1\t\w+", "1\tthe", text), encoding="utf-8")
+    return path
+
+
+def trees_of(path: Path) -> list[list[tuple[str, int, str]]]:
+    """Form, head from 0 on (-1 for the root) and relation of each word, sentence by sentence."""
+    blocks = path.read_text(encoding="utf-8").strip().split("\n\n")
+    rows = [[line.split("\t") for line in block.split("\n")] for block in blocks]
+    return [[(row[1], int(row[6]) - 1, row[7]) for row in block] for block in rows]
+
+
+def by_hand(kind: str, trees: list[list[tuple[str, int, str]]], direction: str, effects: Any) -> list[Any]:
+    """Of every text the summed effects on queries and on matches, and how many each are."""
+    sums = []
+    for words, of_token in zip(trees, effects, strict=True):
+        first = 1 if kind == STATES else 0  # [CLS]; what is masked in turn begins at the first word
+        measured = range(len(words) - (kind == NEXT))
+        objects = [(i, head) for i, (_, head, relation) in enumerate(words) if relation == "obj" and head >= 0]
+        ends = objects if direction == "dependent_to_head" else [(head, i) for i, head in objects]
+        queries = sorted({query for query, key in ends if key < query or kind != NEXT} & set(measured))
+        others = [i for i in measured if i not in queries and not (kind == NEXT and i == 0)]
+        pairs = [(query, sorted(others, key=lambda i, q=query: (abs(i - q), i))[0]) for query in queries if others]
+        sums.append([[of_token[first + at].tolist() for at in side] for side in zip(*pairs, strict=True)] or [[], []])
+    return sums
+
+
+@pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
+@pytest.mark.parametrize("kind", [NEXT, MASKED, STATES])
+def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: str, direction: str, tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    (model, tokenizer), path = KINDS[kind](), word_trees(tmp_path / "trees.conllu", 28)
+    model.double()
+    result = attnviz.ablate(
+        path, model, tokenizer=tokenizer, role="obj", select="L1H2", method="zero", curve=False, gradient=False
+    )
+    trees, edited = trees_of(path), without(model, tokenizer, [(1, 2)])
+    effects = [_text_effects(model, edited, tokenizer, " ".join(form for form, *_ in words)) for words in trees]
+    sums = by_hand(kind, trees, direction, effects)
+    role = next(each for each in result.heads[0].roles if each.direction == direction)
+    for side, found in enumerate((role.queries, role.others)):
+        expected = np.concatenate([np.array(text[side]).reshape(-1, 2) for text in sums])
+        assert role.n == len(expected) > 8
+        assert [each.value for each in found.values()] == pytest.approx(expected.mean(0), abs=1e-10)
+    for name, difference in role.difference.items():
+        assert difference.value == pytest.approx(role.queries[name].value - role.others[name].value)
+        assert difference.low is None  # 28 texts are too few
+
+
+def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    (model, tokenizer), path = KINDS[NEXT](), word_trees(tmp_path / "trees.conllu", 120)
+    model.double()
+    (head,) = attnviz.ablate(
+        path, model, tokenizer=tokenizer, role=["obj"], select="L1H2", method="zero", curve=False, gradient=False
+    ).heads
+    trees, edited = trees_of(path), without(model, tokenizer, [(1, 2)])
+    effects = [_text_effects(model, edited, tokenizer, " ".join(form for form, *_ in words)) for words in trees]
+    sums = by_hand(NEXT, trees, "dependent_to_head", effects)
+    totals = np.array([[[np.sum([row[0] for row in side]), len(side)] for side in text] for text in sums])
+    rng, differences = np.random.default_rng(1), []
+    for _ in range(4000):
+        of_sides = totals[rng.integers(len(totals), size=len(totals))].sum(0)
+        differences.append(of_sides[0, 0] / of_sides[0, 1] - of_sides[1, 0] / of_sides[1, 1])
+    found = head.roles[0].difference["loss"]
+    low, high = np.quantile(differences, [0.025, 0.975])
+    assert found.low == pytest.approx(low, abs=0.15 * (high - low))
+    assert found.high == pytest.approx(high, abs=0.15 * (high - low))
+
+
+def test_on_repeats_the_second_copy_stands_beside_the_first():
+    model, tokenizer = KINDS[NEXT](n_positions=40)
+    result = attnviz.ablate(
+        (), model.double(), tokenizer=tokenizer, repeats=True, select="L1H2", method="zero", curve=False, gradient=False
+    )
+    assert {len(text.ids) for text in result.sources.texts} == {40}
+    assert all(text.ids[:20] == text.ids[20:] for text in result.sources.texts)
+    edited, effects = without(model, tokenizer, [(1, 2)]), []
+    with torch.no_grad():
+        for text in result.sources.texts:
+            ids = torch.tensor([text.ids])
+            losses = [cross_entropy(each(ids).logits[0, :-1], ids[0, 1:], reduction="none") for each in (edited, model)]
+            effects.append(losses[0] - losses[1])
+    found, (role,) = torch.stack(effects), result.heads[0].roles
+    assert (role.role, role.direction, role.n) == ("repeated tokens", None, 32 * 19)
+    assert role.queries["loss"].value == pytest.approx(float(found[:, 20:].mean()), abs=1e-10)
+    assert role.others["loss"].value == pytest.approx(float(found[:, :19].mean()), abs=1e-10)
+    assert result.heads[0].damage["loss"].value == pytest.approx(float(found.mean()), abs=1e-10)
+
+
+def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_are_not():
+    result = attnviz.ablate(repeats=True, model="tiny-gpt2", device="cpu", curve=False, gradient=False)
+    sides = {str(head.id): head.roles[0].difference["loss"].side for head in result.heads}
+    assert all(sides[f"L1H{head}"] == 1 for head in range(4))  # induction
+    assert sides["L0H2"] == 1  # the previous-token head that they read
+    assert sides["L3H1"] == sides["L3H2"] == 0
+
+
+def test_the_document_and_the_tables_have_them(tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    path = treebank(tmp_path / "trees.conllu", 40)
+    result = attnviz.ablate(
+        path, sharp_bert(), tokenizer=bert_tokenizer(), role=["obj", OBJECTS, "nsubj"], select="L0", curve=False
+    )
+    for head, entry in zip(result.heads, result.document()["heads"], strict=True):
+        assert [(role["role"], role["direction"]) for role in entry["roles"]] == [
+            (role.role, role.direction) for role in head.roles
+        ]
+        assert len(head.roles) == 4
+        first = head.roles[0].difference["cosine"]
+        assert entry["roles"][0]["difference"]["cosine"] == {"value": first.value, "interval": [first.low, first.high]}
+    report = " ".join(result.report(width=110).split())
+    assert "Heads on the tokens of roles (cosine distance, 1 − cos; 12 of 16, the largest difference first)" in report
+    assert "obj head→dep" in report
+
+
+def test_a_rare_role_in_few_of_many_texts_has_an_interval_and_none_without_any(tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    lines = treebank(tmp_path / "trees.conllu", 40).read_text().replace("\tobj\t", "\tdet\t")
+    (tmp_path / "trees.conllu").write_text(lines.replace("\tdet\t", "\tobj\t", 1))
+    model = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
+    result = attnviz.ablate(tmp_path / "trees.conllu", **model, role="obj", select="L0H1", curve=False)
+    role: RoleEffect = result.heads[0].roles[0]
+    assert role.n == 1
+    estimate: Estimate = role.queries["cosine"]
+    assert estimate.low == estimate.value == estimate.high  # a single text: nothing varies but whether it is drawn
+    with pytest.raises(TextError, match="no measured token of these texts attends by iobj: "):
+        attnviz.ablate(tmp_path / "trees.conllu", **model, role="iobj", select="L0H1", curve=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"role": "objj"}, "unknown role 'objj': expected a relation, one of acl, .* Did you mean obj?"),
+        ({"role": "obj", "repeats": True}, "random tokens have no relations"),
+        ({"texts": TEXT, "repeats": True}, r"expected texts, or random tokens \(--repeats, repeats=True\), found both"),
+        ({}, "nothing to measure on"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(given: Any, message: str):
+    with pytest.raises(UsageError, match=message):
+        attnviz.ablate(model=known_gpt2(), **given)
+
+
+def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monkeypatch: pytest.MonkeyPatch):
+    model, tokenizer = sharp_classifier("bert")
+    with pytest.raises(UsageError, match="this is a classifier: expected --role"):
+        attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
+    monkeypatch.setattr("attnviz.commands.ablate.matched.load_parser", lambda: None)
+    with pytest.raises(UsageError, match="need a treebank"):
+        attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
