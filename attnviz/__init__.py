@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.ablate.measure import Ablation as Ablation
     from attnviz.commands.ablate.measure import ablate as ablate
     from attnviz.commands.card.measure import Card as Card
+    from attnviz.commands.card.measure import Cards as Cards
     from attnviz.commands.card.measure import card as card
+    from attnviz.commands.card.measure import cards as cards
     from attnviz.commands.check.measure import Check as Check
     from attnviz.commands.check.measure import check as check
     from attnviz.commands.circuits.measure import Circuits as Circuits
@@ -63,7 +65,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
 else:
     _NAMES = {
         "commands.ablate.measure": ("Ablation", "ablate"),
-        "commands.card.measure": ("Card", "card"),
+        "commands.card.measure": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "compare_corpus"),

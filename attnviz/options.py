@@ -516,23 +516,24 @@ COMMANDS = {
         output=(*_TABLE, *_FILES),
     ),
     "card": Command(
-        ("card",),
+        ("card", "cards"),
         text=(
-            Option("head", str, "The head, such as L2H8.", REQUIRED, positional=True),
+            Option("head", str, "The head, such as L2H8. None with --all.", None, positional=True),
             Option("source", str, "A text; or a corpus (.conllu, .txt, GAP .tsv) to profile all heads on, which takes "
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
-            *_MODEL, _TARGET, *_DEVICE,
+            _switch("all_heads", "A card of every head that passes a role, and an index of them.", False, "--all"),
+            *_MODEL, _TARGET, *_LANGUAGES, *_DEVICE,
         ),
         measurement=(
             _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),
             _CORPORA[0],
             _switch("circuits", "Also read from the weights which heads it composes with, and what it copies.", True),
-            _switch("ablate", "Also remove the head, on the corpus or the text."),
+            _switch("ablate", "Also remove the head, on the corpus or the text; with --repeats on these, too."),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
         ),
-        pictures=_figures("card"),
-        output=(_top("Number of roles in the table.", 12), *_FILES),
+        pictures=_figures("card", before="With --all: {card.all}. "),
+        output=(_top("Number of roles in the table; with --all of heads. Default: 12, or 20 heads.", None), *_FILES),
     ),
     "models": Command(
         ("model_configurations",),

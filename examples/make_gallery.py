@@ -166,7 +166,10 @@ def draw_inside(treebank: Path | None) -> None:
             (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(width=80), encoding="utf-8")
         print(f"inside {model}")
     draw("why", attnviz.why(COUNTING, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2, device="cpu"))
-    draw("card", attnviz.card("L2H8", model="minilm", device="cpu"))
+    if treebank is not None:
+        with contextlib.chdir(treebank.parent):  # so that files name it alone
+            draw("card", attnviz.card("L2H0", Path(treebank.name), "minilm", ablate=True, device="cpu"))
+    screenshot(attnviz.cards(model="minilm", device="cpu").page(), "page-cards", 1400, 1060, "head=L2H0")
 
 
 def draw_translation() -> None:

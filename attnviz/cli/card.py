@@ -1,38 +1,56 @@
 """The command ``attnviz card``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import is_file, read_text
+from attnviz.errors import UsageError
 
 
 @command
-def card(run: Run, head: str, source: str | None, **options: Any) -> Job:
+def card(run: Run, head: str | None, source: str | None, all_heads: bool, **options: Any) -> Job:
     """Show one head on one page: what attnviz knows of it, each fact with its evidence.
 
     Roles over a corpus come from the stored profile of the model, or from a CORPUS that is profiled now. What has not
     been measured is named, with the command that measures it.
 
-    It writes card.png, its caption, card.md, card.json and card.csv, and prints the card.
+    It writes card.png, its caption, card.md, card.json and card.csv, and prints the card. With --all it writes
+    cards/L00H00.png and so on, cards.md with an index, card-all.json and card-all.csv, and prints the index.
 
     Examples:
         attnviz card L2H8
             A head of minilm, from its stored profile.
         attnviz card L1H0 "one two three one two" -m tiny-gpt2
             Its pattern on a text; --repeats profiles it, too.
+        attnviz card L2H0 corpus.conllu --ablate
+            Profiled now, and whether its objects need it.
+        attnviz card --all --figures page
+            Every head with a role, as a page for a browser.
     """
+    if all_heads and source is not None:
+        raise UsageError(f"expected a head or --all, found both ({head}).")
+    if all_heads:
+        head, source = None, head
+    elif head is None:
+        raise UsageError("expected a head such as L2H8, or --all.")
     corpus = source is not None and is_file(source)
     if source is not None and not corpus:
         source = read_text(source)
     model = run.find_model()
-    return run.job(
-        lambda _, progress, warn: attnviz.card(
-            head, Path(source) if source is not None and corpus else source, model, **options, progress=progress,
-            warn=warn,
-        ),
-        texts=[head, None if corpus else source, options["target"]],
+    given: Any = {"source": Path(source) if source is not None and corpus else source, "model": model, **options}
+
+    def measure(_: object, progress: Any, warn: Any) -> "attnviz.Card | attnviz.Cards":
+        given.update(progress=progress, warn=warn)
+        return attnviz.cards(**given) if head is None else attnviz.card(head, **given)
+
+    of = replace(run, command="card.all") if all_heads else run
+    named = head or "all"
+    return of.job(
+        measure,
+        texts=[named, None if corpus else source, options["target"]],
         corpora=[Path(source)] if source is not None and corpus else [],
         rate=True,
-    )  # fmt: skip
+    )

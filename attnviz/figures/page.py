@@ -71,13 +71,16 @@ def page_width(style: Style, natural: float) -> float:
     return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.width is None else style.width
 
 
-def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, body: float) -> Figure:
+def new_page(
+    title: str, notes: Sequence[str], style: Style, *, width: float, body: float, run_on: bool = True
+) -> Figure:
     """A new figure with wrapped title and notes; panels are added below them.
 
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
-    labels and colour bars, both in inches. Constrained layout makes panels as large as they fit into it.
+    labels and colour bars, both in inches; ``run_on`` lets short notes share lines. Constrained layout makes panels as
+    large as they fit into it.
     """
-    lines = heading(title, notes, style, width)
+    lines = heading(title, notes, style, width, run_on)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     if style.bare and lines:  # a panel's letter alone: the picture begins at its foot
         head = MARGIN + _ASCENT * lines[0][1] / 72
@@ -95,7 +98,9 @@ def new_page(title: str, notes: Sequence[str], style: Style, *, width: float, bo
     return figure
 
 
-def heading(title: str, notes: Sequence[str], style: Style, width: float) -> list[tuple[str, float, str]]:
+def heading(
+    title: str, notes: Sequence[str], style: Style, width: float, run_on: bool = True
+) -> list[tuple[str, float, str]]:
     """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out.
 
     The panel's letter stands before the title; a bare figure has only that.
@@ -103,7 +108,8 @@ def heading(title: str, notes: Sequence[str], style: Style, width: float) -> lis
     room = (width - 2 * MARGIN) * DPI
     title, notes = ("", ()) if style.bare else (title, notes)
     headline = "  ".join(filter(None, (style.panel, title)))
-    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in _run_on(notes, room))]
+    notes = _run_on(notes, room) if run_on else notes
+    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
     lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
     return [(line, size, weight) for some, size, weight in lines for line in some]
 

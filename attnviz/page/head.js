@@ -26,6 +26,7 @@ export class HeadPanel {
     this.back = element("button", { type: "button", class: "back", text: "↑ All heads", onclick: () => app.heads.scrollTo(app.state.head) });
     this.title = element("h2");
     this.evidence = element("p", { class: "evidence" });
+    this.paragraphs = element("div", { class: "words" });
     this.views = switches("How the head is shown", [["heatmap", "Heatmap"], ["lines", "Lines"], ["table", "Table"]], (view) => app.set({ view }));
     this.sides = switches("Which side", [["0", "A"], ["1", "B"], ["2", "B − A"]], (side) => app.set({ side }));
     this.sides.field.hidden = data.sides.length < 2;
@@ -56,7 +57,7 @@ export class HeadPanel {
       element("div", { class: "controls" }, this.direction.field, this.clear),
       this.strips, this.reading, this.scroll, this.table, this.said, this.nearest,
     ];
-    root.append(this.back, this.title, this.evidence, ...this.patternParts,
+    root.append(this.back, this.title, this.evidence, this.paragraphs, ...this.patternParts,
       element("p", { class: "command" }, this.command, element("button", { type: "button", text: "Copy the command", onclick: () => this.copy() }), this.copied), this.statistics);
     this.statistics.addEventListener("toggle", () => this.showStatistics());
     this.listen();
@@ -99,6 +100,7 @@ export class HeadPanel {
     const room = app.paper.matches ? PAPER : Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
     this.title.textContent = titleOf(head);
     this.evidence.textContent = [head.evidence, head.role?.evidence && `over the corpus: ${head.role.evidence}`].filter(Boolean).join(" · ");
+    this.paragraphs.replaceChildren(...(head.words ?? []).map(([heading, text]) => element("p", {}, element("b", { text: `${heading}: ` }), text)));
     this.views.set(state.view);
     this.sides.set(state.side);
     this.scale.select.value = state.scale;

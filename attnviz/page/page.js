@@ -74,9 +74,9 @@ export class App {
     };
   }
 
-  /** Which text an axis is of: encoder-decoders have two; of both sides of a comparison it is the same. @param {number} axis */
+  /** Which text an axis is of: encoder-decoders have two, cards one each; of both sides of a comparison it is the same. @param {number} axis */
   textOf(axis) {
-    return this.data.kinds?.length ? axis : 0;
+    return this.data.kinds?.length || this.data.command === "card" ? axis : 0;
   }
 
   /** @param {string} id */
@@ -210,7 +210,9 @@ export class App {
     const { data, state } = this;
     const { program, texts, options } = data.command_line;
     const dashes = texts.some((text) => text.startsWith("-"));
-    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, ...(data.command === "profile" ? [] : ["--select", data.heads[state.head].id])];
+    const { id } = data.heads[state.head];
+    const selected = ["profile", "card"].includes(data.command) ? [] : ["--select", id];
+    const words = ["attnviz", ...program, ...(data.command === "card" ? [id] : []), ...(dashes ? [] : texts), ...options, ...selected];
     if (data.command === "heads") {
       words.push("--figures", state.view === "lines" ? "lines" : "heads");
       if (state.words && !options.includes("--words")) words.push("--words");
@@ -262,6 +264,7 @@ function frame(app) {
   const { data } = app;
   const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
   document.title = `attnviz: ${data.title}`;
+  document.body.dataset.command = data.command;
   put("verified", element("bdi", { text: data.verification }));
   if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
   put("title", element("bdi", { text: data.title }));

@@ -247,8 +247,13 @@ def captions_text(captions: Iterable[tuple[str, str]]) -> str:
 
     Files with the same caption that differ only in their format share an entry. Captions are plain text.
     """
-    entries = [(names, _MARKUP.sub(r"\\\1", sentence)) for names, sentence in _of_figures(captions)]
+    entries = [(names, markdown_text(sentence)) for names, sentence in _of_figures(captions)]
     return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
+
+
+def markdown_text(text: str) -> str:
+    """Plain text as Markdown: its markup is escaped."""
+    return _MARKUP.sub(r"\\\1", text)
 
 
 def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:

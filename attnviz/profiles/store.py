@@ -123,7 +123,12 @@ class StoredProfile:
         since it says where attention rests, not what the rest of it does.
         """
         passed = [role for role in self.roles.get(head, ()) if role.passed]
-        return tuple(sorted(passed, key=lambda role: (rank_of_role(role.role), -(role.error_reduction or 0.0))))
+        return tuple(sorted(passed, key=role_key))
+
+
+def role_key(role: StoredRole) -> tuple[float, ...]:
+    """Sort key of roles, the clearest first."""
+    return rank_of_role(role.role), -(role.error_reduction or 0.0)
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:
@@ -244,8 +249,10 @@ def read_profile(path: Path) -> StoredProfile:
         raise OutputError(f"{_unreadable(file, error)}; {mend}.") from error
 
 
-def profile_from(document: dict[str, Any]) -> StoredProfile:
-    """A document of profile.json that is not on disk, as if it had been read from there."""
+def profile_from(document: dict[str, Any], earlier: StoredProfile | None = None) -> StoredProfile:
+    """A document of profile.json that is not on disk, with the parts of an earlier profile that it has not measured."""
+    if earlier is not None:
+        document = merged(document, read_entry(earlier.path).value, "", smaller=True).document
     return _profile(Path("profile.json"), False, Entry(document))
 
 

@@ -1,5 +1,6 @@
 """Cards: every sentence against the commands that measure it, and what a card of nothing says."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,22 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz import HeadId, UsageError
 from attnviz.commands.card.measure import Card
-from attnviz.commands.card.wording import sentences, unmeasured
-from attnviz.models.wording import amount, percent, rounded, signed, span
+from attnviz.commands.card.wording import DOES, READS, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
+from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.report import spec_of
+from attnviz.profiles.store import StoredRole
+from tests.conftest import needs_minilm
+from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
+from tests.support.corpora import treebank
 from tests.support.models import CAUSAL_KNOWN_HEADS, gpt2_config, gpt2_tokenizer, known_gpt2
+from tests.support.results import result_of
 
 REPEATED = "one two three four five one two three four five"
 
 
-def markdown(card: Card) -> str:
-    spec = spec_of("card").text
+def markdown(card: attnviz.Card | attnviz.Cards) -> str:
+    spec = spec_of(card.command).text
     assert spec is not None
     return spec[1](card)
 
@@ -48,7 +54,7 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
     card = attnviz.card("L0H0", corpus, model, ablate=True, syntax=False, **options)
     checkpoint, id = card.checkpoint, HeadId(0, 0)
     (profile,) = profiles
-    role = profile.passed_roles()[id][0]
+    role, *others = profile.passed_roles()[id]
     assert (role.role, role.untrained is not None) == ("previous-token", True)
     assert profile.head_distances is not None
     near = sorted((float(each), at) for at, each in enumerate(profile.head_distances[0]) if at)[:3]
@@ -58,30 +64,33 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
     effect = attnviz.ablate(corpus, model, select="L0H0", curve=False, gradient=False, **options).head(id)
     pairs = [pair for pair in attnviz.circuits(model, **options).pairs(["L0H0"]) if pair.writer == id]
     cosine = effect.damage["cosine"]
-    told = list(sentences(card))
-    assert told[0].startswith(
-        f"L0H0 of {checkpoint.short_name} gives {percent(role.score)} of its attention on content to the previous "
-        f"token (previous-token, n = {role.n:,}; interval {span(role.interval)}; uniform attention: "
-        f"{percent(role.baseline)}; untrained: {rounded(role.untrained)} at most)"
-    )
+    said = paragraphs(card)
+    assert [*said] == [DOES, RESTS, WRITES, READS, WITHOUT]
+    low, high = (percent(end).removesuffix(" %") for end in role.interval)
     listed = ", ".join(f"L{at // 4}H{at % 4} ({rounded(distance)})" for distance, at in near)
-    assert told[1] == f"Its patterns are most like those of {listed}: Jensen-Shannon divergence in nats, at most 0.69."
-    assert told[2] == (
+    assert [each.role for each in others] == ["local"]
+    assert said[DOES] == (
+        f"L0H0 of {checkpoint.short_name} gives {percent(role.score)} of its attention on content to the previous "
+        f"token (previous-token; n = {role.n:,}; interval {low}–{high} %; uniform attention: {percent(role.baseline)}; "
+        f"untrained: {percent(role.untrained)} at most). It gives {percent(others[0].score)} of its attention on "
+        f"content to tokens at most 1 away (local; uniform attention: {percent(others[0].baseline)}). Its patterns are "
+        f"most like those of {listed}: Jensen-Shannon divergence in nats, at most 0.69."
+    )
+    assert said[RESTS] == (
         f"On “{card.text}”, by rank among the heads: sink share {rounded(values['sink'][0])} "
         f"{ranked(values['sink'][0], values['sink'])}; distance {rounded(values['distance'][0])} tokens "
         f"{ranked(values['distance'][0], values['distance'])}; entropy {rounded(values['entropy'][0])} nats "
         f"{ranked(values['entropy'][0], values['entropy'])}."
     )
-    assert told[3] == f"It makes {percent(share)} of what its layer's attention adds to the stream there."
-    assert told[4] == (
+    assert said[WRITES] == f"{percent(share)} of what its layer's attention adds to the stream on this text."
+    assert said[READS] == (
         f"By its weights it is read by {pairs[0].id} most ({pairs[0].kind} composition {rounded(pairs[0].score)}, "
         f"{rounded(pairs[0].deviations, 0)} SD above random rotations)."
     )
-    assert told[5] == (
-        f"Without it: cosine distance {amount(cosine.value)} (1 − cos) on 120 texts (95 % interval "
+    assert said[WITHOUT] == (
+        f"On 120 texts the final states move by a cosine distance of {amount(cosine.value)} (95 % interval "
         f"{amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
     )
-    assert len(told) == 6
     assert [*unmeasured(card)] == ["roles on repeats", "promoted tokens"]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
@@ -91,29 +100,69 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
                 assert f" {name} |" in markdown(other)
 
 
-def test_cards_of_induction_heads_say_induction_their_partner_and_what_they_write() -> None:
-    card = attnviz.card("L1H0", REPEATED, "tiny-gpt2", repeats=True, ablate=True, device="cpu")
-    outputs, circuits = card.outputs, card.circuits
-    assert card.profile is not None
-    assert circuits is not None
-    assert card.ablation is not None
-    heads = [head for head in card.profile.roles if any(role.role == "induction" for role in card.profile.of(head))]
-    assert HeadId(1, 0) in heads
-    for head in heads:
-        told = " ".join(sentences(replace(card, head=head, ablation=None)))
-        assert re.search(r"gives \d+ % of its attention at tokens with a copy before them to the token after", told)
-        assert "(induction, n = 32" in told
-        assert "it reads L0H2 most (key composition" in told
-    told = " ".join(sentences(card))
-    promoted = outputs.promoted("L1H0").promoted[0]
-    assert f"At ‘five’ #9 it raises most the logits of “{promoted.text}” {signed(promoted.logit)}" in told
-    assert f"Copying by its weights: {signed(circuits.head('L1H0').copying or 0)} (random" in told
-    loss = card.ablation.head("L1H0").damage["loss"]
-    assert f"loss increase {amount(loss.value)} (nats/token) on 1 text, too few for an interval." in told
+def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_lose_without_them() -> None:
+    cards = attnviz.cards(REPEATED, "tiny-gpt2", repeats=True, ablate=True, device="cpu")
+    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select="L1", curve=False, gradient=False, device="cpu")
+    of_induction = [card for card in cards.cards if any(role.role == "induction" for role in card.roles)]
+    assert {*map(str, (card.head for card in of_induction))} >= {"L1H0", "L1H1", "L1H2", "L1H3"}
+    for card in of_induction:
+        said = paragraphs(card)
+        assert re.search(r"gives \d+ % of its attention on repeated random tokens to the token after", said[DOES])
+        assert "(induction; n = 32; interval" in said[DOES]
+        assert "it reads L0H2 most (key composition" in said[READS]
+        (role,) = loss.head(card.head).roles
+        rises, before, more = (each["loss"] for each in (role.queries, role.others, role.difference))
+        assert said[WITHOUT].endswith(
+            f"On random tokens that repeat the loss rises by {amount(rises.value)} nats/token, the first time that "
+            f"they stand there by {amount(before.value)}; the difference is {amount(more.value)} (95 % interval "
+            f"{amount(more.low or 0)} to {amount(more.high or 0)}), so they depend on it more."
+        )
+    card = cards.card("L1H0")
+    assert card.circuits is not None
+    promoted = card.outputs.promoted("L1H0").promoted[0]
+    written = paragraphs(card)[WRITES]
+    assert f"At ‘five’ #9 it raises most the logits of “{promoted.text}” {signed(promoted.logit)}" in written
+    assert f"Copying by its weights: {signed(card.circuits.head('L1H0').copying)} (from −1 to 1; random" in written
+    assert "On 1 text the loss rises by" in paragraphs(card)[WITHOUT]
+    assert ", too few texts for an interval." in paragraphs(card)[WITHOUT]
     text = markdown(card)
-    assert all(sentence in text for sentence in sentences(card))
-    assert "Not measured: roles in sentences (attnviz card L1H0 CORPUS -m tiny-gpt2); nearest heads (" in text
-    assert [role["role"] for role in card.document()["roles"]] == [role.role for role in card.roles]
+    assert all(f"**{heading}.** {said}" in text for heading, said in paragraphs(card).items())
+    assert "Not measured: roles in sentences (attnviz card L1H0 CORPUS --model tiny-gpt2); nearest heads (" in text
+    previous = next(card for card in cards.cards if str(card.head) == "L0H2")
+    assert "previous-token" in paragraphs(previous)[DOES]
+    assert previous.on_repeats is None  # its role is not one on repeats
+
+
+@needs_minilm
+def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None:
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    trees = treebank(tmp_path / "trees.conllu", 40)
+    card = attnviz.card("L2H0", trees, "minilm", ablate=True, device="cpu", circuits=False)
+    stored = attnviz.card("L2H0", model="minilm", device="cpu", circuits=False)
+    assert card.profile is not None
+    assert {corpus.name for corpus in card.profile.corpora} == {"trees.conllu", "gap-development.tsv"}  # both are kept
+    card = replace(card, profile=stored.profile)  # random trees show no role, but say what is removed where
+    relation = attnviz.ablate(trees, "minilm", select="L2H0", role="obj", curve=False, gradient=False, device="cpu")
+    (head,) = relation.heads
+    role = next(each for each in head.roles if each.direction == "dependent_to_head")
+    number = {name: role.__dict__[name]["cosine"] for name in ("queries", "others", "difference")}
+    said = paragraphs(replace(card, ablation=relation))[WITHOUT]
+    assert (
+        f" On the {role.n} tokens of obj dep→head the final states move by a cosine distance of "
+        f"{amount(number['queries'].value)}, on the nearest other words by {amount(number['others'].value)}; the "
+        f"difference is {amount(number['difference'].value)} (95 % interval"
+    ) in said
+    assert "head→dep" not in said  # the direction of the role alone
+    of = stored.shown_examples
+    assert of is not None
+    assert (of.role, len(of.best), len(of.failures)) == ("syntactic:obj", 3, 3)
+    assert stored.text in {example.text for example in stored.examples[0].best}
+    text, shown = markdown(stored), stored.report(width=200)
+    for example in (*of.best, *of.failures):
+        weight = f"{example.weight:.2f}"
+        assert weight in shown
+        assert re.search(rf"^- {'hit' if example.hit else 'failure'}, weight {weight}: .*\\\[", text, re.MULTILINE)
+    assert "CC BY-SA 4.0" in text
 
 
 def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
@@ -126,20 +175,130 @@ def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
     for head in card.analysis.heads:
         other = replace(card, head=head.id)
         assert {role.role for role in other.roles} <= {"broad"}
-        told = list(sentences(other))
-        assert ("as untrained heads are, too" if other.roles else "passes no role over") in told[0]
-        assert not any(word in " ".join(told) for word in ("attends", "gives", "reads", "is read by"))
+        said = paragraphs(other)
+        assert ("as untrained heads' is" if other.roles else "passes no role over") in said[DOES]
+        assert not re.search(r"\b(attends|gives|reads|read by)\b", " ".join(said.values()))
+
+
+ROLES = [
+    ("syntactic:obj", "dependent_to_head", "attends from object to verb in 81 % of 200 cases (obj dep→head; interval"),
+    ("syntactic:obj:x", None, "finds obj:x in 81 % of 200 cases"),
+    ("coreference", "pronoun_to_name", "attends between a pronoun and the name that it means in 81 % of 200 cases"),
+    ("offset:-3", None, "gives 81 % of its attention on content to the token 3 before (offset:-3; n = 200; interval"),
+    ("offset:+2", None, "to the token 2 after (offset:+2"),
+    (
+        "sink",
+        None,
+        "gives 81 % of its attention to sinks: special tokens, or the first (sink; n = 200; interval 76–86 %",
+    ),
+    ("semantic", None, "words similar in meaning: mean cosine 0.81 (semantic; n = 200; interval 0.76–0.86; uniform"),
+    ("copying", None, "raises the logit of the token that it attends to in 81 % of cases (copying"),
+    ("inactive", None, "writes next to nothing at 81 % of tokens (inactive; n = 200; interval 76–86 %)"),
+    (
+        "retrieval",
+        None,
+        "in 81 % of repeats of random tokens (retrieval; n = 200; interval 76–86 %; a random token: 20 %",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "direction", "words"), ROLES, ids=[each[0] for each in ROLES])
+def test_every_kind_of_role_has_its_words(name: str, direction: str | None, words: str) -> None:
+    role = StoredRole(name, 0.81, 0.2, 200, (0.76, 0.86), True, direction)
+    assert words in in_words(role)
+    assert in_words(role, briefly=True).partition(" (")[0] == in_words(role).partition(" (")[0].removesuffix(
+        " of 200 cases"
+    )
+    assert "untrained: 12 % at most" in in_words(replace(role, untrained=0.12)) or name == "semantic"
+
+
+def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -> None:
+    result = result_of("card.all")
+    content = result.save(tmp_path, figures=["cards", "page"], formats=["png"])
+    assert content["figures"] == ["cards/L02H01.png", "cards/L01H00.png", "cards.html"]
+    text = (tmp_path / "cards.md").read_text(encoding="utf-8")
+    index = [re.match(r"- \[(\w+)\]\(#(\w+)\) (.*)", line) for line in text.splitlines() if line.startswith("- [")]
+    assert [(line[1], line[2]) for line in index if line] == [("L2H1", "l2h1"), ("L1H0", "l1h0")]
+    assert all(f"\n## {card.head}\n" in text for card in result.cards)
+    for card in result.cards:
+        assert in_words(card.roles[0], briefly=True) in text
+        assert markdown(card).partition("\n")[2].strip() in text
+        alone = card.document()
+        (entry,) = [each for each in content["cards"] if each["head"] == str(card.head)]
+        assert entry == {key: alone[key] for key in entry}
+    assert "What it does by its clearest role" in result.report()
+    with pytest.raises(UsageError, match="L0H0 has no card here, but 2 other heads"):
+        result.card("L0H0")
+    assert result.card("L1H0") is result.cards[1]
+
+
+@needs_minilm
+def test_every_head_with_a_role_has_a_card() -> None:
+    stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
+    assert stored is not None
+    cards = attnviz.cards(REPEATED, "minilm", circuits=False, syntax=False, device="cpu").cards
+    assert [card.head for card in cards] == sorted(head for head in stored.roles if stored.of(head))
+    assert len({id(card.analysis) for card in cards}) == 1  # one text is read once
+
+
+def data_of(card: Any) -> dict[str, Any]:
+    page = card.page()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_page_of_a_card_has_its_words_roles_and_sentences_beside_all_heads() -> None:
+    card = result_of("card")
+    data = data_of(card)
+    assert (data["command"], data["start"]["head"], len(data["heads"])) == ("card", "L2H1", 12)
+    (own,) = [head for head in data["heads"] if "words" in head]
+    assert own["id"] == "L2H1"
+    assert dict(own["words"]) == paragraphs(card) | {"Not measured": own["words"][-1][1]}
+    (table,) = data["tables"]
+    assert [row[1] for row in table["rows"]] == ["previous-token", "induction", "nsubj"]
+    (of,) = data["examples"]
+    assert [(each["hit"], each["weight"]) for each in of["examples"]] == [(True, 0.8), (False, 0.6)]
+
+
+def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
+    first, second = result_of("card.all").cards
+    other = attnviz.card("L1H0", "he was in the house", first.checkpoint, syntax=False)
+    other = replace(other, profile=second.profile)
+    data = data_of(replace(result_of("card.all"), cards=(first, other)))
+    assert [head["id"] for head in data["heads"]] == ["L2H1", "L1H0"]
+    for head, card in zip(data["heads"], (first, other), strict=True):
+        (place,) = head["patterns"]
+        pattern = data["patterns"][place]
+        assert data["axes"][pattern["rows"]]["labels"] == list(card.tokens.labels)
+        assert pattern["rows"] == pattern["columns"]
+        assert head["label"] == "previous-token"
+        assert dict(head["words"])[DOES] == paragraphs(card)[DOES]
+    assert [column["values"] for column in data["statistics"]] == [[0.9, 0.9], [3, 3]]
 
 
 @pytest.mark.parametrize(
-    ("head", "source", "message"),
+    ("given", "message"),
     [
-        ("L9H9", REPEATED, "has no head L9H9|layers 0 to"),
-        ("L0H0", None, "no example of L0H0 is known: expected a TEXT"),
-        ("L0H0", Path("none.conllu"), "none.conllu"),
+        ({"head": "L9H9", "source": REPEATED}, "has no head L9H9|layers 0 to"),
+        ({"head": "L0H0"}, "no example of L0H0 is known: expected a TEXT"),
+        ({"head": "L0H0", "source": Path("none.conllu")}, "none.conllu"),
+        ({"head": "L0H0", "source": Path("gap.tsv"), "ablate": True}, "heads are removed on sentences"),
+        ({"source": REPEATED}, "there is no stored profile of this model: expected a CORPUS"),
+        ({"ablate": True}, "expected --ablate with a TEXT or a CORPUS"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(head: str, source: Any, message: str) -> None:
+def test_what_cannot_be_shown_is_refused(
+    given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gap_table(tmp_path / "gap.tsv", 5)
     with pytest.raises(attnviz.AttnvizError, match=message):
-        attnviz.card(head, source, "tiny-gpt2", device="cpu")
+        (attnviz.card if "head" in given else attnviz.cards)(**given, model="tiny-gpt2", device="cpu")
     assert issubclass(UsageError, attnviz.AttnvizError)
+
+
+def test_without_any_role_there_are_no_cards(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = GPT2LMHeadModel(gpt2_config(n_layer=1)).eval()
+    corpus = corpus_of(tmp_path / "texts.txt", 20)
+    with pytest.raises(UsageError, match=r"no head passes a role over texts.txt, 20 texts: expected one by its id"):
+        attnviz.cards(corpus, model, tokenizer=gpt2_tokenizer(), circuits=False, syntax=False)

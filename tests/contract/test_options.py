@@ -21,13 +21,14 @@ OF_THE_COMMAND_LINE = {
     "compare": {"texts", *LANGUAGES},
     "outputs": LANGUAGES,
     "ablate": LANGUAGES,
+    "card": {"all_heads", *LANGUAGES},
     "profile": {"corpora", "show"},
     "rollout": {"target"},  # only refused
     "models": {"families", "verify"},
 }
 """What no Python function has under this name."""
 
-NAMED_THERE = {"model", "revision", "corpus"}
+NAMED_THERE = {"model", "revision", "corpus", "head"}
 """What a command may have two of, or do without, and a function takes one of."""
 
 OF_MODELS_BY_NAME = {"device", "dtype"}

@@ -31,6 +31,7 @@ from tests.support.hand_made import hand_made
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.profiles import corpus, distances, examples_of, model, profile, relation, role, roles_of, statistics
+from tests.support.results import result_of
 from tests.support.stored import profile_of
 from tests.support.stored import role as stored_role
 
@@ -134,6 +135,8 @@ RESULTS: dict[str, Callable[[], Any]] = {
         attnviz.card("L2H1", HOSTILE_TEXT, sharp_gpt2(n_positions=200), circuits=False, **GPT2),
         profile=profile_of({"L2H1": [stored_role(f"syntactic:{name}", 0.7, 0.4) for name in HOSTILE_NAMES]}),
     ),
+    "card": lambda: result_of("card"),
+    "card.all, few": lambda: result_of("card.all"),
     "outputs, few": lambda: attnviz.head_outputs("a", next_token_model()[0], **GPT2),
     "outputs, many": lambda: attnviz.head_outputs(TEXT, long_bert(), **BERT),
     "outputs, hostile": lambda: attnviz.head_outputs(HOSTILE_TEXT[:30], next_token_model()[0], **GPT2),

@@ -12,7 +12,9 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz.commands.heads.measure import analyze
 from attnviz.models.checkpoint import from_loaded
+from attnviz.models.head_ids import HeadId
 from attnviz.present.result import Result
+from attnviz.profiles.examples import Example, RoleExamples, Unit
 from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.stored import profile_of, role
@@ -29,10 +31,28 @@ def _claims() -> Path:
     return file
 
 
-def card_with_roles() -> Any:
-    card = attnviz.card("L2H1", TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False, ablate=True)
-    roles = [role("previous-token", 0.9, 0.1), role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")]
-    return replace(card, profile=profile_of({"L2H1": roles}))
+def cards_with_roles() -> Any:
+    """Two cards with every part, of several runs."""
+    model: dict[str, Any] = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
+    nsubj, heads = ("syntactic:nsubj", "dependent_to_head"), ["L2H1", "L1H0"]
+    roles = [
+        role("previous-token", 0.9, 0.1),
+        role("induction", 0.8, 0.1),
+        role(nsubj[0], 0.7, 0.4, direction=nsubj[1]),
+    ]
+    cat, ran, it, away = Unit("cat", 4, 7), Unit("ran", 8, 11), Unit("it", 0, 2), Unit("away", 7, 11)
+    hit = Example("a.conllu", 0, "the cat ran", cat, ran, 0.8, True, (cat, ran), 0.8)
+    miss = Example("a.conllu", 1, "it ran away", it, away, 0.6, False, (it, Unit("ran", 3, 6)), 0.1)
+    examples = [RoleExamples(HeadId.parse(head), *nsubj, (hit,), (), (miss,)) for head in heads]
+    alone: dict[str, Any] = {**model, "select": heads, "curve": False, "gradient": False}
+    shared: dict[str, Any] = {
+        "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples)),
+        "nearest": ((HeadId(0, 0), 0.1),),
+        "ablation": attnviz.ablate(treebank(Path(mkdtemp()) / "trees.conllu", 40), role="nsubj", **alone),
+        "on_repeats": attnviz.ablate(repeats=True, **alone),
+    }
+    found = attnviz.cards(TEXT, **model, select=heads, syntax=False)
+    return replace(found, cards=tuple(replace(card, **shared) for card in found.cards))
 
 
 MEASURES: dict[str, Callable[[], Any]] = {
@@ -55,7 +75,8 @@ MEASURES: dict[str, Callable[[], Any]] = {
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),
     "check": lambda: attnviz.check(_claims(), from_loaded(sharp_bert(), bert_tokenizer())),
-    "card": card_with_roles,
+    "card": lambda: cards_with_roles().cards[0],
+    "card.all": cards_with_roles,
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

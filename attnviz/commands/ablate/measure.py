@@ -226,7 +226,7 @@ def ablate(
             means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
         replacements = [Replacement(each, means if each == "mean" else None) for each in methods]
         if len(inputs) > MANY:
-            how = f"{len(heads)} heads to remove by {counted(len(methods), 'method')}"
+            how = f"{counted(len(heads), 'head')} to remove by {counted(len(methods), 'method')}"
             warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
         passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles))
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed) if gradient else None

@@ -1,12 +1,14 @@
-"""Gather what the other commands measure of one head."""
+"""Gather what the other commands measure of one head, or of every head with a role."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
+from attnviz.commands.ablate.inputs import CLASSES, kind_of
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
@@ -16,19 +18,31 @@ from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import UsageError
+from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, select_heads
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
+from attnviz.models.wording import counted
 from attnviz.options import checked
 from attnviz.present.documents import json_text
-from attnviz.present.result import TextResult
-from attnviz.profiles.store import StoredProfile, StoredRole, profile_from
-from attnviz.progress import Progress
+from attnviz.present.result import Result, TextResult
+from attnviz.profiles.examples import RoleExamples
+from attnviz.profiles.store import StoredProfile, StoredRole, profile_from, role_key
+from attnviz.progress import Progress, tell
 from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.trace.recorder import block_memory
 
+SHOWN = 3
+"""Hits, and failures, that a card shows."""
+
 _NEAREST = 3
+_TELLING = 6
+"""Words from which on a sentence makes a telling picture."""
+
 _CORPORA = {".conllu", ".txt", ".tsv"}
+
+Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,13 +57,16 @@ class Card(TextResult):
         nearest: the heads with the most similar patterns over that corpus and their mean Jensen-Shannon divergence in
             nats, the nearest first; of a profile measured now.
         circuits: from the weights.
-        ablation: the model without this head.
+        ablation: the model without this head, on the corpus or the text, and on the tokens of its first relation.
+        on_repeats: likewise on random tokens, repeated; of a head with a role there.
         corpus: the one that was read.
         texts: the head, and the texts as they were given, which name the folder.
     """
 
     command: ClassVar[str] = "card"
-    offered: ClassVar[tuple[str, ...]] = ("ablation", "analysis", "circuits", "head", "nearest", "outputs", "roles")
+    offered: ClassVar[tuple[str, ...]] = (
+        "ablation", "analysis", "circuits", "head", "nearest", "on_repeats", "outputs", "roles",
+    )  # fmt: skip
 
     head: HeadId
     analysis: Analysis
@@ -58,6 +75,7 @@ class Card(TextResult):
     nearest: tuple[tuple[HeadId, float], ...]
     circuits: Circuits | None
     ablation: Ablation | None
+    on_repeats: Ablation | None
     corpus: Path | None
     texts: tuple[str, ...]
 
@@ -67,13 +85,53 @@ class Card(TextResult):
         return () if self.profile is None else self.profile.of(self.head)
 
     @property
+    def examples(self) -> list[RoleExamples]:
+        """Sentences of its roles, the clearest role first, or of its best relation."""
+        return _examples(self.profile, self.head)
+
+    @property
+    def shown_examples(self) -> RoleExamples | None:
+        """Of the first of these the clearest hits and failures, :data:`SHOWN` each; None without any."""
+        of = next(iter(self.examples), None)
+        return of and replace(of, best=of.best[:SHOWN], deciles=(), failures=of.failures[:SHOWN])
+
+    @property
     def part(self) -> Analysis:
         """The analysis of its kind of attention; the whole in a model of one kind."""
         return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
 
     def __repr__(self) -> str:
-        roles = ", ".join(role.role for role in self.roles) or "no role"
+        roles = counted(len(self.roles), "role") if self.roles else "no role"
         return f"<Card of {self.head} in {self.checkpoint.short_name}: {roles}>"
+
+
+def clarity_key(card: Card) -> tuple[float, ...]:
+    """Sort key of cards, the clearest role first."""
+    return role_key(card.roles[0]) if card.roles else (inf,)
+
+
+@dataclass(frozen=True, repr=False)
+class Cards(Result):
+    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
+
+    command: ClassVar[str] = "card.all"
+    offered: ClassVar[tuple[str, ...]] = ("card", "cards", "checkpoint")
+
+    checkpoint: Checkpoint
+    cards: tuple[Card, ...]
+
+    @checked
+    def card(self, head: str | HeadId) -> Card:
+        """The card of one head; UsageError if it has none."""
+        model = self.checkpoint
+        wanted = head_named(head, model.n_layers, model.n_heads, stacks=model.stacks)
+        for each in self.cards:
+            if each.head == wanted:
+                return each
+        raise UsageError(f"{wanted} has no card here, but {counted(len(self.cards), 'other head')}.")
+
+    def __repr__(self) -> str:
+        return f"<Cards of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}>"
 
 
 @checked
@@ -116,7 +174,7 @@ def card(
         repeats: also profile all heads on random tokens, repeated.
         limit: sentences, or rows, of the corpus that are read.
         circuits: also read from the weights which heads it composes with, and what it copies.
-        ablate: also remove the head, on the corpus or the text.
+        ablate: also remove the head, on the corpus or the text, and with ``repeats`` on these.
         syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
         progress: callback for each step of each measurement.
         warn: callback for a stored profile that cannot be used, and for texts that are left out.
@@ -125,43 +183,88 @@ def card(
         AttnvizError: as the functions of these commands do; UsageError for a head that is not there, or for no text
             where no example is known.
     """
+    given = {name: value for name, value in locals().items() if name != "head"}
+    return cards(**given, select=(head,)).cards[0]
+
+
+@checked
+def cards(
+    source: str | Path | None = None,
+    model: Model | None = None,
+    *,
+    select: Sequence[str | HeadId] = (),
+    tokenizer: Any = None,
+    revision: str | None = None,
+    adapter: str | Path | None = None,
+    device: str | None = None,
+    device_map: DeviceMap | Path | None = None,
+    dtype: str | None = None,
+    target: str | None = None,
+    repeats: bool = False,
+    limit: int | None = None,
+    circuits: bool = True,
+    ablate: bool = False,
+    syntax: bool = True,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Cards:
+    """Gather everything that attnviz measures of several heads: each profile, ablation and reading of the weights once.
+
+    ``select`` names heads (``"L2H8"``); default those that pass a role over the corpus. All other arguments, and
+    errors, are as of :func:`card`.
+    """
     corpus = _corpus(source)
+    if ablate and corpus is not None and open_corpus(corpus).kind == "gap":
+        raise UsageError(f"heads are removed on sentences: expected --ablate with a .conllu or .txt, found {corpus}.")
+    if ablate and source is None and len(select) != 1:
+        raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     checkpoint, found = open_checkpoint(
         model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter
     )
-    chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
-    stored, nearest = profile_of(checkpoint, found, warn), tuple[tuple[HeadId, float], ...]()
+    sizes = checkpoint.n_layers, checkpoint.n_heads
+    chosen = [head_named(head, *sizes, stacks=checkpoint.stacks) for head in select]
     of_text = None if corpus is not None or source is None else str(source)
-    text = of_text or _example(stored, chosen)
-    if text is None and corpus is None:
-        raise UsageError(
-            f"no example of {chosen} is known: expected a TEXT on which to show its pattern, such as attnviz card "
-            f'{chosen} "The cat ran away", or a CORPUS.'
-        )
+    stored, nearest = profile_of(checkpoint, found, warn), Nearest()
+    if corpus is None and not of_text:
+        _texts(stored, chosen or _with_roles(stored), None)  # before anything takes long
     if corpus is not None or repeats:
         profile = profile_heads(
             checkpoint, [] if corpus is None else [corpus], repeats=repeats, limit=limit, syntax=syntax,
             control=not checkpoint.weight_devices, progress=progress, warn=warn,
         )  # fmt: skip
         assert profile is not None  # it is of one process
-        stored, nearest = profile_from(json.loads(json_text(profile.document()))), _nearest(profile, chosen)
-        text = of_text or _example(stored, chosen) or text
-    text = text or next(read_texts(open_corpus(corpus or Path()))).text
-    reader = Reader(checkpoint, stored, Options(), syntax, None, False, None, block_memory(None))
-    analysis = reader.read(text, None, target, progress)
-    outputs = head_outputs(text, checkpoint, target=target, progress=progress)
-    of_weights = measure_circuits(checkpoint, progress=progress) if circuits and is_of_source(chosen.layer) else None
-    removed = None
+        stored = profile_from(json.loads(json_text(profile.document())), stored)
+        nearest = _nearest(profile)
+    chosen = chosen or _with_roles(stored)
+    first = None if corpus is None else next(read_texts(open_corpus(corpus))).text
+    texts = _texts(stored, chosen, of_text, first)
+    removed = on_repeats = None
     if ablate:
-        removed = measure_ablation(
-            text if corpus is None else corpus, checkpoint, select=str(chosen), target=target, limit=limit, curve=False,
-            gradient=False, progress=progress, warn=warn,
-        )  # fmt: skip
-    texts = tuple(each for each in (str(head), of_text, target) if each is not None)
-    return Card(
-        text, None, checkpoint, analysis.tokens, chosen, analysis, outputs, stored, nearest, of_weights, removed,
-        corpus, texts,
-    )  # fmt: skip
+        read_here: dict[str, Any] = {"limit": limit, "target": target, "progress": progress, "warn": warn}
+        removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
+        on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
+    of_source = any(is_of_source(head.layer) for head in chosen)
+    of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
+    reader = Reader(checkpoint, stored, Options(), syntax, None, False, None, block_memory(None))
+    inner = progress if len(chosen) == 1 else None
+
+    @cache
+    def read(text: str) -> tuple[Analysis, HeadOutputs]:
+        return reader.read(text, None, target, inner), head_outputs(text, checkpoint, target=target, progress=inner)
+
+    made = []
+    for number, head in enumerate(chosen):
+        if len(chosen) > 1:
+            tell(progress, "cards", number + 1, len(chosen))
+        analysis, outputs = read(texts[head])
+        named = tuple(each for each in (str(head), of_text, target) if each is not None)
+        has_repeats = on_repeats is not None and any(each.id == head for each in on_repeats.heads)
+        made.append(Card(
+            texts[head], None, checkpoint, analysis.tokens, head, analysis, outputs, stored, nearest.get(head, ()),
+            of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None, corpus,
+            named,
+        ))  # fmt: skip
+    return Cards(checkpoint, tuple(made))
 
 
 def _corpus(source: str | Path | None) -> Path | None:
@@ -170,21 +273,95 @@ def _corpus(source: str | Path | None) -> Path | None:
     return path if isinstance(source, Path) or path.suffix.lower() in _CORPORA else None
 
 
-def _nearest(profile: Profile, head: HeadId) -> tuple[tuple[HeadId, float], ...]:
-    """The heads nearest to one, by the distances of their patterns."""
+def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
+    """The heads that pass a role.
+
+    Raises:
+        UsageError: there is no profile, or none of its heads passes a role.
+    """
+    if profile is None:
+        raise UsageError(
+            "there is no stored profile of this model: expected a CORPUS, on which heads show their roles."
+        )
+    heads = sorted(head for head in profile.roles if profile.of(head))
+    if not heads:
+        raise UsageError(f"no head passes a role over {profile.measured_on}: expected one by its id, such as L0H0.")
+    return heads
+
+
+def _texts(
+    profile: StoredProfile | None, heads: Sequence[HeadId], text: str | None, first: str | None = None
+) -> dict[HeadId, str]:
+    """The text on which the pattern of each head is shown: the given one, its example, or the first of the corpus.
+
+    Raises:
+        UsageError: there is none for one of them.
+    """
+    texts = {head: text or _example(profile, head) or first for head in heads}
+    for head, shown in texts.items():
+        if shown is None:
+            raise UsageError(
+                f"no example of {head} is known: expected a TEXT on which to show its pattern, such as attnviz card "
+                f'{head} "The cat ran away", or a CORPUS.'
+            )
+    return {head: shown for head, shown in texts.items() if shown is not None}
+
+
+def _removed(
+    checkpoint: Checkpoint, source: str | Path, heads: Sequence[HeadId], profile: StoredProfile | None,
+    options: dict[str, Any],
+) -> Ablation:  # fmt: skip
+    """The model without each head, also on the tokens of its first relation, where tokens of texts are measured."""
+    of_heads = (first_relation(() if profile is None else profile.of(head)) for head in heads)
+    relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
+    measured = isinstance(source, Path) and not checkpoint.stacks and kind_of(checkpoint) not in CLASSES
+    return measure_ablation(
+        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
+        **options,
+    )  # fmt: skip
+
+
+def _without_on_repeats(
+    checkpoint: Checkpoint, heads: Sequence[HeadId], profile: StoredProfile | None, progress: Progress | None
+) -> Ablation | None:
+    """The model without each head that has a role on random tokens, repeated, on these; None for no such head."""
+    some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
+    if not some or checkpoint.stacks or kind_of(checkpoint) in CLASSES:
+        return None
+    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
+
+
+def first_relation(roles: Sequence[StoredRole]) -> StoredRole | None:
+    """The clearest role that is a relation."""
+    return next((role for role in roles if role.relation), None)
+
+
+def _nearest(profile: Profile) -> Nearest:
+    """The nearest heads of each, by the distances of their patterns."""
     model, distances = profile.checkpoint, profile.head_distances
+    if distances is None:
+        return {}
     ids = select_heads((), model.n_layers, model.n_heads, model.stacks)
-    if distances is None or head not in ids:
-        return ()
-    others = sorted(zip(distances[ids.index(head)].tolist(), ids, strict=True))
-    return tuple((other, distance) for distance, other in others if other != head and isfinite(distance))[:_NEAREST]
+
+    def others(row: list[float], head: HeadId) -> Iterator[tuple[HeadId, float]]:
+        for distance, other in sorted(zip(row, ids, strict=True)):
+            if other != head and isfinite(distance):
+                yield other, distance
+
+    rows = zip(ids, distances.tolist(), strict=True)
+    return {head: tuple(others(row, head))[:_NEAREST] for head, row in rows}
+
+
+def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
+    """Sentences of its roles that have hits, the clearest role first, or of its best relation."""
+    if profile is None:
+        return []
+    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
+    known = [each for each in profile.examples if each.id == head and each.best]
+    return sorted(known, key=lambda each: ranks.get(each.role, len(ranks)))
 
 
 def _example(profile: StoredProfile | None, head: HeadId) -> str | None:
-    """The shortest of the best examples of its clearest role, or of its best relation; None without any."""
-    examples = [] if profile is None else [each for each in profile.examples if each.id == head and each.best]
-    if profile is None or not examples:
-        return None
-    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
-    clearest = min(examples, key=lambda each: ranks.get(each.role, len(ranks)))
-    return min((example.text for example in clearest.best), key=len)
+    """The shortest hit of the clearest role, if possible of several words; None without any."""
+    hits = [example.text for of_role in _examples(profile, head)[:1] for example in of_role.best]
+    return min(hits, key=lambda text: (len(text.split()) < _TELLING, len(text)), default=None)

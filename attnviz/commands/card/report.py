@@ -8,18 +8,27 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.card.measure import Card
-from attnviz.commands.card.wording import not_measured, sentences, standings, strongest, unmeasured
-from attnviz.models.wording import span, unisolated, visible
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs, standings, strongest, unmeasured
+from attnviz.commands.profile.show import (
+    BRACKETS,
+    NamedExample,
+    example_tables,
+    licences_of,
+    named_examples,
+    sentence_of,
+)
+from attnviz.models.wording import rounded, span, unisolated, visible
+from attnviz.present.documents import markdown_text, model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
-from attnviz.present.published import ARROWS, shown_baseline
+from attnviz.present.published import ARROWS, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 from attnviz.profiles.store import StoredRole
 
-_FIELDS: tuple[Field[StoredRole], ...] = (
+ROLES: tuple[Field[StoredRole], ...] = (
     Field("Role", name="role", left=True, least=10),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
@@ -28,25 +37,25 @@ _FIELDS: tuple[Field[StoredRole], ...] = (
     Field("Interval", lambda role: list(role.interval), name="interval", csv={"low": (0,), "high": (1,)}, write=span),
     Field("n", name="n"),
 )
+"""What is told of a role."""
 
 
-def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
-    effects, ablation, circuits = card.outputs.effects, card.ablation, card.circuits
+def head_content(card: Card) -> dict[str, Any]:
+    """What a document says of the head, without the model and the texts that were given."""
+    effects, ablation, circuits, repeats = card.outputs.effects, card.ablation, card.circuits, card.on_repeats
+    shown = card.shown_examples
     moved = None if effects is None else effects.promotions.get(card.head)
     pairs = (None, None) if circuits is None else strongest(circuits, card.head)
     return {
-        "model": model_entry(card.checkpoint),
-        "texts": list(card.texts),
-        "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
         "shown": card.text,
         "tokens": tokens_entry(card.tokens),
         "verification": verification_entry(card.analysis.verification),
         **target_entry(card.analysis.target),
         "head": str(card.head),
-        "sentences": list(sentences(card)),
+        "words": paragraphs(card),
         "not_measured": [{"what": what, "how": how} for what, how in unmeasured(card).items()],
-        "profile": card.profile and card.profile.origin,
-        "roles": [entry(_FIELDS, role) for role in card.roles],
+        "roles": [entry(ROLES, role) for role in card.roles],
+        "examples": shown and examples_entry([shown]),
         "published": published_entries(head for head in card.analysis.published if head.id == card.head),
         "nearest": [{"id": str(head), "divergence": distance} for head, distance in card.nearest],
         "statistics": [
@@ -69,27 +78,55 @@ def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
         "ablation": ablation and {
             "texts": ablation.n_texts, "method": ablation.methods[0],
             **{name: asdict(each) for name, each in ablation.head(card.head).damage.items()},
+            "roles": [asdict(role) for role in ablation.head(card.head).roles],
         },
+        "on_repeats": repeats and asdict(repeats.head(card.head).roles[0]),
     }  # fmt: skip
+
+
+def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
+    return {
+        "model": model_entry(card.checkpoint),
+        "texts": list(card.texts),
+        "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
+        "profile": card.profile and card.profile.origin,
+        **head_content(card),
+    }
 
 
 def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     yield verification_line(card.analysis.verification, card.checkpoint)
-    yield Text(unisolated(" ".join(sentences(card))))
+    for heading, text in paragraphs(card).items():
+        yield Text.assemble((f"{heading}: ", "bold"), unisolated(text))
     if card.roles and card.profile is not None:
         title = f"Roles over {visible(card.profile.measured_on)} ({{}}, the clearest first)"
-        yield first_rows(title, _FIELDS, card.roles, choices.top, "card.csv", width=width, noun="role")
-    yield notes(not_measured(card))
+        yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role")
+    if card.profile is not None and (shown := card.shown_examples) is not None:
+        yield from example_tables(card.profile, [shown], width)
+    yield notes(EVIDENCE * bool(card.roles), not_measured(card))
 
 
-def _markdown(card: Card) -> str:
-    """The card as Markdown."""
+def markdown(card: Card, heading: str = "") -> str:
+    """The card as Markdown, below a heading."""
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
-    parts = (f"# {card.head} of {visible(card.checkpoint.short_name)}", *sentences(card), table, not_measured(card))
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    shown, parts = card.shown_examples, [heading or f"# {card.head} of {visible(card.checkpoint.short_name)}"]
+    parts += [f"**{name}.** {text}" for name, text in paragraphs(card).items()]
+    parts += [table, EVIDENCE] * bool(card.roles)
+    if card.profile is not None and shown is not None:
+        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}")
+        parts.append("\n".join(map(_line, named_examples(shown))))
+        parts += [f"{visible(corpus)}: {visible(each)}." for corpus, each in licences_of(card.profile, [shown]).items()]
+    return "\n\n".join(part.strip() for part in [*parts, not_measured(card)] if part) + "\n"
+
+
+def _line(named: NamedExample) -> str:
+    """A sentence as an item of a list."""
+    example = named.example
+    kind, text = "hit" if example.hit else "failure", markdown_text(sentence_of(example).plain)
+    return f"- {kind}, weight {rounded(example.weight)}: {text}"
 
 
 SPEC = CommandSpec[Card](
-    content=_content, tables=_tables, fields=_FIELDS, entries="roles", same=("attnviz", "model", "texts", "corpora"),
-    text=("card.md", _markdown),
+    content=_content, tables=_tables, fields=ROLES, entries="roles", same=("attnviz", "model", "texts", "corpora"),
+    text=("card.md", markdown),
 )  # fmt: skip

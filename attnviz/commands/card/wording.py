@@ -1,17 +1,21 @@
-"""A head in words: sentences made of measured numbers, and what was not measured."""
+"""A head in words: paragraphs made of measured numbers, and what was not measured."""
 
 import shlex
 from collections.abc import Iterator
 from statistics import NormalDist
 from typing import NamedTuple
 
-from attnviz.commands.card.measure import Card
+from attnviz.commands.ablate.effects import Estimate, RoleEffect
+from attnviz.commands.ablate.inputs import Metric
+from attnviz.commands.card.measure import Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
+from attnviz.commands.heads.findings import evidence
 from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.verdicts import UNNAMED
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import PATTERNS, ROLES_ON_REPEATS
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, span, unisolated, visible
+from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, unisolated, visible
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import STATISTICS
 from attnviz.profiles.published import PublishedHead
@@ -23,6 +27,38 @@ IN_WORDS = 3
 PROMOTED = 3
 STRIPS = ("sink", "distance", "entropy")
 """Statistics of the text that say where attention rests."""
+
+DOES, RESTS, WRITES, READS, WITHOUT = (
+    "What it does", "Where it rests", "What it writes", "What it reads", "Without it"
+)  # fmt: skip
+"""Headings of the paragraphs."""
+
+EVIDENCE = (
+    "Intervals of roles hold at 95 % for all heads together. A guess: the best of six simple ones. Untrained: the best "
+    "head of an untrained copy of the model."
+)
+
+UNIFORM = "uniform attention"
+
+_BESIDES = {
+    "coreference": ("attends between a pronoun and the name that it means in {score} of {n:,} cases", "a guess"),
+    "semantic": ("attends to words similar in meaning: mean cosine {score}", UNIFORM),
+    SINK: ("gives {score} of its attention to sinks: special tokens, or the first", UNIFORM),
+    "broad": ("spreads its attention: its entropy is {score} of uniform attention's, as untrained heads' is", ""),
+    RETRIEVAL: ("attends most to the token to copy next in {score} of repeats of random tokens", "a random token"),
+    COPYING: ("raises the logit of the token that it attends to in {score} of cases", "shuffled attention"),
+    COPY_SUPPRESSION: ("lowers the logit of the token that it attends to in {score} of cases", "shuffled attention"),
+    INACTIVE: ("writes next to nothing at {score} of tokens", ""),
+}
+"""Roles that are neither patterns nor relations, in words, and what their baselines are."""
+
+
+_MOVES = {
+    "loss": "the loss rises by {value} {unit}",
+    "kl": "the probabilities of the classes move by a KL divergence of {value} {unit}",
+    "cosine": "the final states move by a cosine distance of {value}",
+}
+"""What happens without a head, by metric."""
 
 
 class Standing(NamedTuple):
@@ -56,53 +92,67 @@ def standings(card: Card) -> list[Standing]:
     return found
 
 
-def in_words(role: StoredRole) -> str:
-    """What a head with this role does, with its numbers: ``attends from determiner to noun (…)``."""
-    name, spec = role_name(role.role, role.direction), {each.name: each for each in PATTERNS}.get(role.role)
-    ends = relation_words(role.relation or "", role.direction).split("→")
-    baseline, of = shown_baseline(role.baseline), f"{percent(role.score)} of {role.n:,}"
-    guess = "" if baseline is None else f"uniform attention: {percent(baseline)}"
+def in_words(role: StoredRole, *, briefly: bool = False) -> str:
+    """What a head with this role does, with its numbers: ``attends from determiner to noun in 81 % of … (…)``."""
+    name, share = role_name(role.role, role.direction), rounded if role.role == "semantic" else percent
+    spec, offset = {each.name: each for each in PATTERNS}.get(role.role), role.role.partition("offset:")[2]
+    does, guesser = _BESIDES.get(role.role, ("gives {score} of its attention on content to {where}", UNIFORM))
+    where = f"the token {abs(int(offset))} {'after' if '+' in offset else 'before'}" if offset else ""
     if role.relation is not None:
-        does = f"attends from {ends[0]} to {ends[1]} ({name}" if len(ends) == 2 else f"finds {name} ("
-        does, guess = f"{does}{', ' * (len(ends) == 2)}{of}", f"a guess: {percent(baseline)}"
+        ends = relation_words(role.relation, role.direction).split("→")
+        finds = f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
+        does, guesser = f"{finds} in {{score}} of {{n:,}} cases", "a guess"
     elif spec is not None:
-        where = "at tokens with a copy before them" if spec.on_repeats else "on content"
-        target = spec.target.format(unit="token", window=1, far=4)
-        does = f"gives {percent(role.score)} of its attention {where} to {target} ({name}, n = {role.n:,}"
+        where = spec.target.format(unit="token", window=1, far=4)
+        does = does.replace("on content", "on repeated random tokens") if spec.on_repeats else does
+    baseline = shown_baseline(role.baseline) if guesser else None
+    guess = "" if baseline is None else f"{guesser}: {share(baseline)}"
+    if briefly:
+        said, numbers = does.replace(" of {n:,} cases", ""), [name, guess]
     else:
-        does, guess = f"shows the role {name} (score {rounded(role.score)}, n = {role.n:,}", ""
-        if baseline is not None:
-            guess = f"baseline {rounded(baseline)}"
-    control = "" if role.untrained is None else f"untrained: {rounded(role.untrained)} at most"
-    if role.role == "broad":
-        control = "as untrained heads are, too"
-    numbers = (does, f"interval {span(role.interval)}", guess, control)
-    return f"{'; '.join(filter(None, numbers))})"
+        untrained = "" if role.untrained is None else f"untrained: {share(role.untrained)} at most"
+        ends = [share(end) for end in role.interval]
+        interval = f"interval {ends[0].removesuffix(' %')}–{ends[1]}"
+        said, numbers = does, [name, "" if "{n" in does else f"n = {role.n:,}", interval, guess, untrained]
+    return f"{said.format(score=share(role.score), n=role.n, where=where)} ({'; '.join(filter(None, numbers))})"
 
 
-def sentences(card: Card) -> Iterator[str]:
-    """What was measured of the head, in words; nothing else."""
+def paragraphs(card: Card) -> dict[str, str]:
+    """What was measured of the head, in words and nothing else, by heading; empty ones are left out."""
+    standing = "; ".join(each.shown for each in standings(card))
+    of_weights = () if card.circuits is None else _composed(card.circuits, card.head)
+    parts = {
+        DOES: _roles(card),
+        RESTS: [f"On {quoted(card.text)}, by rank among the heads: {standing}."] * bool(standing),
+        WRITES: _written(card),
+        READS: of_weights,
+        WITHOUT: _without(card),
+    }
+    words = {heading: " ".join(sentences) for heading, sentences in parts.items()}
+    return {heading: text for heading, text in words.items() if text}
+
+
+def _roles(card: Card) -> Iterator[str]:
+    """Roles, what a paper says of the head, and its nearest heads."""
     profile, roles = card.profile, card.roles
     name = f"{card.head} of {visible(card.checkpoint.short_name)}"
     if roles:
-        more = f", and {counted(len(roles) - IN_WORDS, 'role')} more" * (len(roles) > IN_WORDS)
-        yield f"{name} {'; it '.join(map(in_words, roles[:IN_WORDS]))}{more}."
+        yield f"{name} {in_words(roles[0])}."
     elif profile is not None and is_of_source(card.head.layer):
         yield f"{name} passes no role over {visible(profile.measured_on)}."
+    if roles[1:]:
+        more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
+        yield f"It {'; it '.join(in_words(role, briefly=True) for role in roles[1:IN_WORDS])}{more}."
+    if not roles:
+        own = card.analysis.head(card.head)
+        shows = "no pattern that has a name" if own.label == UNNAMED else visible(own.shown)
+        yield f"On {quoted(card.text)} alone {name} shows {shows} ({evidence(own)})."
     for head in card.analysis.published:
         if head.id == card.head:
             yield _published(card, head)
     if card.nearest:
         listed = ", ".join(f"{other} ({rounded(distance)})" for other, distance in card.nearest)
         yield f"Its patterns are most like those of {listed}: Jensen-Shannon divergence in nats, at most 0.69."
-    standing = "; ".join(each.shown for each in standings(card))
-    if standing:
-        yield f"On {quoted(card.text)}, by rank among the heads: {standing}."
-    yield from _written(card)
-    if card.circuits is not None:
-        yield from _composed(card.circuits, card.head)
-    if card.ablation is not None:
-        yield _without(card)
 
 
 def _published(card: Card, head: PublishedHead) -> str:
@@ -115,10 +165,10 @@ def _published(card: Card, head: PublishedHead) -> str:
 
 
 def _written(card: Card) -> Iterator[str]:
-    """Sentences on what it adds to the stream on the text."""
+    """What it adds to the stream on the text, and what it copies by its weights."""
     share, effects = card.outputs.head(card.head).projection_share, card.outputs.effects
     if share is not None:
-        yield f"It makes {percent(share)} of what its layer's attention adds to the stream there."
+        yield f"{percent(share)} of what its layer's attention adds to the stream on this text."
     moved = None if effects is None else effects.promotions.get(card.head)
     if effects is not None and moved is not None and moved.promoted:
         tokens = ", ".join(
@@ -126,6 +176,12 @@ def _written(card: Card) -> Iterator[str]:
         )
         at = f"‘{card.outputs.read.labels[effects.position]}’ #{effects.position}"
         yield f"At {at} it raises most the logits of {tokens}."
+    copying = None if card.circuits is None else card.circuits.head(card.head)
+    if copying is not None and copying.copying is not None:
+        yield (
+            f"Copying by its weights: {signed(copying.copying)} (from −1 to 1; random weights: "
+            f"{signed(copying.untrained or 0.0)})."
+        )
 
 
 def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
@@ -141,7 +197,7 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
 
 
 def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
-    """Sentences on the weights."""
+    """The heads that it reads, and that read it, by the weights."""
     parts = []
     for pair, verb, other in zip(strongest(circuits, head), ("reads", "is read by"), ("writer", "id"), strict=True):
         if pair is not None:
@@ -149,40 +205,63 @@ def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
             parts.append(f"{verb} {getattr(pair, other)} most ({pair.kind} composition {rounded(pair.score)}, {above})")
     if parts:
         yield f"By its weights it {'; it '.join(parts)}."
-    of_head = circuits.head(head)
-    if of_head.copying is not None:
-        yield f"Copying by its weights: {signed(of_head.copying)} (random weights: {signed(of_head.untrained or 0.0)})."
 
 
-def _without(card: Card) -> str:
-    """The effect of removing it."""
-    ablation = card.ablation
-    assert ablation is not None
-    metric = ablation.metrics[0]
-    effect = ablation.head(card.head).damage[metric.name]
-    on = counted(ablation.n_texts, "text")
-    value = f"{metric.title} {amount(effect.value)} ({metric.unit})"
-    if effect.low is None or effect.high is None:
-        return f"Without it: {value} on {on}, too few for an interval."
-    shown = "" if effect.side else ", so no effect is shown"
-    interval = f"{amount(effect.low)} to {amount(effect.high)}"
-    return f"Without it: {value} on {on} (95 % interval {interval}{shown})."
+def _without(card: Card) -> Iterator[str]:
+    """What happens without it: on all tokens, on those of its first relation, on random tokens that repeat."""
+    relation = first_relation(card.roles)
+    if card.ablation is not None:
+        metric, on = card.ablation.metrics[0], counted(card.ablation.n_texts, "text")
+        effect = card.ablation.head(card.head)
+        whole = effect.damage[metric.name]
+        none = ", so no effect is shown" * (whole.side == 0)
+        yield f"On {on} {_moved(whole, metric)}{_interval(whole)}{none}."
+        for role in effect.roles:
+            if relation is not None and (role.role, role.direction) == (relation.role, relation.direction):
+                tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)}"
+                yield _on_tokens(role, metric, tokens, "on the nearest other words")
+    if card.on_repeats is not None:
+        (role,), metric = card.on_repeats.head(card.head).roles, card.on_repeats.metrics[0]
+        yield _on_tokens(role, metric, "random tokens that repeat", "the first time that they stand there")
+
+
+def _on_tokens(role: RoleEffect, metric: Metric, on: str, others: str) -> str:
+    """The effect on the tokens of a role, and on matched ones."""
+    here, elsewhere, difference = (each[metric.name] for each in (role.queries, role.others, role.difference))
+    so = {1: "they depend on it more", -1: "they depend on it less", 0: "no difference is shown"}
+    verdict = "" if difference.side is None else f", so {so[difference.side]}"
+    return (
+        f"On {on} {_moved(here, metric)}, {others} by {amount(elsewhere.value)}; the difference is "
+        f"{amount(difference.value)}{_interval(difference)}{verdict}."
+    )
+
+
+def _moved(estimate: Estimate, metric: Metric) -> str:
+    """What moves without the head, and how far: ``the loss rises by 0.031 nats/token``."""
+    return _MOVES[metric.name].format(value=amount(estimate.value), unit=metric.unit)
+
+
+def _interval(estimate: Estimate) -> str:
+    """The interval of an effect in brackets."""
+    if estimate.low is None or estimate.high is None:
+        return ", too few texts for an interval"
+    return f" (95 % interval {amount(estimate.low)} to {amount(estimate.high)})"
 
 
 def unmeasured(card: Card) -> dict[str, str]:
     """What the card does not know, with the command that measures it, or the reason."""
     name, of_source = card.checkpoint.name, is_of_source(card.head.layer)
-    model = "" if name == "minilm" else f" -m {shlex.quote(name)}"
+    model = "" if name == "minilm" else "".join(f" {shlex.quote(word)}" for word in card.checkpoint.model_options)
     whole = f"attnviz card {card.head} {'CORPUS' if of_source else 'TEXT'}{model}"
     reason = card.outputs.no_effects.partition(": ")[2].partition(";")[0].removesuffix(".")
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
     profile, judged = card.profile, card.profile.roles.values() if card.profile else ()
-    repeats = any(role.role in ROLES_ON_REPEATS for of_head in judged for role in of_head)
+    on_repeats = any(role.role in ROLES_ON_REPEATS for of_head in judged for role in of_head)
     lacking: dict[str, str | bool] = {
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
         "roles in sentences": of_source and (profile is None or not profile.corpora) and whole,
-        "roles on repeats": profile is not None and not profile.shipped and not repeats and f"{whole} --repeats",
+        "roles on repeats": profile is not None and not profile.shipped and not on_repeats and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
         "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
         "promoted tokens": not moved and (reason or linear),

@@ -31,7 +31,7 @@ _DECILES = {"decile 1": "10 %", "decile 5": "50 %", "decile 9": "90 %"}
 _DRAWN = {*(f"best {n}" for n in range(1, 5)), *_DECILES, *(f"failure {n}" for n in range(1, 4))}
 """Examples drawn per role."""
 
-_STACKED_BELOW = 5.0
+STACKED_BELOW = 5.0
 """Width of a page in inches below which there is one column."""
 
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
@@ -46,11 +46,15 @@ _FROM_EDGE = 1.0
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
+Sentences = tuple[str, list[NamedExample]]
+"""A heading, and the sentences below it."""
+
+
 @dataclass(frozen=True)
 class _ExamplesPlan(PagePlan):
     """Heading and sentences of each role of a head."""
 
-    roles: tuple[tuple[str, list[NamedExample]], ...]
+    roles: tuple[Sentences, ...]
 
 
 def no_examples(profile: Profile) -> str:
@@ -103,37 +107,52 @@ def _strips(of: RoleExamples) -> list[NamedExample]:
 
 def examples_figure(plan: _ExamplesPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Draw sentences in one or two columns, role by role."""
-    width = page_width(style, 7.0)
-    columns = 1 if width < _STACKED_BELOW else 2
-    handles = _handles(style)
-    headings = [wrapped(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold") for heading, _ in plan.roles]
-    heights = [
-        _HEADING + _LINE * (len(lines) - 1) + _STRIP * -(-len(strips) // columns)
-        for lines, (_, strips) in zip(headings, plan.roles, strict=True)
-    ]
+    width, handles = page_width(style, 7.0), sentence_handles(style)
     with figure_style():
-        body = sum(heights) + legend_height(handles, width) + MARGIN
+        body = sentences_height(plan.roles, width) + legend_height(handles, width) + MARGIN
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        ax = page.subplots()
-        ax.set(xlim=(0, width - MARGIN), ylim=(sum(heights), 0), facecolor=style.greys.paper)
-        ax.axis("off")
-        room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
-        top = 0.0
-        for lines, (_, strips), height in zip(headings, plan.roles, heights, strict=True):
-            for number, line in enumerate(lines):
-                at = top + _HEADING * 0.7 + number * _LINE
-                _write(ax, MARGIN / 2, at, line, style.greys.ink, _TITLE, weight="bold")
-            for number, strip in enumerate(strips):
-                row, column = divmod(number, columns)
-                corner = MARGIN / 2 + column * (room + _GAP), at + _HEADING * 0.3 + row * _STRIP
-                _draw_strip(ax, strip, corner, room, style)
-            top += height
+        draw_sentences(page.subplots(), plan.roles, width, style)
         add_legend(page, handles, style)
         page.legends[-1].borderaxespad = _FROM_EDGE
         return page
 
 
-def _handles(style: Style) -> list[Artist]:
+def sentences_height(roles: Sequence[Sentences], width: float) -> float:
+    """Inches that sentences of roles take on a page of this width, without legend."""
+    return sum(height for _, height in _laid_out(roles, width))
+
+
+def draw_sentences(ax: Axes, roles: Sequence[Sentences], width: float, style: Style) -> None:
+    """Draw headings and sentences on Axes as wide as the page, in inches, in one column or two."""
+    ax.set(xlim=(0, width - MARGIN), ylim=(sentences_height(roles, width), 0), facecolor=style.greys.paper)
+    ax.axis("off")
+    columns = _columns(width)
+    room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
+    top = 0.0
+    for (lines, height), (_, strips) in zip(_laid_out(roles, width), roles, strict=True):
+        for number, line in enumerate(lines):
+            at = top + _HEADING * 0.7 + number * _LINE
+            _write(ax, MARGIN / 2, at, line, style.greys.ink, _TITLE, weight="bold")
+        for number, strip in enumerate(strips):
+            row, column = divmod(number, columns)
+            corner = MARGIN / 2 + column * (room + _GAP), at + _HEADING * 0.3 + row * _STRIP
+            _draw_strip(ax, strip, corner, room, style)
+        top += height
+
+
+def _laid_out(roles: Sequence[Sentences], width: float) -> Iterator[tuple[list[str], float]]:
+    """The lines of each heading, and the height of it and its sentences in inches."""
+    for heading, strips in roles:
+        lines = wrapped(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
+        yield lines, _HEADING + _LINE * (len(lines) - 1) + _STRIP * -(-len(strips) // _columns(width))
+
+
+def _columns(width: float) -> int:
+    return 1 if width < STACKED_BELOW else 2
+
+
+def sentence_handles(style: Style) -> list[Artist]:
+    """Entries of the legend of sentences."""
     colours = _COLOURS[style.theme]
     line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
     return [

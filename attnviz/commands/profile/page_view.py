@@ -21,12 +21,14 @@ from attnviz.present.published import ARROWS, role_name, role_numbers, shown_bas
 from attnviz.present.tables import verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
+from attnviz.profiles.store import StoredRole
 
 
 def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``, without patterns of single texts."""
     model, passed = profile.checkpoint, profile.passed_roles()
     telling = max(passed, key=lambda head: _clarity(passed[head]))
+    judged = {(role.id, role.role): role for role in profile.roles}
     options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
     return {
         "command": "profile",
@@ -55,7 +57,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         },
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": [_roles(passed), *([] if profile.relations is None else [_relations(profile.relations)])],
-        "examples": [_examples(each, profile) for each in profile.examples],
+        "examples": [sentences_entry(each, judged[each.id, each.role]) for each in profile.examples],
     }  # fmt: skip
 
 
@@ -124,15 +126,15 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     return {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
 
 
-def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
-    """``Examples`` as in ``attnviz/page/patterns.js``: sentences of one role of a head."""
-    role = next(role for role in profile.roles if (role.id, role.role) == (of.id, of.role))
+def sentences_entry(of: RoleExamples, role: Role | StoredRole | None) -> dict[str, Any]:
+    """``Examples`` as in ``attnviz/page/patterns.js``: sentences of one role of a head; None for numbers not kept."""
     name = role_name(of.role, of.direction)
-    failed = "" if role.passed else "does not pass, "
+    failed = "" if role is not None and role.passed else "does not pass"
+    numbers = filter(None, (failed, "" if role is None else role_numbers(role)))
     return {
         "head": str(of.id),
         "role": role_name(of.role, None),
-        "title": f"{name}: {failed}{role_numbers(role)}",
+        "title": f"{name}: {', '.join(numbers)}",
         "examples": [
             {
                 "name": name, "hit": example.hit, "weight": short_float(example.weight),

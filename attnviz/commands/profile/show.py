@@ -21,6 +21,9 @@ LONGEST = 60
 
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
 
+BRACKETS = "[query] attends most to {key}, with this weight"
+"""What brackets in a sentence are."""
+
 
 def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[RoleExamples, ...]:
     """Select examples by heads, by roles or relations, or by both.
@@ -82,14 +85,14 @@ def _heads(name: str, profile: StoredProfile, roles: set[str]) -> list[HeadId]:
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """The document of ``--json``: the model, and the chosen examples as in profile.json."""
-    licences = _licences(profile, chosen)
+    licences = licences_of(profile, chosen)
     return {
         "attnviz": profile.version, "model": profile.model,
         "examples": (examples_entry(chosen) or {}) | ({"licences": licences} if licences else {}),
     }  # fmt: skip
 
 
-def _licences(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, str]:
+def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, str]:
     """Licences of the corpora of the chosen examples, where known."""
     corpora = {example.corpus for each in chosen for some in each.groups.values() for example in some}
     return {corpus: profile.licences[corpus] for corpus in sorted(corpora) if corpus in profile.licences}
@@ -136,14 +139,14 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width
             Field("Example", lambda row: row.name, left=True),
             Field("Weight", lambda row: row.example.weight),
             *[right_one] * other,
-            Field("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
+            Field("Sentence", lambda row: sentence_of(row.example), left=True, least=20, fold=True),
         ]
         title = _title(each, _role(profile, each))
         yield column_table(title, columns, named_examples(each), width=width)
-    licences = _licences(profile, chosen)
+    licences = licences_of(profile, chosen)
     another = "; (the right one) where that is another" * any(others)
     yield notes(
-        f"{which_examples(chosen)} [query] attends most to {{key}}, with this weight{another}.",
+        f"{which_examples(chosen)} {BRACKETS}{another}.",
         *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
     )
 
@@ -156,7 +159,7 @@ def _title(examples: RoleExamples, role: StoredRole | None) -> str:
     return f"{' '.join(filter(None, (str(examples.id), name, arrow)))} ({numbers}; {n})"
 
 
-def _sentence(example: Example) -> Text:
+def sentence_of(example: Example) -> Text:
     """The text with its pair in brackets, cut around it if long."""
     text = Text()
     style = "bold green" if example.hit else "bold red"

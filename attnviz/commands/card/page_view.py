@@ -1,0 +1,95 @@
+"""The view ``page`` of cards: the head in words, its pattern, roles and sentences, for a browser."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+from attnviz.commands.card.measure import Card, Cards, clarity_key
+from attnviz.commands.card.wording import EVIDENCE, paragraphs, unmeasured
+from attnviz.commands.heads.page_view import page_data as page_of_heads
+from attnviz.commands.heads.relations import without_relations
+from attnviz.commands.profile.page_view import sentences_entry
+from attnviz.figures.families import UNNAMED, brief_name, family_of_label
+from attnviz.models.wording import counted, visible
+from attnviz.page.page import short_float, statistic_entry
+from attnviz.present.figure_context import sentence
+from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
+from attnviz.present.view import ViewOptions
+
+
+def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
+    """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this head in words."""
+    outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
+    data = page_of_heads(card.analysis, replace(choices, select=(str(card.head),), relations=outlined))
+    of_head = next(head for head in data["heads"] if head["id"] == str(card.head))
+    of_head["words"] = _words(card)
+    title = f"{card.head} of {data['title']}"
+    given = card.corpus or (card.text if card.text in card.texts[1:] else None)
+    return data | {
+        "command": "card",
+        "title": title,
+        "caption": sentence(f"Interactive page of {title}; opens from disk, without network"),
+        "command_line": data["command_line"] | {"program": ["card"], "texts": [str(given)] * (given is not None)},
+        **_evidence([card]),
+    }
+
+
+def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
+    """The same of several cards, each with the text that its own pattern is of."""
+    pages = [page_data(card, replace(choices, budget=0)) for card in result.cards]  # of each the pattern of one head
+    heads, axes, patterns = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
+    for card, page in zip(result.cards, pages, strict=True):
+        of_head = next(head for head in page["heads"] if head["id"] == str(card.head))
+        (packed,) = page["patterns"]
+        name = role_name(card.roles[0].role, None) if card.roles else UNNAMED.name
+        numbers = (f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in card.roles[:1])
+        heads.append(of_head | {
+            "label": name, "short": brief_name(name), "role": None, "patterns": [len(patterns)],
+            "family": asdict(family_of_label(card.roles[0].role) if card.roles else UNNAMED),
+            "evidence": ". ".join([*numbers, f"The pattern is on {card.part.figure_context.text_line}."]),
+        })  # fmt: skip
+        patterns.append(packed | {side: packed[side] + len(axes) for side in ("rows", "columns")})
+        axes += page["axes"]
+    title = f"{counted(len(heads), 'head')} of {visible(result.checkpoint.short_name)}"
+    scores = [card.roles[0].score if card.roles else None for card in result.cards]
+    counts = [len(card.roles) for card in result.cards]
+    begins = min(range(len(pages)), key=lambda at: clarity_key(result.cards[at]))
+    return pages[begins] | {
+        "title": title,
+        "caption": sentence(f"Interactive page of the cards of {title}; opens from disk, without network"),
+        "statistics": [
+            statistic_entry("score", "score", "of the clearest role", "", [None], scores),
+            statistic_entry("roles", "roles", "that the head passes", "", [None], counts),
+        ],
+        "heads": heads,
+        "axes": axes,
+        "patterns": patterns,
+        **_evidence(result.cards),
+    }  # fmt: skip
+
+
+def _words(card: Card) -> list[list[str]]:
+    """The paragraphs with their headings, and what was not measured."""
+    lacking = "; ".join(f"{what} ({how})" for what, how in unmeasured(card).items())
+    return [*map(list, paragraphs(card).items()), *([["Not measured", f"{lacking}."]] if lacking else [])]
+
+
+def _evidence(cards: Iterable[Card]) -> dict[str, Any]:
+    """Notes, the table of roles, and sentences."""
+    rows = [
+        [
+            str(card.head), role_name(role.role, None), ARROWS.get(role.direction or "", ""), short_float(role.score),
+            short_float(shown_baseline(role.baseline)), short_float(role.untrained), *map(short_float, role.interval),
+            role.n,
+        ]
+        for card in cards
+        for role in card.roles
+    ]  # fmt: skip
+    columns = ["head", "role", "direction", "score", "baseline", "untrained", "interval from", "to", "n"]
+    table = {"title": f"Roles ({len(rows)})", "note": EVIDENCE, "columns": columns, "rows": rows, "head": 0}
+    sentences = (
+        (of, next((role for role in card.roles if role.role == of.role), None))
+        for card in cards
+        for of in card.examples
+    )
+    return {"tables": [table] * bool(rows), "examples": [sentences_entry(of, role) for of, role in sentences]}
