@@ -29,6 +29,7 @@ OUTPUT = "Output"
 GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)
 """The groups of options in the help of a command."""
 
+VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
@@ -551,6 +552,29 @@ COMMANDS = {
 # fmt: on
 
 
+class ModelOptions(TypedDict, total=False):
+    """How a model is opened: keywords of every function that takes one; without them it runs where and as it is.
+
+    Attributes:
+        tokenizer: of a model in memory; a fast one.
+        revision: branch, tag or commit of a hub id.
+        adapter: of peft (LoRA and its kin), a folder or hub id; merged into the model, by default its own base.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
+            names of modules to devices, a mapping or a JSON file; see
+            :func:`attnviz.models.opening.resolve_device_map`.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto`` (the checkpoint's own), or one
+            of torch.
+    """
+
+    tokenizer: Any
+    revision: str | None
+    adapter: str | Path | None
+    device: Any
+    device_map: str | Path | dict[str, Any] | None
+    dtype: Any
+
+
 class ViewOptionNames(TypedDict, total=False):
     """The options of the table that are keywords of what a result draws, lists and writes."""
 
@@ -611,9 +635,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     options = {option.name: option for command in commands for option in command.options}
     known = dict.fromkeys(name for name in signature.parameters if name != "self")
     more = next((name for name in known if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD), "")
+    kinds = {name: signature.parameters[name].annotation for name in known}
     if more:  # Unpack[...] of a TypedDict
+        (unpacked,) = get_args(kinds.pop(more))
         del known[more]
-        known |= dict.fromkeys(get_args(signature.parameters[more].annotation)[0].__annotations__)
+        known |= dict.fromkeys(unpacked.__annotations__)
+        kinds |= unpacked.__annotations__ if unpacked is ModelOptions else {}
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -627,13 +654,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
-        arguments.pop(more, None)
+        arguments |= arguments.pop(more, {})
         if "text" in arguments:
             check_texts(arguments.pop("text"), arguments.pop("pair", None))
         for name, value in arguments.items():
-            parameter = signature.parameters[name]
-            for each in value if parameter.kind is parameter.VAR_POSITIONAL else [value]:
-                check_kind(name, each, parameter.annotation)
+            if name not in kinds:  # of a result, which checks these itself
+                continue
+            several = name in signature.parameters and signature.parameters[name].kind is VAR_POSITIONAL
+            for each in value if several else [value]:
+                check_kind(name, each, kinds[name])
             if name in options:
                 options[name].check_value(value)
         with out_of_memory_named():

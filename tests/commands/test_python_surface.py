@@ -20,6 +20,7 @@ from attnviz.figures.style import THEMES, figure_bytes
 from attnviz.present.report import spec_of, views_of
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 from tests.support.results import MEASURES, TEXT, TEXTS, result_of
+from tests.support.signatures import parameters_of
 
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
 
@@ -29,7 +30,7 @@ FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one(name: str):
-    last = list(inspect.signature(FUNCTIONS[name]).parameters)[-1]
+    last = list(parameters_of(FUNCTIONS[name]))[-1]
     with pytest.raises(AttnvizError, match=rf"^{name}\(\) has no argument '{last}_': .* Did you mean {last}\?$"):
         FUNCTIONS[name](**{f"{last}_": 1})
 

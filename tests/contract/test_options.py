@@ -12,6 +12,7 @@ from attnviz.errors import UsageError
 from attnviz.figures import Style
 from attnviz.options import COMMANDS, REQUIRED, Option
 from attnviz.present.report import views_in_words
+from tests.support.signatures import parameters_of
 
 LANGUAGES = {"source_language", "target_language"}
 """In Python they are settings of the tokenizer."""
@@ -42,13 +43,13 @@ RANGES = [
     for command in COMMANDS.values()
     for option in command.options
     for function in command.functions
-    if option.least is not None and option.name in inspect.signature(getattr(attnviz, function)).parameters
+    if option.least is not None and option.name in parameters_of(getattr(attnviz, function))
 ]
 
 
 def signatures(command: str) -> list[dict[str, inspect.Parameter]]:
     functions = COMMANDS[command].functions
-    return [dict(inspect.signature(getattr(attnviz, name)).parameters) for name in functions]
+    return [parameters_of(getattr(attnviz, name)) for name in functions]
 
 
 @pytest.mark.parametrize(("command", "option"), MEASURING, ids=lambda each: getattr(each, "name", each))
@@ -83,7 +84,7 @@ def test_figures_look_from_python_as_by_default_on_the_command_line():
 
 @pytest.mark.parametrize(("function", "option"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
 def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any, option: Option):
-    required = {name: "x" for name, each in inspect.signature(function).parameters.items() if each.default is REQUIRED}
+    required = {name: "x" for name, each in parameters_of(function).items() if each.default is REQUIRED}
     required |= {name: ["x"] for name in required if name == "paths"}
     for value in (option.least - 1, *([] if option.most is None else [option.most + 1])):
         with pytest.raises(UsageError, match=f"expected {option.name} as a whole number .*, found {value}"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 
@@ -28,10 +28,9 @@ from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerifica
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.trace.removal import Replacement
@@ -129,12 +128,6 @@ def ablate(
     texts: str | Path | Sequence[str | Path] = (),
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     method: str = "mean",
     select: str | HeadId | Sequence[str | HeadId] = (),
     together: bool = False,
@@ -150,6 +143,7 @@ def ablate(
     max_new_tokens: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Ablation:
     """Remove every head of a model, one at a time, and measure the change of its predictions or final states.
 
@@ -160,12 +154,6 @@ def ablate(
         texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``; for a classifier also ``.tsv`` with the
             columns text and label). Existing files are corpora.
         model: see :data:`attnviz.models.opening.Model`.
-        tokenizer: of a model in memory; a fast one.
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.trace.removal.Replacement`. Heads that
             are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
@@ -186,6 +174,7 @@ def ablate(
         max_new_tokens: of that, at most; default 40.
         progress: callback for each stage, how much of it is done, and of how much.
         warn: callback for each sentence that is left out because the model cannot read it.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
@@ -204,9 +193,7 @@ def ablate(
     sources = Sources((), (), ()) if repeats else read_sources(items, limit, options["label"])
     if repeats and (items or label is not None):
         raise UsageError("expected texts, or random tokens (--repeats, repeats=True), found both.")
-    checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter
-    )
+    checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts)
     if roles:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from attnviz.commands.ablate.inputs import CLASSES, kind_of
 from attnviz.commands.ablate.measure import Ablation
@@ -21,10 +21,9 @@ from attnviz.errors import UsageError
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, select_heads
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.documents import json_text
 from attnviz.present.result import Result, TextResult
 from attnviz.profiles.examples import RoleExamples
@@ -140,12 +139,6 @@ def card(
     source: str | Path | None = None,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     target: str | None = None,
     repeats: bool = False,
     limit: int | None = None,
@@ -154,6 +147,7 @@ def card(
     syntax: bool = True,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Card:
     """Gather everything that attnviz measures of one head.
 
@@ -164,12 +158,6 @@ def card(
         source: a text; or a corpus (``.conllu``, ``.txt``, GAP ``.tsv``) to profile all heads on. Without a text its
             pattern is shown on the shortest of its role's best examples, or on the first text of the corpus.
         model: see :data:`attnviz.models.opening.Model`.
-        tokenizer: of a model in memory; a fast one.
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         repeats: also profile all heads on random tokens, repeated.
         limit: sentences, or rows, of the corpus that are read.
@@ -178,13 +166,14 @@ def card(
         syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
         progress: callback for each step of each measurement.
         warn: callback for a stored profile that cannot be used, and for texts that are left out.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: as the functions of these commands do; UsageError for a head that is not there, or for no text
             where no example is known.
     """
-    given = {name: value for name, value in locals().items() if name != "head"}
-    return cards(**given, select=(head,)).cards[0]
+    given = {name: value for name, value in locals().items() if name not in ("head", "opening")}
+    return cards(**given, **opening, select=(head,)).cards[0]
 
 
 @checked
@@ -193,12 +182,6 @@ def cards(
     model: Model | None = None,
     *,
     select: Sequence[str | HeadId] = (),
-    tokenizer: Any = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     target: str | None = None,
     repeats: bool = False,
     limit: int | None = None,
@@ -207,6 +190,7 @@ def cards(
     syntax: bool = True,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Cards:
     """Gather everything that attnviz measures of several heads: each profile, ablation and reading of the weights once.
 
@@ -218,9 +202,7 @@ def cards(
         raise UsageError(f"heads are removed on sentences: expected --ablate with a .conllu or .txt, found {corpus}.")
     if ablate and source is None and len(select) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
-    checkpoint, found = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter
-    )
+    checkpoint, found = open_checkpoint(model, language_head=True, **opening)
     sizes = checkpoint.n_layers, checkpoint.n_heads
     chosen = [head_named(head, *sizes, stacks=checkpoint.stacks) for head in select]
     of_text = None if corpus is not None or source is None else str(source)

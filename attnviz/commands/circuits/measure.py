@@ -12,18 +12,17 @@ so that all is computed from factors as narrow as a head.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.offloading import DeviceMap, parameter_of
+from attnviz.models.offloading import parameter_of
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
@@ -115,14 +114,9 @@ class Circuits(Result, OfHeads[HeadCopying]):
 def circuits(
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Circuits:
     """Measure composition of every pair of heads and copying of every head, from the weights alone.
 
@@ -132,21 +126,14 @@ def circuits(
 
     Args:
         model: see :data:`attnviz.models.opening.Model`.
-        tokenizer: of a model in memory; a fast one.
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         seed: of the random weights that copying is held against.
         progress: callback for every layer.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
     """
-    opened, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, language_head=True
-    )
+    opened, _ = open_checkpoint(model, language_head=True, **opening)
     checkpoint = opened.encoder
     with without_gradients(checkpoint.device):
         layers = _Layers(checkpoint)

@@ -2,10 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import Tensor
 
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
@@ -13,11 +11,10 @@ from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_s
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import find_positions, merge_subwords
 from attnviz.models.wording import counted
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 
@@ -119,19 +116,14 @@ def explain(
     text: str,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
     pair: str | None = None,
     layer: int | None = None,
     head: str | int | HeadId | None = None,
     token: str | int | None = None,
     every_layer: bool = False,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | torch.device | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | torch.dtype | None = None,
     truncate: bool = False,
     progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Explanation:
     """Recompute one layer of a model on one text step by step, and verify it.
 
@@ -141,27 +133,20 @@ def explain(
     Args:
         text: the text.
         model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
-        tokenizer: of a model in memory.
         pair: a second segment (BERT).
         layer: counted from 0; default that of ``head``, or the first.
         head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
         token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
         every_layer: verify the steps of all layers, not only of this one.
-        revision: of a hub model.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model.
         progress: callback for every verified layer.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
-    checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, encoder_decoders=False, device_map=device_map, adapter=adapter
-    )
+    checkpoint, _ = open_checkpoint(model, encoder_decoders=False, **opening)
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one

@@ -4,8 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
@@ -20,11 +19,10 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
 from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.profiles.published import published_heads
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress
@@ -41,13 +39,7 @@ def analyze(
     text: str,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
     pair: str | None = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     words: bool = False,
     local_window: int = 1,
     long_range_from: int = 4,
@@ -63,6 +55,7 @@ def analyze(
     queries: str | int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Analysis:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
 
@@ -72,15 +65,7 @@ def analyze(
             memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is. A model
             that was loaded with sdpa or flash attention is switched to eager attention for the one forward pass,
             because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
-        tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
-        revision: branch, tag or commit of a hub id.
-        adapter: of peft (LoRA and its kin), a folder or hub id; merged into ``model``, by default its own base.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.models.opening.resolve_device_map`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         local_window: largest distance that counts as local, in tokens (or words).
         long_range_from: smallest distance that counts as long-range, likewise.
@@ -101,6 +86,7 @@ def analyze(
             length, not with its square. Relations are not measured.
         progress: callback for every layer verified.
         warn: callback for a stored profile that cannot be used; default a Python warning.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Returns:
         tokens, verified patterns, statistics, verdicts and figures.
@@ -113,9 +99,8 @@ def analyze(
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family,
-        device_map=device_map, adapter=adapter, several_devices=True,
-        run=TextRun(text, pair, truncate, of_block, kept=1),
+        model, language_head=generate is not None, any_family=any_family, several_devices=True,
+        run=TextRun(text, pair, truncate, of_block, kept=1), **opening,
     )  # fmt: skip
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)

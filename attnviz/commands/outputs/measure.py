@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,10 @@ from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, Stack
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
 from attnviz.models.wording import quoted, rounded
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
@@ -220,13 +218,7 @@ def head_outputs(
     text: str,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
     pair: str | None = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
     answer: str | int | None = None,
@@ -235,6 +227,7 @@ def head_outputs(
     max_new_tokens: int | None = None,
     memory: int | str | None = None,
     progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> HeadOutputs:
     """Measure what every head of a model adds to the residual stream on a text.
 
@@ -245,13 +238,7 @@ def head_outputs(
     Args:
         text: one text.
         model: see :data:`attnviz.models.opening.Model`.
-        tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model instead of raising.
         token: where direct effects and promoted tokens are read: a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last, and of a masked-language model its mask, else the last but
@@ -263,6 +250,7 @@ def head_outputs(
         max_new_tokens: of that text, at most; default 40.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: callback for every layer verified and measured.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
@@ -270,10 +258,8 @@ def head_outputs(
             a class that the model lacks.
     """
     of_block = block_memory(memory)
-    checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter,
-        run=TextRun(text, pair, truncate, of_block),
-    )  # fmt: skip
+    run = TextRun(text, pair, truncate, of_block)
+    checkpoint, _ = open_checkpoint(model, language_head=True, run=run, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -21,11 +20,10 @@ from attnviz.commands.rollout.rollout_and_flow import (
 from attnviz.errors import UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.models.estimate import TextRun
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.models.wording import counted
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
@@ -142,13 +140,7 @@ def rollout(
     text: str,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
     pair: str | None = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     words: bool = False,
     layer: int | None = None,
     residual: float = 0.5,
@@ -158,6 +150,7 @@ def rollout(
     truncate: bool = False,
     memory: int | str | None = None,
     progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Rollout:
     """Compute attention rollout: the share of each input token at each position, through all layers.
 
@@ -168,13 +161,7 @@ def rollout(
     Args:
         text: one text.
         model: see :data:`attnviz.models.opening.Model`.
-        tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
         layer: up to which to roll out, counted from 0; default the last.
         residual: share of the identity in every layer, 0-1.
@@ -184,6 +171,7 @@ def rollout(
         truncate: cut a text that is longer than the model instead of raising.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: callback for every layer verified and rolled out, and of every flow.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
@@ -195,9 +183,7 @@ def rollout(
     run = TextRun(
         text, pair, truncate, of_block, matrices=lambda empty: kept * (empty.n_layers if layer is None else layer + 1)
     )
-    opened, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, run=run
-    )
+    opened, _ = open_checkpoint(model, run=run, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
     if layer is not None and not 0 <= layer < checkpoint.n_layers:

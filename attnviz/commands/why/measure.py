@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
@@ -13,11 +12,10 @@ from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, head_named
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
 from attnviz.models.wording import rounded, shortened_token
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
 from attnviz.trace.direct_effects import DirectEffects, answer_ids, direct_effects
@@ -95,16 +93,11 @@ def why(
     answer: str | int | None = None,
     foil: str | int | None = None,
     depth: int = 1,
-    tokenizer: Any = None,
     pair: str | None = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     truncate: bool = False,
     memory: int | str | None = None,
     progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> Account:
     """Take the scores of one query of a head apart: what in query and key made them.
 
@@ -122,16 +115,11 @@ def why(
             class; default the model's first choice.
         foil: whose logit is subtracted; default the first of the model's other choices.
         depth: how many heads the chain goes through.
-        tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
-        revision: branch, tag or commit of a hub id.
-        adapter: as for :func:`attnviz.analyze`.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
-        device_map: instead of a device, as for :func:`attnviz.analyze`.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or ``auto``, the checkpoint's own.
         truncate: cut a text that is longer than the model instead of raising.
         memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB.
         progress: callback for every layer verified.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its
@@ -141,9 +129,7 @@ def why(
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_block = block_memory(memory)
     run = TextRun(text, pair, truncate, of_block, kept=1)
-    opened, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, device_map=device_map, adapter=adapter, run=run
-    )
+    opened, _ = open_checkpoint(model, language_head=True, run=run, **opening)
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 from attnviz.arguments import check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
@@ -19,10 +19,9 @@ from attnviz.measures.patterns import NAMES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.wording import counted, visible
-from attnviz.options import checked
+from attnviz.options import ModelOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
@@ -156,12 +155,6 @@ def analyze_each(
     texts: Sequence[str | Text] | str | Path,
     model: Model | None = None,
     *,
-    tokenizer: Any = None,
-    revision: str | None = None,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
-    dtype: str | None = None,
     words: bool = False,
     local_window: int = 1,
     long_range_from: int = 4,
@@ -174,6 +167,7 @@ def analyze_each(
     visit: Callable[[OneText, Analysis], None] | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
+    **opening: Unpack[ModelOptions],
 ) -> TextsAnalysis:
     """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
@@ -189,12 +183,6 @@ def analyze_each(
         texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
             :mod:`attnviz.texts.reading` says where it stands.
         model: as for :func:`analyze`.
-        tokenizer: likewise.
-        revision: likewise.
-        adapter: likewise.
-        device: likewise.
-        device_map: likewise.
-        dtype: likewise.
         words: likewise.
         local_window: likewise.
         long_range_from: likewise.
@@ -207,6 +195,7 @@ def analyze_each(
         visit: called with each text and its analysis, in order.
         progress: callback with how many texts are done.
         warn: as for :func:`analyze`.
+        opening: see :class:`attnviz.options.ModelOptions`.
 
     Raises:
         TextError: a text that the model cannot read, with its line, or its number in the list.
@@ -220,9 +209,7 @@ def analyze_each(
         corpus, lines = None, _listed(texts)
     options, of_block = Options(words, local_window, long_range_from), block_memory(memory)
     check_parser(parser, syntax)
-    checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, device_map=device_map, adapter=adapter, several_devices=True
-    )
+    checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
     refuse_target(checkpoint, None, max_new_tokens)
