@@ -254,7 +254,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"text": "the cat saw " * 20}, TextError, "but the model has 40 positions"),
     ({"pair": "the dog"}, TextError, "a pair was given"),
     ({"model": 5}, UsageError, "expected a model as a built-in name, .*, found int"),
-    ({"device": 3}, UsageError, "expected device as a string, found 3"),
+    ({"device": 3}, UsageError, "expected the device as a string such as 'auto', found 3"),
     ({"local_window": "2"}, UsageError, "expected local_window as a whole number, found '2'"),
     ({"local_window": True}, UsageError, "expected local_window as a whole number, found True"),
     ({"long_range_from": 1.5}, UsageError, r"expected long_range_from as a whole number, found 1\.5"),
