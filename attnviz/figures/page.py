@@ -72,29 +72,32 @@ def page_width(style: Style, natural: float) -> float:
 
 
 def new_page(
-    title: str, notes: Sequence[str], style: Style, *, width: float, body: float, run_on: bool = True
+    title: str, notes: Sequence[str], style: Style, *, width: float, body: float, feet: Sequence[str] | None = None
 ) -> Figure:
     """A new figure with wrapped title and notes; panels are added below them.
 
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
-    labels and colour bars, both in inches; ``run_on`` lets short notes share lines. Constrained layout makes panels as
-    large as they fit into it.
+    labels and colour bars, both in inches. ``feet`` are notes below it; with them none shares a line with another.
+    Constrained layout makes panels as large as they fit into it.
     """
-    lines = heading(title, notes, style, width, run_on)
+    lines = heading(title, notes, style, width, feet is None)
+    below = heading("", feet or (), style, width, False)[bool(style.panel) :]  # without the letter
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     if style.bare and lines:  # a panel's letter alone: the picture begins at its foot
         head = MARGIN + _ASCENT * lines[0][1] / 72
+    foot = sum(size * _LINE for _, size, _ in below) / 72 + MARGIN * bool(below)
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
-    height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
-    rect = (0, MARGIN / 3 / height, 1, body / height)
+    height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
+    rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
-    down = MARGIN
-    for line, size, weight in lines:
-        corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
-        properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
-        figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
-        down += size * _LINE / 72
+    for some, first in ((lines, MARGIN), (below, height - foot)):
+        down = first
+        for line, size, weight in some:
+            corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
+            properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
+            figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
+            down += size * _LINE / 72
     return figure
 
 
@@ -232,9 +235,11 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
         spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
 
 
-def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
-    """Add matplotlib's legend at the bottom, in as many columns as fit."""
-    width = figure.get_figure(root=True).get_figwidth()
+def add_legend(
+    figure: Figure | SubFigure, handles: Sequence[Artist], style: Style, across: float | None = None
+) -> None:
+    """Add matplotlib's legend at the bottom, in as many columns as fit into ``across`` inches, by default the page."""
+    width = across or figure.get_figure(root=True).get_figwidth()
     figure.legend(
         handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
         fontsize=_NOTE, labelcolor=style.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,

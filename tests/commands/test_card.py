@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz import HeadId, UsageError
 from attnviz.commands.card.measure import Card
-from attnviz.commands.card.wording import DOES, READS, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
+from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
 from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.report import spec_of
 from attnviz.profiles.store import StoredRole
@@ -34,10 +35,10 @@ def markdown(card: attnviz.Card | attnviz.Cards) -> str:
 
 
 def ranked(value: Any, values: list[Any]) -> str:
-    """``0.31 (2nd of 8)``, by a count of its own."""
+    """``(2nd highest of 8)``, by a count of its own."""
     place = sorted(values, reverse=True).index(value) + 1
     ending = {1: "st", 2: "nd", 3: "rd"}.get(place, "th")
-    return f"({place}{ending} of {len(values)})"
+    return f"({place}{ending} highest of {len(values)})"
 
 
 def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
@@ -57,7 +58,8 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
     role, *others = profile.passed_roles()[id]
     assert (role.role, role.untrained is not None) == ("previous-token", True)
     assert profile.head_distances is not None
-    near = sorted((float(each), at) for at, each in enumerate(profile.head_distances[0]) if at)[:3]
+    far = sorted((float(each), at) for at, each in enumerate(profile.head_distances[0]) if at)
+    near = far[:3]
     heads = attnviz.analyze(card.text, model, syntax=False, **options).heads
     values = {name: [head.statistics[name] for head in heads] for name in ("sink", "distance", "entropy")}
     share = attnviz.head_outputs(card.text, model, **options).head(id).projection_share
@@ -65,33 +67,36 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
     pairs = [pair for pair in attnviz.circuits(model, **options).pairs(["L0H0"]) if pair.writer == id]
     cosine = effect.damage["cosine"]
     said = paragraphs(card)
-    assert [*said] == [DOES, RESTS, WRITES, READS, WITHOUT]
+    assert [*said] == [DOES, RESTS, WRITES, COMPOSES, WITHOUT]
     low, high = (percent(end).removesuffix(" %") for end in role.interval)
     listed = ", ".join(f"L{at // 4}H{at % 4} ({rounded(distance)})" for distance, at in near)
     assert [each.role for each in others] == ["local"]
     assert said[DOES] == (
-        f"L0H0 of {checkpoint.short_name} gives {percent(role.score)} of its attention on content to the previous "
-        f"token (previous-token; n = {role.n:,}; interval {low}–{high} %; uniform attention: {percent(role.baseline)}; "
+        f"Over texts.txt (120 texts), L0H0 of {checkpoint.short_name} gives {percent(role.score)} of its attention on "
+        f"content to the previous token (previous-token; n = {role.n:,}; interval {low}–{high} %; uniform attention: {percent(role.baseline)}; "
         f"untrained: {percent(role.untrained)} at most). It gives {percent(others[0].score)} of its attention on "
         f"content to tokens at most 1 away (local; uniform attention: {percent(others[0].baseline)}). Its patterns are "
-        f"most like those of {listed}: Jensen-Shannon divergence in nats, at most 0.69."
+        f"most like those of {listed}; in brackets the Jensen-Shannon divergence in nats, whose median over the other "
+        f"heads is {rounded(median(distance for distance, _ in far))}."
     )
     assert said[RESTS] == (
-        f"On “{card.text}”, by rank among the heads: sink share {rounded(values['sink'][0])} "
+        f"On “{card.text}”: sink share {rounded(values['sink'][0])} "
         f"{ranked(values['sink'][0], values['sink'])}; distance {rounded(values['distance'][0])} tokens "
         f"{ranked(values['distance'][0], values['distance'])}; entropy {rounded(values['entropy'][0])} nats "
         f"{ranked(values['entropy'][0], values['entropy'])}."
     )
-    assert said[WRITES] == f"{percent(share)} of what its layer's attention adds to the stream on this text."
-    assert said[READS] == (
+    adds = "of what its layer's attention adds to the stream on this text (an even share: 25 %)."
+    assert said[WRITES] == f"{percent(share)} {adds}"
+    assert said[COMPOSES] == (
         f"By its weights it is read by {pairs[0].id} most ({pairs[0].kind} composition {rounded(pairs[0].score)}, "
         f"{rounded(pairs[0].deviations, 0)} SD above random rotations)."
     )
     assert said[WITHOUT] == (
-        f"On 120 texts the final states move by a cosine distance of {amount(cosine.value)} (95 % interval "
-        f"{amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
+        f"With its mean output in its place, on 120 texts the final states move by a cosine distance of "
+        f"{amount(cosine.value)} (95 % interval {amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
     )
-    assert [*unmeasured(card)] == ["roles on repeats", "promoted tokens"]
+    of_repeats, compared = "roles on repeated random tokens, such as induction", "without other heads, to compare"
+    assert [*unmeasured(card)] == [of_repeats, "promoted tokens", compared]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
             other = replace(card, head=HeadId(layer, number), ablation=None)
@@ -109,7 +114,7 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
         said = paragraphs(card)
         assert re.search(r"gives \d+ % of its attention on repeated random tokens to the token after", said[DOES])
         assert "(induction; n = 32; interval" in said[DOES]
-        assert "it reads L0H2 most (key composition" in said[READS]
+        assert "it reads L0H2 most (key composition" in said[COMPOSES]
         (role,) = loss.head(card.head).roles
         rises, before, more = (each["loss"] for each in (role.queries, role.others, role.difference))
         assert said[WITHOUT].endswith(
@@ -123,7 +128,7 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
     written = paragraphs(card)[WRITES]
     assert f"At ‘five’ #9 it raises most the logits of “{promoted.text}” {signed(promoted.logit)}" in written
     assert f"Copying by its weights: {signed(card.circuits.head('L1H0').copying)} (from −1 to 1; random" in written
-    assert "On 1 text the loss rises by" in paragraphs(card)[WITHOUT]
+    assert "on 1 text the loss rises by" in paragraphs(card)[WITHOUT]
     assert ", too few texts for an interval." in paragraphs(card)[WITHOUT]
     text = markdown(card)
     assert all(f"**{heading}.** {said}" in text for heading, said in paragraphs(card).items())
@@ -148,7 +153,7 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     number = {name: role.__dict__[name]["cosine"] for name in ("queries", "others", "difference")}
     said = paragraphs(replace(card, ablation=relation))[WITHOUT]
     assert (
-        f" On the {role.n} tokens of obj dep→head the final states move by a cosine distance of "
+        f" On the {role.n} tokens of obj dep→head there the final states move by a cosine distance of "
         f"{amount(number['queries'].value)}, on the nearest other words by {amount(number['others'].value)}; the "
         f"difference is {amount(number['difference'].value)} (95 % interval"
     ) in said
@@ -176,14 +181,18 @@ def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
         other = replace(card, head=head.id)
         assert {role.role for role in other.roles} <= {"broad"}
         said = paragraphs(other)
-        assert ("as untrained heads' is" if other.roles else "passes no role over") in said[DOES]
+        assert ("as untrained heads' is" if other.roles else "passes no role") in said[DOES]
         assert not re.search(r"\b(attends|gives|reads|read by)\b", " ".join(said.values()))
 
 
 ROLES = [
-    ("syntactic:obj", "dependent_to_head", "attends from object to verb in 81 % of 200 cases (obj dep→head; interval"),
-    ("syntactic:obj:x", None, "finds obj:x in 81 % of 200 cases"),
-    ("coreference", "pronoun_to_name", "attends between a pronoun and the name that it means in 81 % of 200 cases"),
+    (
+        "syntactic:obj",
+        "dependent_to_head",
+        "attends from object to verb in 81 % of 200 instances (obj dep→head; interval",
+    ),
+    ("syntactic:obj:x", None, "finds obj:x in 81 % of 200 instances"),
+    ("coreference", "pronoun_to_name", "attends between a pronoun and the name that it means in 81 % of 200 instances"),
     ("offset:-3", None, "gives 81 % of its attention on content to the token 3 before (offset:-3; n = 200; interval"),
     ("offset:+2", None, "to the token 2 after (offset:+2"),
     (
@@ -207,7 +216,7 @@ def test_every_kind_of_role_has_its_words(name: str, direction: str | None, word
     role = StoredRole(name, 0.81, 0.2, 200, (0.76, 0.86), True, direction)
     assert words in in_words(role)
     assert in_words(role, briefly=True).partition(" (")[0] == in_words(role).partition(" (")[0].removesuffix(
-        " of 200 cases"
+        " of 200 instances"
     )
     assert "untrained: 12 % at most" in in_words(replace(role, untrained=0.12)) or name == "semantic"
 

@@ -35,7 +35,9 @@ from attnviz.trace.recorder import block_memory
 SHOWN = 3
 """Hits, and failures, that a card shows."""
 
-_NEAREST = 3
+NEAREST = 3
+"""Heads with similar patterns that a card names."""
+
 _TELLING = 6
 """Words from which on a sentence makes a telling picture."""
 
@@ -53,8 +55,8 @@ class Card(TextResult):
         analysis: of the text, with the statistics of every head.
         outputs: of the text.
         profile: of a corpus: measured now, or stored.
-        nearest: the heads with the most similar patterns over that corpus and their mean Jensen-Shannon divergence in
-            nats, the nearest first; of a profile measured now.
+        nearest: the other heads by the mean Jensen-Shannon divergence of their patterns over that corpus in nats, the
+            nearest first; of a profile measured now.
         circuits: from the weights.
         ablation: the model without this head, on the corpus or the text, and on the tokens of its first relation.
         on_repeats: likewise on random tokens, repeated; of a head with a role there.
@@ -331,7 +333,7 @@ def _nearest(profile: Profile) -> Nearest:
                 yield other, distance
 
     rows = zip(ids, distances.tolist(), strict=True)
-    return {head: tuple(others(row, head))[:_NEAREST] for head, row in rows}
+    return {head: tuple(others(row, head)) for head, row in rows}
 
 
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.card.measure import Card
+from attnviz.commands.card.measure import NEAREST, Card
 from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs, standings, strongest, unmeasured
 from attnviz.commands.profile.show import (
     BRACKETS,
@@ -57,7 +57,7 @@ def head_content(card: Card) -> dict[str, Any]:
         "roles": [entry(ROLES, role) for role in card.roles],
         "examples": shown and examples_entry([shown]),
         "published": published_entries(head for head in card.analysis.published if head.id == card.head),
-        "nearest": [{"id": str(head), "divergence": distance} for head, distance in card.nearest],
+        "nearest": [{"id": str(head), "divergence": distance} for head, distance in card.nearest[:NEAREST]],
         "statistics": [
             {"name": each.name, "value": each.value, "rank": each.rank, "heads": len(each.others)}
             for each in standings(card)

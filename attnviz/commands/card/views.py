@@ -1,7 +1,7 @@
 """The figure of a card: the head in words, its pattern, roles, place among the other heads, hits and failures."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any
@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.page_view import page_data
-from attnviz.commands.card.wording import RESTS, Standing, not_measured, paragraphs, standings
+from attnviz.commands.card.wording import EVIDENCE, RESTS, Standing, in_words, not_measured, paragraphs, standings
 from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.examples_view import (
@@ -51,6 +51,7 @@ _NAMES = 0.34
 class CardPlan(PagePlan):
     """The parts of a card."""
 
+    feet: tuple[str, ...]  # below the picture
     pattern: HeatmapPlan
     roles: tuple[StoredRole, ...]
     standings: tuple[Standing, ...]
@@ -65,21 +66,26 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     outlined = bool(roles) and roles[0].relation is not None and not without_relations(card.part)
     wanted = replace(choices, select=(str(card.head),), relations=outlined)
     pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, wanted)))
-    pairs = "Outlined: pairs of its relation, dashed where it misses them." if pattern.outlines else ""
-    colours = (
-        "Colours: attention weight, 0 to 1."
-        if choices.style.scaled_for(card.analysis.longest).scale == "shared"
-        else f"Colours: {pattern.bar}."
-    )
+    missed = ", dashed where it misses them" * any(not outline.found for outline in pattern.outlines)
+    shared = choices.style.scaled_for(card.analysis.longest).scale == "shared"
+    chosen = card.text not in card.texts and card.text in {each.text for of in card.examples[:1] for each in of.best}
+    about_pattern = [
+        f"Pattern: {'on one of its clearest hits, ' * chosen}{of.text_line}.",
+        "Colours: attention weight, 0 to 1; not written below .005." if shared else f"Colours: {pattern.bar}.",
+        f"Outlined: pairs of its first role{missed}." * bool(pattern.outlines),
+    ]
     words = [f"{heading}: {text}" for heading, text in paragraphs(card).items() if heading != RESTS]
-    title = f"{card.head} of {visible(card.checkpoint.short_name)}"
+    does = f" {in_words(roles[0], briefly=True).rpartition(' (')[0]}" if roles else ""
+    title = f"{card.head} of {visible(card.checkpoint.short_name)}{does}"
     shown = card.shown_examples
     named = [] if shown is None else named_examples(shown)
+    feet = (" ".join(filter(None, about_pattern)), EVIDENCE * bool(roles), not_measured(card))
     return CardPlan(
         stem=stem,
-        caption=sentence(title, *words, f"pattern: {of.text_line}", colours, pairs, not_measured(card)),
+        caption=sentence(title, *words, *feet),
         title=title,
-        notes=(*words, f"Pattern: {of.text_line}. {colours} {pairs}".strip(), not_measured(card)),
+        notes=tuple(words),
+        feet=feet,
         pattern=replace(pattern, title="", evidence=""),
         roles=roles[:_ROLES],
         standings=tuple(standings(card)),
@@ -92,43 +98,46 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
 def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure: the pattern, beside it or below it roles and strips; then hits and failures."""
     width = page_width(style, _WIDTH)
-    charts = [_TITLED + _ROLE * len(plan.roles)] * bool(plan.roles) + [_STRIP] * len(plan.standings)
-    apart = width >= STACKED_BELOW and bool(charts)
-    room = width * _LEFT if apart else width
+    heights = [_TITLED + _ROLE * len(plan.roles)] * bool(plan.roles) + [_STRIP] * len(plan.standings)
+    apart = width >= STACKED_BELOW and bool(heights)
     rows, columns = plan.pattern.values.shape
     beside = label_pixels(plan.pattern.labels.texts, label_size(100)) / DPI + 0.5
-    side = min(_SIDE, room - beside - 2 * MARGIN)
-    heights = [max(0.8, min(1.6, rows / columns) * side) + beside, *charts]
-    upper = max(heights[0], sum(charts)) if apart else sum(heights)
-    handles = _handles(style) if plan.roles else []
+    side = min(_SIDE, width * (_LEFT if apart else 1) - beside - 2 * MARGIN)
+    across = width * (1 - _LEFT) if apart else width
+    marks, legend = _handles(plan, style), sentence_handles(style)
+    pattern = max(0.8, min(1.6, rows / columns) * side) + beside
+    charts = sum(heights) + legend_height(marks, across) if heights else 0.0
     sentences = _sentences(plan, width)
-    lower = sentences_height(sentences, width) + MARGIN if sentences else 0.0
-    marks = sentence_handles(style) if sentences else []
+    below = sentences_height(sentences, width) + legend_height(legend, width) + MARGIN if sentences else 0.0
+    parts = [max(pattern, charts)] if apart else [pattern, *[charts] * bool(heights)]
     with figure_style():
-        body = [upper + legend_height(handles, width), lower + legend_height(marks, width)]
-        page = new_page(plan.title, plan.notes, style, width=width, body=sum(body[: 1 + bool(sentences)]), run_on=False)
-        parts: Any = page.subfigures(1 + bool(sentences), 1, height_ratios=body[: 1 + bool(sentences)], squeeze=False)
-        above = parts[0, 0]
+        shown = [*parts, *[below] * bool(sentences)]
+        page = new_page(plan.title, plan.notes, style, width=width, body=sum(shown), feet=plan.feet)
+        strips: list[Any] = list(page.subfigures(len(shown), 1, height_ratios=shown, squeeze=False)[:, 0])
         if apart:
-            left, right = above.add_gridspec(1, 2, width_ratios=(_LEFT, 1 - _LEFT))
-            below = [*charts, max(0.01, upper - sum(charts))]
-            cells = [left, *right.subgridspec(len(below), 1, height_ratios=below)]
-        else:
-            cells = [*above.add_gridspec(len(heights), 1, height_ratios=heights)]
-        axes = [above.add_subplot(cell) for cell in cells[: len(heights)]]
-        wide = width * (1 - _LEFT) if apart else width
-        if plan.roles:
-            _draw_roles(axes[1], plan.roles, style, wide)
-            add_legend(above, handles, style)
-        for ax, each in zip(axes[len(axes) - len(plan.standings) :], plan.standings, strict=True):
-            _draw_strip(ax, each, style, wide - 0.6 if apart else side)
+            strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_LEFT, 1 - _LEFT))
+        if heights:
+            _draw_charts(strips[1], plan, heights, max(0.01, parts[0] - charts) if apart else 0.0, style, across)
+            add_legend(strips[1], marks, style, across)
         if sentences:
-            draw_sentences(parts[1, 0].subplots(), sentences, width, style)
-            add_legend(parts[1, 0], marks, style)
-        draw_heatmap(axes[0], plan.pattern, style)
-        axes[0].clear()  # its labels are chosen for the size that the Axes have, which is known only now
-        draw_heatmap(axes[0], plan.pattern, style)
+            draw_sentences(strips[-1].subplots(), sentences, width, style)
+            add_legend(strips[-1], legend, style)
+        ax = strips[0].add_subplot()
+        draw_heatmap(ax, plan.pattern, style)
+        ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
+        draw_heatmap(ax, plan.pattern, style)
         return page
+
+
+def _draw_charts(part: Any, plan: CardPlan, heights: Sequence[float], free: float, style: Style, width: float) -> None:
+    """Roles, and a strip for each statistic, from top to bottom; ``free`` inches stay below."""
+    ratios = [*heights, *[free] * bool(free)]
+    cells = part.add_gridspec(len(ratios), 1, height_ratios=ratios)
+    axes = [part.add_subplot(cells[at]) for at in range(len(heights))]
+    if plan.roles:
+        _draw_roles(axes[0], plan.roles, style, width)
+    for ax, each in zip(axes[bool(plan.roles) :], plan.standings, strict=True):
+        _draw_strip(ax, each, style, width * (1 - _NAMES * bool(plan.roles)) - 2 * MARGIN)
 
 
 def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
@@ -141,13 +150,15 @@ def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
     return [(plan.heading, [each for each in pairs if each is not None])]
 
 
-def _handles(style: Style) -> list[Any]:
-    line: dict[str, Any] = {"lw": 0, "color": style.greys.muted}
-    return [
-        Line2D([], [], color=_OWN[style.theme], marker="o", ms=4, lw=1.2, label="score, with its interval"),
-        Line2D([], [], **line, marker="|", ms=7, mew=1.4, label="baseline"),
-        Line2D([], [], **line, marker="x", ms=4, label="best untrained head"),
-    ]
+def _handles(plan: CardPlan, style: Style) -> list[Any]:
+    """Entries of the legend of the charts."""
+    own, line = _OWN[style.theme], dict[str, Any](lw=0, color=style.greys.muted)
+    dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=1.2, label="this head, interval")]
+    if plan.roles:
+        dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="guess, or uniform"))
+    if any(role.untrained is not None for role in plan.roles):
+        dots.append(Line2D([], [], **line, marker="x", ms=4, label="best untrained head"))
+    return [*dots, *[Line2D([], [], **line, marker="|", ms=6, mew=PIXEL, label="other heads")] * bool(plan.standings)]
 
 
 def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: float) -> None:
@@ -157,7 +168,7 @@ def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: fl
         ax.plot(role.interval, [row, row], color=own, lw=1.2)
         ax.plot(role.score, row, "o", color=own, ms=4)
         if (baseline := shown_baseline(role.baseline)) is not None:
-            ax.plot(baseline, row, "|", color=muted, ms=7, mew=1.4)
+            ax.plot(baseline, row, "D", color=muted, mfc="none", ms=4)
         if role.untrained is not None:
             ax.plot(role.untrained, row, "x", color=muted, ms=4)
     names = [fitted(role_name(role.role, role.direction), _TEXT, DPI, _NAMES * width * DPI) for role in roles]
@@ -176,8 +187,8 @@ def _draw_strip(ax: Axes, standing: Standing, style: Style, width: float) -> Non
     ax.set(ylim=(-1, 1), xlim=(-0.02 * top, 1.02 * top), yticks=(), facecolor="none")
     dress_chart(ax, style, "y", ("bottom",))
     ax.locator_params(axis="x", nbins=max(2, math.floor(width)))
-    forms = standing.shown, standing.shown.partition(" (")[0]
-    title = fitted(forms[text_width(forms[0], _TEXT, DPI) > width * DPI], _TEXT, DPI, width * DPI)
+    fits = [form for form in standing.forms if text_width(form, _TEXT, DPI) <= width * DPI]
+    title = fitted([*fits, standing.forms[-1]][0], _TEXT, DPI, width * DPI)
     ax.set_title(title, loc="left", fontsize=_TEXT, color=style.greys.ink, pad=1)
 
 

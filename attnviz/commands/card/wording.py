@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Iterator
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 from attnviz.commands.ablate.effects import Estimate, RoleEffect
 from attnviz.commands.ablate.inputs import Metric
-from attnviz.commands.card.measure import Card, first_relation
+from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.heads.findings import evidence
 from attnviz.judge.roles import ERROR_RATE
@@ -19,7 +19,7 @@ from attnviz.models.wording import amount, counted, ordinal, percent, quoted, ro
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import STATISTICS
 from attnviz.profiles.published import PublishedHead
-from attnviz.profiles.store import StoredRole
+from attnviz.profiles.store import StoredProfile, StoredRole
 
 IN_WORDS = 3
 """Roles in the paragraph; the table has all."""
@@ -28,20 +28,23 @@ PROMOTED = 3
 STRIPS = ("sink", "distance", "entropy")
 """Statistics of the text that say where attention rests."""
 
-DOES, RESTS, WRITES, READS, WITHOUT = (
-    "What it does", "Where it rests", "What it writes", "What it reads", "Without it"
+DOES, RESTS, WRITES, COMPOSES, WITHOUT = (
+    "What it does", "Where it rests", "What it writes", "Composition", "Without it"
 )  # fmt: skip
 """Headings of the paragraphs."""
 
 EVIDENCE = (
-    "Intervals of roles hold at 95 % for all heads together. A guess: the best of six simple ones. Untrained: the best "
-    "head of an untrained copy of the model."
+    "An instance counts where the head attends to the right word more than to any other, special tokens left out. A "
+    "guess: the best of six that track no relation, such as a fixed offset. Untrained: the best head of an untrained "
+    "copy of the model. Intervals hold at 95 % for all heads together, roles at a false discovery rate of 0.05 over "
+    "all roles and heads."
 )
+"""What the numbers of roles are."""
 
 UNIFORM = "uniform attention"
 
 _BESIDES = {
-    "coreference": ("attends between a pronoun and the name that it means in {score} of {n:,} cases", "a guess"),
+    "coreference": ("attends between a pronoun and the name that it means in {score} of {n:,} instances", "a guess"),
     "semantic": ("attends to words similar in meaning: mean cosine {score}", UNIFORM),
     SINK: ("gives {score} of its attention to sinks: special tokens, or the first", UNIFORM),
     "broad": ("spreads its attention: its entropy is {score} of uniform attention's, as untrained heads' is", ""),
@@ -74,11 +77,12 @@ class Standing(NamedTuple):
         return 1 + sum(other > self.value for other in self.others)
 
     @property
-    def shown(self) -> str:
-        """``distance 2.31 tokens (12th of 72)``, its rank counted from the largest."""
+    def forms(self) -> tuple[str, ...]:
+        """``distance 2.31 tokens (12th highest of 72)``, and shorter ones."""
         known = STATISTICS[self.name]
         unit = f" {known.unit.format(unit='token')}" if known.unit else ""
-        return f"{known.title} {rounded(self.value)}{unit} ({ordinal(self.rank)} of {len(self.others)})"
+        value, place = f"{known.title} {rounded(self.value)}{unit}", ordinal(self.rank)
+        return f"{value} ({place} highest of {len(self.others)})", f"{value} ({place} of {len(self.others)})", value
 
 
 def standings(card: Card) -> list[Standing]:
@@ -101,14 +105,14 @@ def in_words(role: StoredRole, *, briefly: bool = False) -> str:
     if role.relation is not None:
         ends = relation_words(role.relation, role.direction).split("→")
         finds = f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
-        does, guesser = f"{finds} in {{score}} of {{n:,}} cases", "a guess"
+        does, guesser = f"{finds} in {{score}} of {{n:,}} instances", "a guess"
     elif spec is not None:
         where = spec.target.format(unit="token", window=1, far=4)
         does = does.replace("on content", "on repeated random tokens") if spec.on_repeats else does
     baseline = shown_baseline(role.baseline) if guesser else None
     guess = "" if baseline is None else f"{guesser}: {share(baseline)}"
     if briefly:
-        said, numbers = does.replace(" of {n:,} cases", ""), [name, guess]
+        said, numbers = does.replace(" of {n:,} instances", ""), [name, guess]
     else:
         untrained = "" if role.untrained is None else f"untrained: {share(role.untrained)} at most"
         ends = [share(end) for end in role.interval]
@@ -119,13 +123,13 @@ def in_words(role: StoredRole, *, briefly: bool = False) -> str:
 
 def paragraphs(card: Card) -> dict[str, str]:
     """What was measured of the head, in words and nothing else, by heading; empty ones are left out."""
-    standing = "; ".join(each.shown for each in standings(card))
+    standing = "; ".join(each.forms[0] for each in standings(card))
     of_weights = () if card.circuits is None else _composed(card.circuits, card.head)
     parts = {
         DOES: _roles(card),
-        RESTS: [f"On {quoted(card.text)}, by rank among the heads: {standing}."] * bool(standing),
+        RESTS: [f"On {quoted(card.text)}: {standing}."] * bool(standing),
         WRITES: _written(card),
-        READS: of_weights,
+        COMPOSES: of_weights,
         WITHOUT: _without(card),
     }
     words = {heading: " ".join(sentences) for heading, sentences in parts.items()}
@@ -136,10 +140,10 @@ def _roles(card: Card) -> Iterator[str]:
     """Roles, what a paper says of the head, and its nearest heads."""
     profile, roles = card.profile, card.roles
     name = f"{card.head} of {visible(card.checkpoint.short_name)}"
-    if roles:
-        yield f"{name} {in_words(roles[0])}."
+    if roles and profile is not None:
+        yield f"{_over(profile, roles[0])}{name} {in_words(roles[0])}."
     elif profile is not None and is_of_source(card.head.layer):
-        yield f"{name} passes no role over {visible(profile.measured_on)}."
+        yield f"Over {visible(profile.measured_on)}, {name} passes no role."
     if roles[1:]:
         more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
         yield f"It {'; it '.join(in_words(role, briefly=True) for role in roles[1:IN_WORDS])}{more}."
@@ -151,8 +155,20 @@ def _roles(card: Card) -> Iterator[str]:
         if head.id == card.head:
             yield _published(card, head)
     if card.nearest:
-        listed = ", ".join(f"{other} ({rounded(distance)})" for other, distance in card.nearest)
-        yield f"Its patterns are most like those of {listed}: Jensen-Shannon divergence in nats, at most 0.69."
+        listed = ", ".join(f"{other} ({rounded(distance)})" for other, distance in card.nearest[:NEAREST])
+        middle = rounded(median(distance for _, distance in card.nearest))
+        yield (
+            f"Its patterns are most like those of {listed}; in brackets the Jensen-Shannon divergence in nats, whose "
+            f"median over the other heads is {middle}."
+        )
+
+
+def _over(profile: StoredProfile, role: StoredRole) -> str:
+    """The corpora of a role, to begin a sentence with; '' for random tokens."""
+    suffixes = (".tsv",) if role.role == "coreference" else (".conllu", ".txt")
+    read = [corpus for corpus in profile.corpora if corpus.name.lower().endswith(suffixes)]
+    named = ", ".join(f"{visible(corpus.name)} ({counted(corpus.sentences, 'text')})" for corpus in read)
+    return f"Over {named}, " if named and role.role not in ROLES_ON_REPEATS else ""
 
 
 def _published(card: Card, head: PublishedHead) -> str:
@@ -168,7 +184,8 @@ def _written(card: Card) -> Iterator[str]:
     """What it adds to the stream on the text, and what it copies by its weights."""
     share, effects = card.outputs.head(card.head).projection_share, card.outputs.effects
     if share is not None:
-        yield f"{percent(share)} of what its layer's attention adds to the stream on this text."
+        even = percent(1 / card.checkpoint.n_heads_of(card.head.layer))
+        yield f"{percent(share)} of what its layer's attention adds to the stream on this text (an even share: {even})."
     moved = None if effects is None else effects.promotions.get(card.head)
     if effects is not None and moved is not None and moved.promoted:
         tokens = ", ".join(
@@ -215,10 +232,10 @@ def _without(card: Card) -> Iterator[str]:
         effect = card.ablation.head(card.head)
         whole = effect.damage[metric.name]
         none = ", so no effect is shown" * (whole.side == 0)
-        yield f"On {on} {_moved(whole, metric)}{_interval(whole)}{none}."
+        yield f"With its mean output in its place, on {on} {_moved(whole, metric)}{_interval(whole)}{none}."
         for role in effect.roles:
             if relation is not None and (role.role, role.direction) == (relation.role, relation.direction):
-                tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)}"
+                tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)} there"
                 yield _on_tokens(role, metric, tokens, "on the nearest other words")
     if card.on_repeats is not None:
         (role,), metric = card.on_repeats.head(card.head).roles, card.on_repeats.metrics[0]
@@ -228,7 +245,7 @@ def _without(card: Card) -> Iterator[str]:
 def _on_tokens(role: RoleEffect, metric: Metric, on: str, others: str) -> str:
     """The effect on the tokens of a role, and on matched ones."""
     here, elsewhere, difference = (each[metric.name] for each in (role.queries, role.others, role.difference))
-    so = {1: "they depend on it more", -1: "they depend on it less", 0: "no difference is shown"}
+    so = {1: "they depend on it more", -1: "they depend on it less", 0: "it is not shown that they depend on it more"}
     verdict = "" if difference.side is None else f", so {so[difference.side]}"
     return (
         f"On {on} {_moved(here, metric)}, {others} by {amount(elsewhere.value)}; the difference is "
@@ -261,11 +278,15 @@ def unmeasured(card: Card) -> dict[str, str]:
     lacking: dict[str, str | bool] = {
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
         "roles in sentences": of_source and (profile is None or not profile.corpora) and whole,
-        "roles on repeats": profile is not None and not profile.shipped and not on_repeats and f"{whole} --repeats",
+        "roles on repeated random tokens, such as induction": profile is not None
+        and not profile.shipped
+        and not on_repeats
+        and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
         "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
         "promoted tokens": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
+        "without other heads, to compare": card.ablation is not None and f"attnviz ablate CORPUS{model}",
     }
     return {what: str(how) for what, how in lacking.items() if how}
 

@@ -97,12 +97,13 @@ class Circuits(Result, OfHeads[HeadCopying]):
         Raises UsageError for an unknown head.
         """
         chosen, ids = {head.id for head in self.select(select)}, [head.id for head in self.heads]
+        wanted = torch.tensor([id in chosen for id in ids])
+        either = wanted[:, None] | wanted
         found = [
             Pair(ids[reader], ids[writer], kind, float(scores[reader, writer]), float(above[reader, writer]))
             for kind in KINDS
             for scores, above in [(self.scores[kind], self.deviations[kind])]
-            for reader, writer in (~scores.isnan()).nonzero().tolist()
-            if ids[reader] in chosen or ids[writer] in chosen
+            for reader, writer in (either & ~scores.isnan()).nonzero().tolist()
         ]
         return sorted(found, key=lambda pair: -pair.deviations)
 
