@@ -73,7 +73,8 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
     assert [each.role for each in others] == ["local"]
     assert said[DOES] == (
         f"Over texts.txt (120 texts), L0H0 of {checkpoint.short_name} gives {percent(role.score)} of its attention on "
-        f"content to the previous token (previous-token; n = {role.n:,}; interval {low}–{high} %; uniform attention: {percent(role.baseline)}; "
+        f"content to the previous token (previous-token; n = {role.n:,}; interval {low}–{high} %; uniform attention: "
+        f"{percent(role.baseline)}; "
         f"untrained: {percent(role.untrained)} at most). It gives {percent(others[0].score)} of its attention on "
         f"content to tokens at most 1 away (local; uniform attention: {percent(others[0].baseline)}). Its patterns are "
         f"most like those of {listed}; in brackets the Jensen-Shannon divergence in nats, whose median over the other "
