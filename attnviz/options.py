@@ -524,7 +524,7 @@ COMMANDS = {
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
             _switch("all_heads", "A card of every head that passes a role, and an index of them.", False, "--all"),
-            *_MODEL, _TARGET, *_LANGUAGES, *_DEVICE,
+            *_MODEL, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),

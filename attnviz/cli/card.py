@@ -1,12 +1,13 @@
 """The command ``attnviz card``."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import is_file, read_text
+from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 
 
@@ -30,27 +31,21 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         attnviz card --all --figures page
             Every head with a role, as a page for a browser.
     """
-    if all_heads and source is not None:
+    from attnviz.commands.ablate.inputs import source_kind
+
+    if all_heads and (source is not None or re.fullmatch(r"[A-Za-z]?\d+[Hh.]\d+", head or "")):
         raise UsageError(f"expected a head or --all, found both ({head}).")
     if all_heads:
         head, source = None, head
     elif head is None:
         raise UsageError("expected a head such as L2H8, or --all.")
-    corpus = source is not None and is_file(source)
-    if source is not None and not corpus:
-        source = read_text(source)
-    model = run.find_model()
-    given: Any = {"source": Path(source) if source is not None and corpus else source, "model": model, **options}
+    corpora = [] if source in (None, "-") or source_kind(source or "") == "text" else [Path(source or "")]
+    text = None if source is None or corpora else read_text(source)
+    given: Any = {"source": corpora[0] if corpora else text, "model": run.find_model(), **options}
 
     def measure(_: object, progress: Any, warn: Any) -> "attnviz.Card | attnviz.Cards":
         given.update(progress=progress, warn=warn)
         return attnviz.cards(**given) if head is None else attnviz.card(head, **given)
 
     of = replace(run, command="card.all") if all_heads else run
-    named = head or "all"
-    return of.job(
-        measure,
-        texts=[named, None if corpus else source, options["target"]],
-        corpora=[Path(source)] if source is not None and corpus else [],
-        rate=True,
-    )
+    return of.job(measure, texts=[head or "all", text, options["target"]], corpora=corpora, rate=True)

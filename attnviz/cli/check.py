@@ -17,7 +17,8 @@ def check(run: Run, files: Sequence[Path], published: str | None, **options: Any
 
     A claim is about a role over a corpus, a label or a score on a text, the level of verification, the distance to
     another model, or what happens without a head. Exit code 0: all claims hold; 1: one fails; 3: none fails, but some
-    cannot be decided. It writes check.json and check.csv.
+    cannot be decided. As everywhere, 1 is also an error, and 3 heads that do not reproduce the model. It writes
+    check.json and check.csv.
 
     Examples:
         attnviz check claims.toml

@@ -229,6 +229,7 @@ def _latex(text: str) -> str:
 
 
 def _text(value: Any) -> Any:
+    value = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

@@ -51,6 +51,11 @@ def test_no_cell_of_a_csv_file_is_a_formula(text: str):
     assert row == {"token": f"'{text}", "value": "-1.5"}
 
 
+def test_a_list_in_a_csv_file_has_semicolons_between():
+    (row,) = csv.DictReader(io.StringIO(csv_text(["corpus", "n"], [{"corpus": ("=a.txt", "b.txt"), "n": 2}])))
+    assert row == {"corpus": "'=a.txt; b.txt", "n": "2"}
+
+
 def test_captions_neither_strike_out_nor_link():
     captions = [("a.png", "a ~~b~~ of https://x.org/y, www.x.org, WWW.x.org and me@x.org: 1")]
     text = captions_text(captions)

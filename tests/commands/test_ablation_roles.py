@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import attnviz
-from attnviz.commands.ablate.effects import Estimate, RoleEffect
+from attnviz.commands.ablate import effects
+from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.errors import TextError, UsageError
 from tests.support.ablations import KINDS, _text_effects, without
@@ -122,6 +123,21 @@ def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_
     assert sides["L3H1"] == sides["L3H2"] == 0
 
 
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ({"loss": 1, "kl": -1}, "more"), ({"loss": -1, "kl": 0}, "less"), ({"loss": 0, "kl": 1}, "no difference shown"),
+        ({"cosine": 1, "l2": 1}, "more"), ({"cosine": 0, "l2": 1}, "depends on the metric"),
+        ({"cosine": -1, "l2": -1}, "less"), ({"cosine": None, "l2": None}, None),
+    ],
+)  # fmt: skip
+def test_the_loss_decides_alone_and_two_distances_must_agree(differences: dict[str, Any], verdict: str | None):
+    kind = NEXT if "loss" in differences else STATES
+    bootstrap = effects.Bootstrap(0, [], torch.ones(0, 1), kind, [])
+    ends = {None: (None, None), 1: (0.1, 0.3), 0: (-0.1, 0.3), -1: (-0.3, -0.1)}
+    assert bootstrap._verdict({name: Estimate(0.0, *ends[side]) for name, side in differences.items()}) == verdict
+
+
 def test_the_document_and_the_tables_have_them(tmp_path: Path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     path = treebank(tmp_path / "trees.conllu", 40)
@@ -134,22 +150,23 @@ def test_the_document_and_the_tables_have_them(tmp_path: Path):
         ]
         assert len(head.roles) == 4
         first = head.roles[0].difference["cosine"]
+        assert [role["verdict"] for role in entry["roles"]] == [role.verdict for role in head.roles]
         assert entry["roles"][0]["difference"]["cosine"] == {"value": first.value, "interval": [first.low, first.high]}
     report = " ".join(result.report(width=110).split())
     assert "Heads on the tokens of roles (cosine distance, 1 − cos; 12 of 16, the largest difference first)" in report
     assert "obj head→dep" in report
 
 
-def test_a_rare_role_in_few_of_many_texts_has_an_interval_and_none_without_any(tmp_path: Path):
+def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_path: Path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     lines = treebank(tmp_path / "trees.conllu", 40).read_text().replace("\tobj\t", "\tdet\t")
     (tmp_path / "trees.conllu").write_text(lines.replace("\tdet\t", "\tobj\t", 1))
     model = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
-    result = attnviz.ablate(tmp_path / "trees.conllu", **model, role="obj", select="L0H1", curve=False)
-    role: RoleEffect = result.heads[0].roles[0]
-    assert role.n == 1
-    estimate: Estimate = role.queries["cosine"]
-    assert estimate.low == estimate.value == estimate.high  # a single text: nothing varies but whether it is drawn
+    result = attnviz.ablate(tmp_path / "trees.conllu", **model, role=["obj", "det"], select="L0H1", curve=False)
+    rare, *others = result.heads[0].roles
+    assert (rare.role, rare.n, rare.texts, rare.verdict) == ("syntactic:obj", 1, 1, None)
+    assert all(each.low is None for each in (*rare.queries.values(), *rare.difference.values()))
+    assert all(each.texts >= 30 and each.verdict for each in others if each.role == "syntactic:det")
     with pytest.raises(TextError, match="no measured token of these texts attends by iobj: "):
         attnviz.ablate(tmp_path / "trees.conllu", **model, role="iobj", select="L0H1", curve=False)
 
@@ -159,7 +176,9 @@ def test_a_rare_role_in_few_of_many_texts_has_an_interval_and_none_without_any(t
     [
         ({"role": "objj"}, "unknown role 'objj': expected a relation, one of acl, .* Did you mean obj?"),
         ({"role": "obj", "repeats": True}, "random tokens have no relations"),
-        ({"texts": TEXT, "repeats": True}, r"expected texts, or random tokens \(--repeats, repeats=True\), found both"),
+        ({"texts": TEXT, "repeats": True}, r"random tokens \(--repeats, repeats=True\) are instead of texts"),
+        ({"limit": 3, "repeats": True}, "instead of texts: expected no text, limit or label"),
+        ({"texts": TEXT, "role": 3}, "expected role as a relation such as 'obj', or a list of these, found 3"),
         ({}, "nothing to measure on"),
     ],
 )
@@ -172,6 +191,8 @@ def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monke
     model, tokenizer = sharp_classifier("bert")
     with pytest.raises(UsageError, match="this is a classifier: expected --role"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
+    with pytest.raises(UsageError, match="reads both copies of repeated tokens at once"):
+        attnviz.ablate(model=sharp_bert(), tokenizer=bert_tokenizer(), repeats=True)
     monkeypatch.setattr("attnviz.commands.ablate.matched.load_parser", lambda: None)
     with pytest.raises(UsageError, match="need a treebank"):
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")

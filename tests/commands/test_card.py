@@ -12,17 +12,19 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import attnviz
-from attnviz import HeadId, UsageError
+from attnviz import HeadId, TextError, UsageError
+from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
 from attnviz.models.wording import amount, percent, rounded, signed
+from attnviz.present.documents import markdown_text
 from attnviz.present.report import spec_of
 from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
 from tests.support.corpora import treebank
-from tests.support.models import CAUSAL_KNOWN_HEADS, gpt2_config, gpt2_tokenizer, known_gpt2
+from tests.support.models import CAUSAL_KNOWN_HEADS, bert_tokenizer, gpt2_config, gpt2_tokenizer, known_bert, known_gpt2
 from tests.support.results import result_of
 
 REPEATED = "one two three four five one two three four five"
@@ -81,7 +83,7 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
         f"heads is {rounded(median(distance for distance, _ in far))}."
     )
     assert said[RESTS] == (
-        f"On “{card.text}”: sink share {rounded(values['sink'][0])} "
+        f"On “{card.text}” (9 tokens): sink share {rounded(values['sink'][0])} "
         f"{ranked(values['sink'][0], values['sink'])}; distance {rounded(values['distance'][0])} tokens "
         f"{ranked(values['distance'][0], values['distance'])}; entropy {rounded(values['entropy'][0])} nats "
         f"{ranked(values['entropy'][0], values['entropy'])}."
@@ -97,7 +99,7 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
         f"{amount(cosine.value)} (95 % interval {amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
     )
     of_repeats, compared = "roles on repeated random tokens, such as induction", "without other heads, to compare"
-    assert [*unmeasured(card)] == [of_repeats, "promoted tokens", compared]
+    assert [*unmeasured(card)] == [of_repeats, "promoted tokens, copying", compared]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
             other = replace(card, head=HeadId(layer, number), ablation=None)
@@ -118,10 +120,11 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
         assert "it reads L0H2 most (key composition" in said[COMPOSES]
         (role,) = loss.head(card.head).roles
         rises, before, more = (each["loss"] for each in (role.queries, role.others, role.difference))
+        assert before.value < 0 < rises.value
         assert said[WITHOUT].endswith(
             f"On random tokens that repeat the loss rises by {amount(rises.value)} nats/token, the first time that "
-            f"they stand there by {amount(before.value)}; the difference is {amount(more.value)} (95 % interval "
-            f"{amount(more.low or 0)} to {amount(more.high or 0)}), so they depend on it more."
+            f"they stand there it falls by {amount(-before.value)}; the difference is {amount(more.value)} (95 % "
+            f"interval {amount(more.low or 0)} to {amount(more.high or 0)}), so they depend on it more."
         )
     card = cards.card("L1H0")
     assert card.circuits is not None
@@ -129,10 +132,15 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
     written = paragraphs(card)[WRITES]
     assert f"At ‘five’ #9 it raises most the logits of “{promoted.text}” {signed(promoted.logit)}" in written
     assert f"Copying by its weights: {signed(card.circuits.head('L1H0').copying)} (from −1 to 1; random" in written
-    assert "on 1 text the loss rises by" in paragraphs(card)[WITHOUT]
+    assert card.ablation is not None
+    without = card.ablation.head("L1H0").damage["loss"].value
+    assert (
+        f"on 1 text the loss {'falls' if without < 0 else 'rises'} by {amount(abs(without))} nats"
+        in paragraphs(card)[WITHOUT]
+    )
     assert ", too few texts for an interval." in paragraphs(card)[WITHOUT]
     text = markdown(card)
-    assert all(f"**{heading}.** {said}" in text for heading, said in paragraphs(card).items())
+    assert all(f"**{heading}.** {markdown_text(said)}" in text for heading, said in paragraphs(card).items())
     assert "Not measured: roles in sentences (attnviz card L1H0 CORPUS --model tiny-gpt2); nearest heads (" in text
     previous = next(card for card in cards.cards if str(card.head) == "L0H2")
     assert "previous-token" in paragraphs(previous)[DOES]
@@ -155,7 +163,8 @@ def test_objects_need_not_need_the_head_that_tracks_them(tmp_path: Path) -> None
     said = paragraphs(replace(card, ablation=relation))[WITHOUT]
     assert (
         f" On the {role.n} tokens of obj dep→head there the final states move by a cosine distance of "
-        f"{amount(number['queries'].value)}, on the nearest other words by {amount(number['others'].value)}; the "
+        f"{amount(number['queries'].value)}, on the nearest other words they move by "
+        f"{amount(number['others'].value)}; the "
         f"difference is {amount(number['difference'].value)} (95 % interval"
     ) in said
     assert "head→dep" not in said  # the direction of the role alone
@@ -224,7 +233,7 @@ def test_every_kind_of_role_has_its_words(name: str, direction: str | None, word
 
 def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -> None:
     result = result_of("card.all")
-    content = result.save(tmp_path, figures=["cards", "page"], formats=["png"])
+    content = result.save(tmp_path, figures=["card", "page"], formats=["png"])
     assert content["figures"] == ["cards/L02H01.png", "cards/L01H00.png", "cards.html"]
     text = (tmp_path / "cards.md").read_text(encoding="utf-8")
     index = [re.match(r"- \[(\w+)\]\(#(\w+)\) (.*)", line) for line in text.splitlines() if line.startswith("- [")]
@@ -237,7 +246,7 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
         (entry,) = [each for each in content["cards"] if each["head"] == str(card.head)]
         assert entry == {key: alone[key] for key in entry}
     assert "What it does by its clearest role" in result.report()
-    with pytest.raises(UsageError, match="L0H0 has no card here, but 2 other heads"):
+    with pytest.raises(UsageError, match="L0H0 has no card here; 2 other heads can be asked for"):
         result.card("L0H0")
     assert result.card("L1H0") is result.cards[1]
 
@@ -282,7 +291,7 @@ def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
         assert pattern["rows"] == pattern["columns"]
         assert head["label"] == "previous-token"
         assert dict(head["words"])[DOES] == paragraphs(card)[DOES]
-    assert [column["values"] for column in data["statistics"]] == [[0.9, 0.9], [3, 3]]
+    assert [column["values"] for column in data["statistics"]] == [[0.9, 0.9], [0.1, 0.1], [3, 3]]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +303,8 @@ def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
         ({"head": "L0H0", "source": Path("gap.tsv"), "ablate": True}, "heads are removed on sentences"),
         ({"source": REPEATED}, "there is no stored profile of this model: expected a CORPUS"),
         ({"ablate": True}, "expected --ablate with a TEXT or a CORPUS"),
+        ({"head": "L0H0", "source": " "}, "the text is empty or blank"),
+        ({"head": "L0H0", "source": REPEATED, "limit": 3}, r"a limit \(--limit, limit=...\) is of the sentences"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
@@ -310,5 +321,71 @@ def test_without_any_role_there_are_no_cards(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = GPT2LMHeadModel(gpt2_config(n_layer=1)).eval()
     corpus = corpus_of(tmp_path / "texts.txt", 20)
-    with pytest.raises(UsageError, match=r"no head passes a role over texts.txt, 20 texts: expected one by its id"):
+    with pytest.raises(
+        UsageError, match=r"no head passes a role over texts.txt, 20 texts: expected one by its id, without --all"
+    ):
         attnviz.cards(corpus, model, tokenizer=gpt2_tokenizer(), circuits=False, syntax=False)
+
+
+def test_the_verdict_on_a_role_is_of_both_metrics_unless_there_is_a_loss() -> None:
+    card = result_of("card")
+    (effect, *others), metrics = card.ablation.heads, card.ablation.metrics
+    (role, *_) = [each for each in effect.roles if each.direction == "dependent_to_head"]
+    more, less, none = Estimate(0.25, 0.125, 0.5), Estimate(-0.25, -0.5, -0.125), Estimate(0.25, -0.5, 0.5)
+    said = {
+        ("more", more, more): "is 0.250 (95 % interval 0.125 to 0.500), so they depend on it more.",
+        ("less", less, less): "is −0.250 (95 % interval −0.500 to −0.125), so they depend on it less.",
+        ("no difference shown", none, none): "so it is not shown that they depend on it more.",
+        ("depends on the metric", more, none): "is 0.250 (95 % interval 0.125 to 0.500). By L2 distance it is 0.250 "
+        "(95 % interval −0.500 to 0.500): the verdict depends on the metric.",
+        (None, Estimate(0.25, None, None), Estimate(0.25, None, None)): "is 0.250, too few texts for an interval.",
+    }  # fmt: skip
+    for (verdict, *differences), ending in said.items():
+        named = dict(zip((metric.name for metric in metrics), differences, strict=True))
+        changed = replace(role, verdict=verdict, difference=named)
+        ablation = replace(card.ablation, heads=(replace(effect, roles=(changed,)), *others))
+        written = paragraphs(replace(card, ablation=ablation, on_repeats=None, head=effect.id))[WITHOUT]
+        assert written.endswith(ending), written
+
+
+def test_heads_are_named_in_any_way_and_each_once(tmp_path: Path) -> None:
+    options: Any = {"model": "tiny-gpt2", "circuits": False, "syntax": False, "device": "cpu"}
+    for select in ("L1H0", ["L1H0", HeadId(1, 0), "1.0"]):
+        (card,) = attnviz.cards(REPEATED, select=select, **options).cards
+        assert card.head == HeadId(1, 0)
+    too_long = "one two " * 300
+    with pytest.raises(TextError, match="--truncate"):
+        attnviz.card("L1H0", too_long, **options)
+    said: list[str] = []
+    cut = attnviz.card("L1H0", too_long, truncate=True, warn=said.append, **options)
+    assert len(cut.tokens.labels) == cut.checkpoint.config.n_positions
+
+
+def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("the cat " * 400 + "\nthe dog ran\n" + "it was he\n" * 3, encoding="utf-8")
+    card = attnviz.card("L0H0", corpus, "tiny-gpt2", circuits=False, syntax=False, device="cpu")
+    assert card.text == "the dog ran"
+
+
+def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() -> None:
+    card = result_of("card")
+    assert card.shown_examples.role == "syntactic:nsubj"
+    failed = tuple(replace(each, passed=each.relation is None) for each in card.profile.roles[card.head])
+    other = replace(card, profile=replace(card.profile, roles={card.head: failed}))
+    assert other.examples
+    assert other.shown_examples is None
+    assert "Sentences of" not in markdown(other)
+    licensed = replace(card, profile=replace(card.profile, licences={"a.conllu": "the licence of a.conllu"}))
+    assert "a.conllu: the licence of a.conllu." in data_of(licensed)["notes"]
+    cards = data_of(replace(result_of("card.all"), cards=(licensed,)))
+    assert cards["notes"][-1] == "a.conllu: the licence of a.conllu."
+    assert cards["notes"][0].startswith("A head's label is its clearest role over the corpus")
+
+
+def test_no_head_is_removed_on_repeats_in_a_model_that_reads_both_copies() -> None:
+    options: Any = {"circuits": False, "syntax": False, "tokenizer": bert_tokenizer()}
+    card = attnviz.card("L1H0", REPEATED, known_bert(), repeats=True, ablate=True, **options)
+    assert "induction" in {role.role for role in card.roles}
+    assert card.on_repeats is None
+    assert "random tokens that repeat" not in paragraphs(card)[WITHOUT]

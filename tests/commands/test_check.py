@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
     once = ["compare", "compare_corpus", "profile_heads", "ablate"]
     assert sorted(called) == sorted([*["analyze"] * 3, *["open_checkpoint"] * 2, *once])
     assert found.exit_code == 1
+    small = replace(found.claims[0], interval=(-8.6e-06, 0.0021))
+    assert "−8.6e-06 to 0.0021" in replace(found, claims=(small,)).report(width=200)
     with pytest.raises(UsageError, match="draws nothing"):
         found.figure()
 
@@ -131,7 +134,7 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
     claims = [
         'head = "L2H8"; role = "syntactic:det"; at_least = 0.75',
         'head = "L2H8"; role = "syntactic:det"; at_least = 0.8',
-        'head = "L2H0"; role = "syntactic:obj"', 'head = "L0H0"; role = "syntactic:obj"',
+        'head = "L2H0"; role = "obj"', 'head = "L0H0"; role = "syntactic:obj"',
         'head = "L2H8"; role = "syntactic:det"; direction = "head_to_dependent"',
         'head = "L2H8"; role = "syntactic:det"; corpus = "en_ewt-ud-dev.conllu"; at_most = 0.5',
     ]  # fmt: skip
@@ -188,6 +191,7 @@ WRONG = [
     ("", 'head = ""; role = "sink"', "3: head is empty"),
     ("", 'head = "L0"; role = "sink"', "2: expected a head such as L2H8 or 2.8, found 'L0'"),
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
+    ("", f"{GOOD}; at_most = 0.2; at_least = 0.3", "6: at_least is above at_most"),
     ("claim = 3", "", "expected at least one"),
 ]  # fmt: skip
 

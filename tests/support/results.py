@@ -44,12 +44,13 @@ def cards_with_roles() -> Any:
     hit = Example("a.conllu", 0, "the cat ran", cat, ran, 0.8, True, (cat, ran), 0.8)
     miss = Example("a.conllu", 1, "it ran away", it, away, 0.6, False, (it, Unit("ran", 3, 6)), 0.1)
     examples = [RoleExamples(HeadId.parse(head), *nsubj, (hit,), (), (miss,)) for head in heads]
-    alone: dict[str, Any] = {**model, "select": heads, "curve": False, "gradient": False}
+    alone: dict[str, Any] = {"select": heads, "curve": False, "gradient": False}
+    causal = {"model": sharp_gpt2(model_class=GPT2LMHeadModel), "tokenizer": gpt2_tokenizer()}
     shared: dict[str, Any] = {
         "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples)),
         "nearest": ((HeadId(0, 0), 0.1),),
-        "ablation": attnviz.ablate(treebank(Path(mkdtemp()) / "trees.conllu", 40), role="nsubj", **alone),
-        "on_repeats": attnviz.ablate(repeats=True, **alone),
+        "ablation": attnviz.ablate(treebank(Path(mkdtemp()) / "trees.conllu", 90), role="nsubj", **model, **alone),
+        "on_repeats": attnviz.ablate(repeats=True, **causal, **alone),
     }
     found = attnviz.cards(TEXT, **model, select=heads, syntax=False)
     return replace(found, cards=tuple(replace(card, **shared) for card in found.cards))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
+from attnviz.commands.ablate.inputs import METRICS, STATES, InputBatch, kind_of, metrics_of
 from attnviz.commands.ablate.matched import RoleTokens
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.models.checkpoint import Checkpoint
@@ -25,6 +25,9 @@ VERDICTS = _SUPER, _SUB, _NONE, _NO_COST, _DEPENDS = (
     "super-additive", "sub-additive", "no difference shown", "no cost", "depends on the method",
 )  # fmt: skip
 """Verdicts on heads removed together; see :meth:`SetEffect.verdict`."""
+
+MORE, LESS, SAME, BY_METRIC = "more", "less", _NONE, "depends on the metric"
+"""Verdicts on the tokens of a role; see :class:`RoleEffect`."""
 
 _CHUNK = 2**24
 """Logits that are computed at a time: 64 MiB in float32."""
@@ -145,17 +148,21 @@ class RoleEffect:
 
     Attributes:
         role, direction: see :class:`attnviz.commands.ablate.matched.RoleTokens`.
-        n: tokens of the queries, and as many matches.
+        n, texts: tokens of the queries, and as many matches; texts that have some.
         queries, others: mean damage of each, by metric.
         difference: queries less others.
+        verdict: by the loss, else by both metrics: :data:`MORE`, ``less``, ``no difference shown``, or ``depends on the
+            metric``; None without intervals.
     """
 
     role: str
     direction: str | None
     n: int
+    texts: int
     queries: dict[str, Estimate]
     others: dict[str, Estimate]
     difference: dict[str, Estimate]
+    verdict: str | None
 
 
 @dataclass(frozen=True)
@@ -256,25 +263,36 @@ class Bootstrap:
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
         """Estimates by metric of all positions, from sums [n_texts, n_sums, 2]."""
-        return self._estimates(self._means(sums, 0))
+        return self._estimates(self._means(sums, 0), len(sums))
 
     def _means(self, sums: Tensor, at: int) -> Tensor:
         """Means over the positions of one sum as measured, then in each replicate, [1 + replicates, 2]."""
         return (self._weights @ sums[:, at]) / (self._weights @ self._counts[:, at])[:, None]
 
-    def _estimates(self, means: Tensor) -> dict[str, Estimate]:
+    def _estimates(self, means: Tensor, texts: int) -> dict[str, Estimate]:
+        """Estimates by metric, with intervals from enough texts."""
         low = high = [None] * len(self._names)
-        if len(means) > 1:
+        if texts >= ENOUGH_TEXTS:
             ends = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
-            low, high = means[1:].nanquantile(ends, dim=0).tolist()  # a replicate may lack all texts of a rare role
+            low, high = means[1:].quantile(ends, dim=0).tolist()
         return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
 
     def _of_roles(self, sums: Tensor) -> Iterator[RoleEffect]:
         """Effects on the tokens of each role that has any."""
         for number, role in enumerate(self._roles):
-            if n := int(self._counts[:, 1 + 2 * number].sum()):
+            counts = self._counts[:, 1 + 2 * number]
+            if n := int(counts.sum()):
+                texts = int((counts > 0).sum())
                 queries, others = (self._means(sums, 1 + 2 * number + side) for side in (0, 1))
-                yield RoleEffect(*role, n, *map(self._estimates, (queries, others, queries - others)))
+                here, elsewhere = (self._estimates(means, texts) for means in (queries, others))
+                difference = self._estimates(queries - others, texts)
+                yield RoleEffect(*role, n, texts, here, elsewhere, difference, self._verdict(difference))
+
+    def _verdict(self, difference: Mapping[str, Estimate]) -> str | None:
+        """What differences show, by the loss alone where there is one."""
+        deciding = self._names[:1] if METRICS[self._names[0]].signed else self._names
+        shown = {difference[name].side for name in deciding}
+        return BY_METRIC if len(shown) > 1 else {1: MORE, -1: LESS, 0: SAME, None: None}[shown.pop()]
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
         """Heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""

@@ -101,7 +101,7 @@ def read_sources(items: Sequence[str | Path], limit: int | None, label: str | No
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu; .tsv with labels).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
     for each in items:
-        kind = _source_kind(each)
+        kind = source_kind(each)
         if kind == "folder":
             raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
         if kind == "text":
@@ -127,7 +127,7 @@ def read_sources(items: Sequence[str | Path], limit: int | None, label: str | No
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
-def _source_kind(item: str | Path) -> str:
+def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
     name, is_path = str(item), isinstance(item, Path)
     one_word = not any(map(str.isspace, name))

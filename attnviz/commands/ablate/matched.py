@@ -22,7 +22,7 @@ from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.texts.batches import EncodedText
-from attnviz.texts.reading import Parser, Text
+from attnviz.texts.reading import Parser, Text, ready
 
 REPEATED = "repeated tokens"
 """The name of what is measured on random tokens: their second copy, beside the first."""
@@ -33,6 +33,14 @@ class RoleTokens(NamedTuple):
 
     role: str
     direction: str | None
+
+
+def role_names(roles: object) -> list[str]:
+    """One relation or several, as a list; UsageError for anything else."""
+    names = [roles] if isinstance(roles, str) else roles
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {roles!r}.")
+    return list(names)
 
 
 def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
@@ -54,7 +62,7 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
 
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
-    """The texts, parsed where they have no trees; or random ones.
+    """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones.
 
     Raises:
         UsageError: the model's own tokens are not what is measured, or no parser is installed.
@@ -62,6 +70,11 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     if checkpoint.stacks or kind in CLASSES:
         of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
         raise UsageError(f"this is {of}: expected --role (role=...) or --repeats with a model of tokens of one text.")
+    if repeats and not checkpoint.architecture.causal:
+        raise UsageError(
+            "this model reads both copies of repeated tokens at once, so that neither is the first: expected --repeats "
+            "(repeats=True) with a causal model, such as GPT-2."
+        )
     if repeats:
         drawn = enumerate(repeated_tokens(checkpoint, seed).tolist())
         return [Text("", number=number, ids=tuple(ids)) for number, ids in drawn]
@@ -70,7 +83,8 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
         raise UsageError(
             "the tokens of a role need a treebank (.conllu), or spaCy to parse with: pip install 'attnviz[syntax]'."
         )
-    return [text if text.spans else Parser(pipeline)(text) for text in texts]
+    parse = None if pipeline is None else Parser(pipeline)
+    return [known for text in texts if (known := ready(text, parse)) is not None]
 
 
 def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequence[RoleTokens]) -> list[Tensor]:

@@ -23,7 +23,7 @@ from attnviz.commands.ablate.inputs import (
     read_sources,
     with_targets,
 )
-from attnviz.commands.ablate.matched import role_tokens, texts_with_roles, token_weights
+from attnviz.commands.ablate.matched import role_names, role_tokens, texts_with_roles, token_weights
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
@@ -185,14 +185,16 @@ def ablate(
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
-        "method": method, "select": selection_texts(select), "together": together, "role": selection_texts(role),
+        "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
         "repeats": repeats, "limit": limit, "seed": seed, "curve": curve, "gradient": gradient,
         "label": None if label is None else str(label), "target": target,
     }  # fmt: skip
     roles = role_tokens(options["role"], repeats)
     sources = Sources((), (), ()) if repeats else read_sources(items, limit, options["label"])
-    if repeats and (items or label is not None):
-        raise UsageError("expected texts, or random tokens (--repeats, repeats=True), found both.")
+    if repeats and (items or label is not None or limit is not None):
+        raise UsageError(
+            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit or label."
+        )
     checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     kind = kind_of(checkpoint, sources.texts)

@@ -212,13 +212,13 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _plain(content: Any) -> Any:
-    """The document with every estimate as value and interval."""
+def with_intervals(content: Any) -> Any:
+    """A document, or a part of one, with every estimate as value and interval."""
     if isinstance(content, Estimate):
         return {"value": content.value, "interval": None if content.low is None else [content.low, content.high]}
     if isinstance(content, dict):
-        return {key: _plain(value) for key, value in content.items()}
-    return [_plain(value) for value in content] if isinstance(content, list) else content
+        return {key: with_intervals(value) for key, value in content.items()}
+    return [with_intervals(value) for value in content] if isinstance(content, list) else content
 
 
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
@@ -318,7 +318,9 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         Field("On its\ntokens", lambda row: amount(row[1].queries[metric.name].value)),
         Field("On others", lambda row: amount(row[1].others[metric.name].value)),
         *_measured(lambda row: row[1].difference[metric.name], "Differ-\nence", "", intervals),
-        Field("n", lambda row: row[1].n),
+        Field("n", lambda row: row[1].n, optional=1),
+        *[Field[tuple[HeadId, RoleEffect]]("Verdict", lambda row: row[1].verdict, left=True, least=10, fold=True)]
+        * intervals,
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
@@ -392,6 +394,10 @@ def _notes(result: Ablation) -> Iterator[str]:
             "On its tokens: those of words that attend by the relation; on others: for each the nearest other token "
             "of a word in its text."
         )
+    if any(role.verdict for role in result.heads[0].roles):
+        first, second = result.metrics
+        both = "the loss" if first.signed else f"{first.title} and {second.title}, which must agree"
+        yield f"Verdict: whether its tokens depend on the head more than the others, by {both}."
     if result.curve is not None:
         yield "The order was found on the same texts: on others the sum of the least important heads would be larger."
     if result.sets:
@@ -406,7 +412,7 @@ def _notes(result: Ablation) -> Iterator[str]:
 
 
 SPEC = CommandSpec[Ablation](
-    content=lambda result, choices: _plain(_content(result, choices)),
+    content=lambda result, choices: with_intervals(_content(result, choices)),
     tables=_tables,
     fields=_FIELDS,
     same=("attnviz", "model", "corpora", "texts", "options", "measured"),

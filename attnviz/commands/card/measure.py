@@ -8,7 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from attnviz.commands.ablate.inputs import CLASSES, kind_of
+from attnviz.commands.ablate.inputs import CLASSES, kind_of, source_kind
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
@@ -17,10 +17,10 @@ from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.errors import UsageError
+from attnviz.errors import TextError, UsageError
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named, is_of_source, select_heads
+from attnviz.models.head_ids import HeadId, head_named, is_of_source, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
@@ -29,6 +29,7 @@ from attnviz.present.result import Result, TextResult
 from attnviz.profiles.examples import RoleExamples
 from attnviz.profiles.store import StoredProfile, StoredRole, profile_from, role_key
 from attnviz.progress import Progress, tell
+from attnviz.texts.batches import encode
 from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.trace.recorder import block_memory
 
@@ -41,7 +42,6 @@ NEAREST = 3
 _TELLING = 6
 """Words from which on a sentence makes a telling picture."""
 
-_CORPORA = {".conllu", ".txt", ".tsv"}
 
 Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
@@ -92,8 +92,9 @@ class Card(TextResult):
 
     @property
     def shown_examples(self) -> RoleExamples | None:
-        """Of the first of these the clearest hits and failures, :data:`SHOWN` each; None without any."""
-        of = next(iter(self.examples), None)
+        """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
+        passed = {role.role for role in self.roles}
+        of = next((each for each in self.examples if each.role in passed), None)
         return of and replace(of, best=of.best[:SHOWN], deciles=(), failures=of.failures[:SHOWN])
 
     @property
@@ -129,7 +130,7 @@ class Cards(Result):
         for each in self.cards:
             if each.head == wanted:
                 return each
-        raise UsageError(f"{wanted} has no card here, but {counted(len(self.cards), 'other head')}.")
+        raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
 
     def __repr__(self) -> str:
         return f"<Cards of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}>"
@@ -147,6 +148,7 @@ def card(
     circuits: bool = True,
     ablate: bool = False,
     syntax: bool = True,
+    truncate: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     **opening: Unpack[ModelOptions],
@@ -166,6 +168,7 @@ def card(
         circuits: also read from the weights which heads it composes with, and what it copies.
         ablate: also remove the head, on the corpus or the text, and with ``repeats`` on these.
         syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
+        truncate: cut a text that is longer than the model instead of raising.
         progress: callback for each step of each measurement.
         warn: callback for a stored profile that cannot be used, and for texts that are left out.
         opening: see :class:`attnviz.options.ModelOptions`.
@@ -183,13 +186,14 @@ def cards(
     source: str | Path | None = None,
     model: Model | None = None,
     *,
-    select: Sequence[str | HeadId] = (),
+    select: str | HeadId | Sequence[str | HeadId] = (),
     target: str | None = None,
     repeats: bool = False,
     limit: int | None = None,
     circuits: bool = True,
     ablate: bool = False,
     syntax: bool = True,
+    truncate: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     **opening: Unpack[ModelOptions],
@@ -199,17 +203,22 @@ def cards(
     ``select`` names heads (``"L2H8"``); default those that pass a role over the corpus. All other arguments, and
     errors, are as of :func:`card`.
     """
-    corpus = _corpus(source)
+    if source is not None and not str(source).strip():
+        raise TextError("the text is empty or blank; expected a sentence, or a corpus, or leave it out.")
+    corpus = Path(source) if source is not None and source_kind(source) != "text" else None
+    if limit is not None and corpus is None:
+        raise UsageError("a limit (--limit, limit=...) is of the sentences of a corpus: expected one, or leave it out.")
     if ablate and corpus is not None and open_corpus(corpus).kind == "gap":
         raise UsageError(f"heads are removed on sentences: expected --ablate with a .conllu or .txt, found {corpus}.")
-    if ablate and source is None and len(select) != 1:
+    names = selection_texts(select)
+    if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     checkpoint, found = open_checkpoint(model, language_head=True, **opening)
     sizes = checkpoint.n_layers, checkpoint.n_heads
-    chosen = [head_named(head, *sizes, stacks=checkpoint.stacks) for head in select]
+    chosen = list(dict.fromkeys(head_named(name, *sizes, stacks=checkpoint.stacks) for name in names))
     of_text = None if corpus is not None or source is None else str(source)
     stored, nearest = profile_of(checkpoint, found, warn), Nearest()
-    if corpus is None and not of_text:
+    if source is None:
         _texts(stored, chosen or _with_roles(stored), None)  # before anything takes long
     if corpus is not None or repeats:
         profile = profile_heads(
@@ -220,8 +229,7 @@ def cards(
         stored = profile_from(json.loads(json_text(profile.document())), stored)
         nearest = _nearest(profile)
     chosen = chosen or _with_roles(stored)
-    first = None if corpus is None else next(read_texts(open_corpus(corpus))).text
-    texts = _texts(stored, chosen, of_text, first)
+    texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
     removed = on_repeats = None
     if ablate:
         read_here: dict[str, Any] = {"limit": limit, "target": target, "progress": progress, "warn": warn}
@@ -229,12 +237,13 @@ def cards(
         on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
     of_source = any(is_of_source(head.layer) for head in chosen)
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
-    reader = Reader(checkpoint, stored, Options(), syntax, None, False, None, block_memory(None))
+    reader = Reader(checkpoint, stored, Options(), syntax, None, truncate, None, block_memory(None))
     inner = progress if len(chosen) == 1 else None
 
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
-        return reader.read(text, None, target, inner), head_outputs(text, checkpoint, target=target, progress=inner)
+        outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
+        return reader.read(text, None, target, inner), outputs
 
     made = []
     for number, head in enumerate(chosen):
@@ -251,10 +260,10 @@ def cards(
     return Cards(checkpoint, tuple(made))
 
 
-def _corpus(source: str | Path | None) -> Path | None:
-    """The path of a corpus; None for a text, which has no suffix of one."""
-    path = Path(source or "")
-    return path if isinstance(source, Path) or path.suffix.lower() in _CORPORA else None
+def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
+    """The first text of a corpus that the model can read; None if there is none."""
+    readable = (encode(checkpoint, [text], lambda *_: None) for text in read_texts(open_corpus(corpus)))
+    return next((items[0].source.text for items in readable if items), None)
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
@@ -269,7 +278,7 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
         )
     heads = sorted(head for head in profile.roles if profile.of(head))
     if not heads:
-        raise UsageError(f"no head passes a role over {profile.measured_on}: expected one by its id, such as L0H0.")
+        raise UsageError(f"no head passes a role over {profile.measured_on}: expected one by its id, without --all.")
     return heads
 
 
@@ -310,7 +319,7 @@ def _without_on_repeats(
 ) -> Ablation | None:
     """The model without each head that has a role on random tokens, repeated, on these; None for no such head."""
     some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
-    if not some or checkpoint.stacks or kind_of(checkpoint) in CLASSES:
+    if not some or kind_of(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
         return None
     return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
 

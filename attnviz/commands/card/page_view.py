@@ -1,6 +1,6 @@
 """The view ``page`` of cards: the head in words, its pattern, roles and sentences, for a browser."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -9,9 +9,10 @@ from attnviz.commands.card.wording import EVIDENCE, paragraphs, unmeasured
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.profile.page_view import sentences_entry
+from attnviz.commands.profile.show import licences_of
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.models.wording import counted, visible
-from attnviz.page.page import short_float, statistic_entry
+from attnviz.page.page import ERROR, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
 from attnviz.present.view import ViewOptions
@@ -31,6 +32,7 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
         "caption": sentence(f"Interactive page of {title}; opens from disk, without network"),
         "command_line": data["command_line"] | {"program": ["card"], "texts": [str(given)] * (given is not None)},
         **_evidence([card]),
+        "notes": ["Labels are of this text alone; ? marks an indication only.", *_notes([card])],
     }
 
 
@@ -52,6 +54,7 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
         axes += page["axes"]
     title = f"{counted(len(heads), 'head')} of {visible(result.checkpoint.short_name)}"
     scores = [card.roles[0].score if card.roles else None for card in result.cards]
+    baselines = [shown_baseline(card.roles[0].baseline) if card.roles else None for card in result.cards]
     counts = [len(card.roles) for card in result.cards]
     begins = min(range(len(pages)), key=lambda at: clarity_key(result.cards[at]))
     return pages[begins] | {
@@ -59,12 +62,17 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
         "caption": sentence(f"Interactive page of the cards of {title}; opens from disk, without network"),
         "statistics": [
             statistic_entry("score", "score", "of the clearest role", "", [None], scores),
+            statistic_entry("baseline", "baseline", "of the same role", "", [None], baselines),
             statistic_entry("roles", "roles", "that the head passes", "", [None], counts),
         ],
         "heads": heads,
         "axes": axes,
         "patterns": patterns,
         **_evidence(result.cards),
+        "notes": [
+            "A head's label is its clearest role over the corpus; each has a text of its own.",
+            *_notes(result.cards),
+        ],
     }  # fmt: skip
 
 
@@ -72,6 +80,17 @@ def _words(card: Card) -> list[list[str]]:
     """The paragraphs with their headings, and what was not measured."""
     lacking = "; ".join(f"{what} ({how})" for what, how in unmeasured(card).items())
     return [*map(list, paragraphs(card).items()), *([["Not measured", f"{lacking}."]] if lacking else [])]
+
+
+def _notes(cards: Sequence[Card]) -> list[str]:
+    """Notes on the weights, and licences of the sentences."""
+    licences = {
+        f"{visible(corpus)}: {visible(licence)}.": None
+        for card in cards
+        if card.profile is not None
+        for corpus, licence in licences_of(card.profile, card.examples).items()
+    }
+    return [f"Weights on the page are within {ERROR} of the recomputed ones.", *licences]
 
 
 def _evidence(cards: Iterable[Card]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.card.measure import NEAREST, Card
 from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs, standings, strongest, unmeasured
 from attnviz.commands.profile.show import (
@@ -17,6 +18,7 @@ from attnviz.commands.profile.show import (
     named_examples,
     sentence_of,
 )
+from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.wording import rounded, span, unisolated, visible
 from attnviz.present.documents import markdown_text, model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
@@ -77,10 +79,10 @@ def head_content(card: Card) -> dict[str, Any]:
         },
         "ablation": ablation and {
             "texts": ablation.n_texts, "method": ablation.methods[0],
-            **{name: asdict(each) for name, each in ablation.head(card.head).damage.items()},
-            "roles": [asdict(role) for role in ablation.head(card.head).roles],
+            **with_intervals(ablation.head(card.head).damage),
+            "roles": [with_intervals(vars(role)) for role in ablation.head(card.head).roles],
         },
-        "on_repeats": repeats and asdict(repeats.head(card.head).roles[0]),
+        "on_repeats": repeats and with_intervals(vars(repeats.head(card.head).roles[0])),
     }  # fmt: skip
 
 
@@ -99,7 +101,10 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
     for heading, text in paragraphs(card).items():
         yield Text.assemble((f"{heading}: ", "bold"), unisolated(text))
     if card.roles and card.profile is not None:
-        title = f"Roles over {visible(card.profile.measured_on)} ({{}}, the clearest first)"
+        random = "; random tokens" * bool(
+            card.profile.corpora and {*ROLES_ON_REPEATS} & {role.role for role in card.roles}
+        )
+        title = f"Roles over {visible(card.profile.measured_on)}{random} ({{}}, the clearest first)"
         yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role")
     if card.profile is not None and (shown := card.shown_examples) is not None:
         yield from example_tables(card.profile, [shown], width)
@@ -110,13 +115,13 @@ def markdown(card: Card, heading: str = "") -> str:
     """The card as Markdown, below a heading."""
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
     shown, parts = card.shown_examples, [heading or f"# {card.head} of {visible(card.checkpoint.short_name)}"]
-    parts += [f"**{name}.** {text}" for name, text in paragraphs(card).items()]
+    parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
     parts += [table, EVIDENCE] * bool(card.roles)
     if card.profile is not None and shown is not None:
-        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}")
+        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}; (the right one).")
         parts.append("\n".join(map(_line, named_examples(shown))))
         parts += [f"{visible(corpus)}: {visible(each)}." for corpus, each in licences_of(card.profile, [shown]).items()]
-    return "\n\n".join(part.strip() for part in [*parts, not_measured(card)] if part) + "\n"
+    return "\n\n".join(part.strip() for part in [*parts, markdown_text(not_measured(card))] if part) + "\n"
 
 
 def _line(named: NamedExample) -> str:

@@ -134,10 +134,9 @@ def _draw_charts(part: Any, plan: CardPlan, heights: Sequence[float], free: floa
     ratios = [*heights, *[free] * bool(free)]
     cells = part.add_gridspec(len(ratios), 1, height_ratios=ratios)
     axes = [part.add_subplot(cells[at]) for at in range(len(heights))]
-    if plan.roles:
-        _draw_roles(axes[0], plan.roles, style, width)
+    names = _draw_roles(axes[0], plan.roles, style, width) if plan.roles else 0.0
     for ax, each in zip(axes[bool(plan.roles) :], plan.standings, strict=True):
-        _draw_strip(ax, each, style, width * (1 - _NAMES * bool(plan.roles)) - 2 * MARGIN)
+        _draw_strip(ax, each, style, width - names - 3 * MARGIN)
 
 
 def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
@@ -161,8 +160,8 @@ def _handles(plan: CardPlan, style: Style) -> list[Any]:
     return [*dots, *[Line2D([], [], **line, marker="|", ms=6, mew=PIXEL, label="other heads")] * bool(plan.standings)]
 
 
-def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: float) -> None:
-    """A row a role: score with its interval, baseline, control."""
+def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: float) -> float:
+    """A row a role: score with its interval, baseline, control; returns the inches that the names take."""
     own, muted = _OWN[style.theme], style.greys.muted
     for row, role in enumerate(roles):
         ax.plot(role.interval, [row, row], color=own, lw=1.2)
@@ -176,6 +175,7 @@ def _draw_roles(ax: Axes, roles: tuple[StoredRole, ...], style: Style, width: fl
     ax.set(xlim=(least - 0.02, 1.02), ylim=(len(roles) - 0.5, -0.5), facecolor=style.greys.paper)
     dress_chart(ax, style, "both", ("bottom",))
     ax.set_yticks(range(len(roles)), names, fontsize=_TEXT, parse_math=False)
+    return max(text_width(name, _TEXT, DPI) for name in names) / DPI
 
 
 def _draw_strip(ax: Axes, standing: Standing, style: Style, width: float) -> None:

@@ -1,17 +1,17 @@
 """A head in words: paragraphs made of measured numbers, and what was not measured."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist, median
 from typing import NamedTuple
 
-from attnviz.commands.ablate.effects import Estimate, RoleEffect
+from attnviz.commands.ablate.effects import BY_METRIC, LESS, MORE, SAME, Estimate, RoleEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.heads.findings import evidence
 from attnviz.judge.roles import ERROR_RATE
-from attnviz.judge.verdicts import UNNAMED
+from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
@@ -57,11 +57,16 @@ _BESIDES = {
 
 
 _MOVES = {
-    "loss": "the loss rises by {value} {unit}",
-    "kl": "the probabilities of the classes move by a KL divergence of {value} {unit}",
-    "cosine": "the final states move by a cosine distance of {value}",
+    "loss": ("the loss", "it", "rises", "{} {}"),
+    "kl": ("the class probabilities", "they", "move", "a KL divergence of {} {}"),
+    "cosine": ("the final states", "they", "move", "a cosine distance of {}"),
 }
-"""What happens without a head, by metric."""
+"""What happens without a head, by metric, and how much of it is written."""
+
+_VERDICTS = {
+    MORE: ", so they depend on it more", LESS: ", so they depend on it less",
+    SAME: ", so it is not shown that they depend on it more",
+}  # fmt: skip
 
 
 class Standing(NamedTuple):
@@ -127,7 +132,7 @@ def paragraphs(card: Card) -> dict[str, str]:
     of_weights = () if card.circuits is None else _composed(card.circuits, card.head)
     parts = {
         DOES: _roles(card),
-        RESTS: [f"On {quoted(card.text)}: {standing}."] * bool(standing),
+        RESTS: [f"On {card.part.figure_context.text_line}: {standing}."] * bool(standing),
         WRITES: _written(card),
         COMPOSES: of_weights,
         WITHOUT: _without(card),
@@ -143,14 +148,18 @@ def _roles(card: Card) -> Iterator[str]:
     if roles and profile is not None:
         yield f"{_over(profile, roles[0])}{name} {in_words(roles[0])}."
     elif profile is not None and is_of_source(card.head.layer):
-        yield f"Over {visible(profile.measured_on)}, {name} passes no role."
+        few = " (100 texts are enough for every role)" * (
+            max([each.sentences for each in profile.corpora], default=0) < 100
+        )
+        yield f"Over {visible(profile.measured_on)}, {name} passes no role{few}."
     if roles[1:]:
         more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
         yield f"It {'; it '.join(in_words(role, briefly=True) for role in roles[1:IN_WORDS])}{more}."
     if not roles:
         own = card.analysis.head(card.head)
-        shows = "no pattern that has a name" if own.label == UNNAMED else visible(own.shown)
-        yield f"On {quoted(card.text)} alone {name} shows {shows} ({evidence(own)})."
+        shows = f"shows {'no pattern that has a name' if own.label == UNNAMED else visible(own.shown)}"
+        shows = "cannot be labelled" if own.label in NO_LABEL else shows
+        yield f"On {quoted(card.text)} alone {name} {shows} ({evidence(own)})."
     for head in card.analysis.published:
         if head.id == card.head:
             yield _published(card, head)
@@ -236,26 +245,35 @@ def _without(card: Card) -> Iterator[str]:
         for role in effect.roles:
             if relation is not None and (role.role, role.direction) == (relation.role, relation.direction):
                 tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)} there"
-                yield _on_tokens(role, metric, tokens, "on the nearest other words")
+                yield from _on_tokens(role, card.ablation.metrics, tokens, "on the nearest other words")
     if card.on_repeats is not None:
-        (role,), metric = card.on_repeats.head(card.head).roles, card.on_repeats.metrics[0]
-        yield _on_tokens(role, metric, "random tokens that repeat", "the first time that they stand there")
+        (role,), metrics = card.on_repeats.head(card.head).roles, card.on_repeats.metrics
+        yield from _on_tokens(role, metrics, "random tokens that repeat", "the first time that they stand there")
 
 
-def _on_tokens(role: RoleEffect, metric: Metric, on: str, others: str) -> str:
+def _on_tokens(role: RoleEffect, metrics: Sequence[Metric], on: str, others: str) -> Iterator[str]:
     """The effect on the tokens of a role, and on matched ones."""
-    here, elsewhere, difference = (each[metric.name] for each in (role.queries, role.others, role.difference))
-    so = {1: "they depend on it more", -1: "they depend on it less", 0: "it is not shown that they depend on it more"}
-    verdict = "" if difference.side is None else f", so {so[difference.side]}"
-    return (
-        f"On {on} {_moved(here, metric)}, {others} by {amount(elsewhere.value)}; the difference is "
-        f"{amount(difference.value)}{_interval(difference)}{verdict}."
+    first, second = metrics
+    here, elsewhere, difference = (each[first.name] for each in (role.queries, role.others, role.difference))
+    yield (
+        f"On {on} {_moved(here, first)}, {others} {_moved(elsewhere, first, True)}; the difference is "
+        f"{amount(difference.value)}{_interval(difference)}"
+        + (f"{_VERDICTS[role.verdict]}." if role.verdict in _VERDICTS else ".")
     )
+    if role.verdict == BY_METRIC:
+        other = role.difference[second.name]
+        yield f"By {second.title} it is {amount(other.value)}{_interval(other)}: the verdict depends on the metric."
 
 
-def _moved(estimate: Estimate, metric: Metric) -> str:
-    """What moves without the head, and how far: ``the loss rises by 0.031 nats/token``."""
-    return _MOVES[metric.name].format(value=amount(estimate.value), unit=metric.unit)
+def _moved(estimate: Estimate, metric: Metric, again: bool = False) -> str:
+    """What happens without the head, and how much of it: ``the loss rises by 0.031 nats/token``, ``it falls by 1``."""
+    what, pronoun, verb, unit = _MOVES[metric.name]
+    value = estimate.value
+    if metric.signed:
+        verb, value = "rises" if value >= 0 else "falls", abs(value)
+    if again:
+        return f"{pronoun} {verb} by {amount(value)}"
+    return f"{what} {verb} by {unit.format(amount(value), metric.unit)}"
 
 
 def _interval(estimate: Estimate) -> str:
@@ -274,17 +292,16 @@ def unmeasured(card: Card) -> dict[str, str]:
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
     profile, judged = card.profile, card.profile.roles.values() if card.profile else ()
-    on_repeats = any(role.role in ROLES_ON_REPEATS for of_head in judged for role in of_head)
+    on_repeats = profile is not None and profile.shipped  # which was measured there, and has the roles that pass
+    on_repeats = on_repeats or any(role.role in ROLES_ON_REPEATS for of_head in judged for role in of_head)
+    no_copying = card.circuits is not None and card.circuits.head(card.head).copying is None
     lacking: dict[str, str | bool] = {
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
         "roles in sentences": of_source and (profile is None or not profile.corpora) and whole,
-        "roles on repeated random tokens, such as induction": profile is not None
-        and not profile.shipped
-        and not on_repeats
-        and f"{whole} --repeats",
+        "roles on repeated random tokens, such as induction": of_source and not on_repeats and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
         "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
-        "promoted tokens": not moved and (reason or linear),
+        f"promoted tokens{', copying' * no_copying}": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
         "without other heads, to compare": card.ablation is not None and f"attnviz ablate CORPUS{model}",
     }

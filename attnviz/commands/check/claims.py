@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +125,19 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
         raise refused(path, lines[""], f"a claim on {kind} {wrong}.")
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
-    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": (*SCALARS, *labels), "ablate": METRICS}
+    scores = dict.fromkeys((*SCALARS, *labels))
+    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS}
     what = str(given.pop(kind))
+    if kind in ("role", "label", "score"):  # relations by their name alone: obj
+        what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
     parts = what.split(BOTH) if kind == "label" else [what] * (kind in known)
     values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in parts]
     for key, value, names in values + [("direction", given[key], ARROWS) for key in ("direction",) if key in given]:
         if value not in names and value.rpartition(":")[0] not in names:  # a subtype: nsubj:pass
             message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
             raise refused(path, lines.get(key, lines[""]), message)
+    if given.get("at_least", -inf) > given.get("at_most", inf):
+        raise refused(path, lines["at_least"], "at_least is above at_most, so that nothing can hold.")
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
 
 

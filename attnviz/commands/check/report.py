@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
+from attnviz.measures.estimates import Interval
 from attnviz.models.wording import amount, span, visible
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, entry, plain
@@ -22,11 +23,16 @@ def _of_claim(name: str) -> Field[CheckedClaim]:
     )
 
 
+def _interval(ends: Interval | None) -> str:
+    """Both ends; of small numbers, such as effects, in as many digits as the number itself."""
+    return span(ends) if ends is None or max(map(abs, ends)) >= 0.1 else " to ".join(map(amount, ends))
+
+
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
     Field("Baseline", name="baseline", write=shown_baseline, optional=1),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
     Field("n", name="n", optional=2),
     Field("Verdict", name="verdict", left=True),
 )

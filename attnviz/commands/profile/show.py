@@ -1,5 +1,6 @@
 """Examples of a stored profile: ``attnviz profile --show``."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -111,7 +112,8 @@ _GROUPS_OF_BROAD = (
 def which_examples(chosen: Sequence[RoleExamples]) -> str:
     """Sentences on which examples of these roles are kept."""
     broad = [each.role == "broad" for each in chosen]
-    return " ".join([_GROUPS] * (not all(broad)) + [_GROUPS_OF_BROAD] * any(broad))
+    said = " ".join([_GROUPS] * (not all(broad)) + [_GROUPS_OF_BROAD] * any(broad))
+    return said if any(each.deciles for each in chosen) else re.sub(r" Deciles: [^.]*\.", "", said)
 
 
 class NamedExample(NamedTuple):

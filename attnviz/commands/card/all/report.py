@@ -9,7 +9,7 @@ from attnviz.commands.card.measure import Card, Cards, clarity_key
 from attnviz.commands.card.report import ROLES, head_content, markdown
 from attnviz.commands.card.wording import EVIDENCE, in_words
 from attnviz.models.wording import unisolated, visible
-from attnviz.present.documents import model_entry
+from attnviz.present.documents import markdown_text, model_entry
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -54,7 +54,9 @@ def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[Rendera
 
 def _markdown(result: Cards) -> str:
     """An index, then every card."""
-    index = "\n".join(f"- [{card.head}](#{str(card.head).lower()}) {_clearest(card)}" for card in result.cards)
+    index = "\n".join(
+        f"- [{card.head}](#{str(card.head).lower()}) {markdown_text(_clearest(card))}" for card in result.cards
+    )
     cards = (markdown(card, f"## {card.head}").strip() for card in result.cards)
     return "\n\n".join([f"# Heads of {visible(result.checkpoint.short_name)}", index, *cards]) + "\n"
 
