@@ -23,6 +23,7 @@ os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profi
 
 os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
 
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 import attnviz
@@ -160,6 +161,14 @@ def uncovered(config: pytest.Config) -> Iterator[None]:
     finally:
         if controller:
             controller.resume()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Workers read the options of pyproject.toml, too, and so start a second measurement, which would never pause."""
+    started = Coverage.current()
+    if started is not None and hasattr(session.config, "workerinput"):
+        started.stop()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -185,14 +185,14 @@ def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
     count = 200_000 // len(one)
     opened = corpus(name, start + one * count)
     peaks = []
-    for _ in range(2):  # the first time, what is imported and cached counts, too
+    for _ in range(4):  # the least counts: imports, caches and other threads of the process only add to it
         tracemalloc.start()
         try:
             assert sum(1 for _ in read_texts(opened)) == count
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    assert peaks[1] < 150_000
+    assert min(peaks) < 100_000 < count * len(one)
 
 
 # --- text

@@ -29,6 +29,11 @@ def test_tools_find_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_no_lines_are_followed_where_the_outcome_is_judged() -> None:
+    """Which takes half as long again; this module is one of those."""
+    assert type(sys.gettrace()).__name__ != "CTracer"
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Nor inside functions, nor for type checkers alone."""
     graph = grimp.build_graph("attnviz", cache_dir=None)
