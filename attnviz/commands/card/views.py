@@ -152,7 +152,8 @@ def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
 def _handles(plan: CardPlan, style: Style) -> list[Any]:
     """Entries of the legend of the charts."""
     own, line = _OWN[style.theme], dict[str, Any](lw=0, color=style.greys.muted)
-    dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=1.2, label="this head, interval")]
+    label, width = ("this head, interval", 1.2) if plan.roles else ("this head", 0)
+    dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=width, label=label)]
     if plan.roles:
         dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="guess, or uniform"))
     if any(role.untrained is not None for role in plan.roles):
