@@ -18,7 +18,8 @@ from attnviz.errors import UsageError
 from attnviz.models.checkpoint import from_loaded
 from tests.conftest import needs_minilm
 from tests.support.corpora import treebank
-from tests.support.models import bert_config, bert_tokenizer, save_checkpoint, sharp_bert
+from tests.support.models import bert_config, bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
+from tests.support.undeclared import undeclared_model
 
 TEXT = "the cat that i saw ran away and the dog that i saw was in the house"
 TINY = Path(measure.__file__).parents[2] / "data" / "tiny-gpt2"
@@ -81,7 +82,8 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
     analysis = attnviz.analyze(TEXT, model)
     head = analysis.head("L1H2")
     (previous,) = [each for each in head.patterns if each.name == "previous-token"]
-    far = attnviz.compare(analysis, attnviz.analyze(TEXT, str(other))).heads[0]
+    by_distance = attnviz.compare(analysis, attnviz.analyze(TEXT, str(other))).heads
+    far, nearest = by_distance[0], min(each.distance for each in by_distance)
     effect = attnviz.ablate([str(trees)], model, select=["L0H1"], curve=False, gradient=False).head("L0H1").damage["l2"]
     distances = attnviz.compare_corpus(model, str(other), trees)
     assert distances is not None
@@ -96,9 +98,9 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         f'{about}; score = "duplicate-token"; at_least = 0': ("cannot be decided", None),
         'text = "the cat ran"; head = "L0H0"; score = "entropy"; at_least = 0': ("cannot be decided", None),
         f'text = "{TEXT}"; level = 4': ("holds", 4),
-        f'text = "{TEXT}"; level = 5': ("fails", 4),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance}': ("holds", far.distance),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance * 0.99}': ("fails", far.distance),
+        f'text = "{TEXT}"; distance_to = "other"; at_least = {nearest * 1.01}': ("fails", nearest),
         'distance_to = "other"; head = "L2H0"; at_most = 0.001': ("fails", some.distance),
         f'distance_to = "other"; head = "L2H0"; at_least = {some.distance}': ("cannot be decided", some.distance),
         f'ablate = "l2"; head = "L0H1"; at_least = {effect.low}': ("holds", effect.value),
@@ -186,6 +188,8 @@ WRONG = [
     ("", 'head = "L0H0"; label = "sink"', "2: a claim on label needs text"),
     ("", 'corpus = ["a.txt", "b.txt"]; distance_to = "x"; at_most = 1', "3: a distance is over one corpus"),
     ("", 'text = "a"; corpus = "b.txt"; level = 4', "2: a claim on level takes a text or a corpus, not both"),
+    ("", 'role = "sink:x"; head = "L0H0"', "3: unknown role 'sink:x'"),
+    ("", 'text = "a"; level = 5', "4: unknown level '5': expected one of 1, 2, 3, 4"),
     ("", f'{GOOD}; direction = "up"', "5: unknown direction 'up': expected one of dependent_to_head"),
     ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
     ("", 'head = ""; role = "sink"', "3: head is empty"),
@@ -203,3 +207,11 @@ def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, clai
         attnviz.check(path, str(TINY), device="cpu")
     assert "claims.toml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_family_of_which_attnviz_knows_less_fails_a_level(tmp_path: Path):
+    model = from_loaded(undeclared_model("seed_oss"), gpt2_tokenizer(), any_family=True)
+    level = attnviz.analyze(TEXT, model, any_family=True, syntax=False).verification.level
+    path = written(tmp_path, f'text = "{TEXT}"', "level = 4", f"level = {level}")
+    assert level < 4
+    assert verdicts(attnviz.check(path, model)) == ["fails", "holds"]

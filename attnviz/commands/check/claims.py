@@ -106,7 +106,7 @@ def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> C
 def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
     """A claim from its table, and the text or corpus of the whole file."""
     kinds = [kind for kind in _NEEDS if kind in given]
-    takes = tuple(_TYPES)[1:]
+    takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:
         takes = (*kinds, *(key for need in _NEEDS[kinds[0]] for key in need.split(" or ")), *_MAY.get(kinds[0], ()))
     given = _checked(path, lines, given, takes)
@@ -126,14 +126,17 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
     scores = dict.fromkeys((*SCALARS, *labels))
-    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS}
+    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS, "level": "1234"}
     what = str(given.pop(kind))
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
         what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
     parts = what.split(BOTH) if kind == "label" else [what] * (kind in known)
     values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in parts]
-    for key, value, names in values + [("direction", given[key], ARROWS) for key in ("direction",) if key in given]:
-        if value not in names and value.rpartition(":")[0] not in names:  # a subtype: nsubj:pass
+    if "direction" in given:
+        values.append(("direction", given["direction"], ARROWS))
+    for key, value, names in values:
+        base = value.rpartition(":")[0]  # of a subtype: syntactic:nsubj:pass
+        if value not in names and not (base.startswith(SYNTACTIC) and base in names):
             message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
             raise refused(path, lines.get(key, lines[""]), message)
     if given.get("at_least", -inf) > given.get("at_most", inf):

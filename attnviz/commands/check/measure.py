@@ -196,10 +196,12 @@ def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
         sides.append(FAILS if high < claim.at_least else HOLDS if low >= claim.at_least else UNDECIDED)
     if claim.at_most is not None:
         sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
-    found = CheckedClaim(claim, max(sides, key=VERDICTS.index), value, n, **more)
+    found, why = CheckedClaim(claim, max(sides, key=VERDICTS.index), value, n, **more), ""
     if found.interval is None and not claim.text:
-        return replace(found, verdict=UNDECIDED, reason="too few texts for an interval")
-    return replace(found, reason="the bound is within the interval") if found.verdict == UNDECIDED else found
+        found, why = replace(found, verdict=UNDECIDED), "too few texts for an interval"
+    elif found.verdict == UNDECIDED:
+        why = "the bound is within the interval"
+    return replace(found, reason="; ".join(filter(None, [found.reason, why])))
 
 
 def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedClaim:
@@ -208,7 +210,8 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
     for each in compared.select(claim.head or ()):
         reason = "" if claim.head else f"decided by {each.id}"
         found.append(_bounded(claim, each.distance, n, interval=each.interval, reason=reason))
-    return max(found, key=lambda each: (VERDICTS.index(each.verdict), each.measured))
+    sign = -1 if claim.at_most is None else 1  # of several heads the farthest from what is claimed
+    return max(found, key=lambda each: (VERDICTS.index(each.verdict), sign * float(each.measured or 0)))
 
 
 def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
