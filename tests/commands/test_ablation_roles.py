@@ -189,7 +189,7 @@ def test_what_cannot_be_measured_is_refused(given: Any, message: str):
 
 def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monkeypatch: pytest.MonkeyPatch):
     model, tokenizer = sharp_classifier("bert")
-    with pytest.raises(UsageError, match="this is a classifier: expected --role"):
+    with pytest.raises(UsageError, match="this is a classifier: --role"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
     with pytest.raises(UsageError, match="reads both copies of repeated tokens at once"):
         attnviz.ablate(model=sharp_bert(), tokenizer=bert_tokenizer(), repeats=True)

@@ -69,7 +69,10 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     """
     if checkpoint.stacks or kind in CLASSES:
         of = "an encoder-decoder" if checkpoint.stacks else "a classifier"
-        raise UsageError(f"this is {of}: expected --role (role=...) or --repeats with a model of tokens of one text.")
+        raise UsageError(
+            f"this is {of}: --role (role=...) and --repeats are for models that read one text and predict or encode "
+            "its tokens."
+        )
     if repeats and not checkpoint.architecture.causal:
         raise UsageError(
             "this model reads both copies of repeated tokens at once, so that neither is the first: expected --repeats "

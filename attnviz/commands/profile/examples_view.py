@@ -155,9 +155,10 @@ def sentence_handles(style: Style) -> list[Artist]:
     """Entries of the legend of sentences."""
     colours = _COLOURS[style.theme]
     line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
+    ink = {"light": "black", "dark": "white"}[style.theme]
     return [
         Line2D([], [], color=style.greys.muted, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right word"),
-        Line2D([], [], **line, color=colours["hit"], marker="o", label="hit: from black to the dot"),
+        Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
         Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
     ]
 
