@@ -530,7 +530,7 @@ COMMANDS = {
             _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),
             _CORPORA[0],
             _switch("circuits", "Also read from the weights which heads it composes with, and what it copies.", True),
-            _switch("ablate", "Also remove the head, on the corpus or the text; with --repeats on these, too."),
+            _switch("ablate", "Also remove the head, on the corpus or the text, and with --repeats on these."),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
         ),
         pictures=_figures("card", before="With --all: {card.all}. "),

@@ -34,7 +34,8 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
     from attnviz.commands.ablate.inputs import source_kind
 
     if all_heads and (source is not None or re.fullmatch(r"[A-Za-z]?\d+[Hh.]\d+", head or "")):
-        raise UsageError(f"expected a head or --all, found both ({head}).")
+        found = " and ".join(filter(None, [head, source]))
+        raise UsageError(f"--all takes no head, and at most one TEXT or CORPUS; found {found}.")
     if all_heads:
         head, source = None, head
     elif head is None:

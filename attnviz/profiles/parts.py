@@ -59,7 +59,7 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
         "roles": [role for name, source in sources.items() for role in _roles(source, name, parts)],
         "parts": parts,
         "examples": joined_entries(
-            (source, {role["role"] for role in source["examples"]["roles"] if _part(role["role"], source) == name})
+            (source, {role["role"] for role in source["examples"]["roles"] if part_of(role["role"], source) == name})
             for name, source in sources.items()
             if source.get("examples")
         ),
@@ -113,11 +113,12 @@ def _size(part: dict[str, Any] | None) -> int:
 
 def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> list[dict[str, Any]]:
     """A document's roles of one part; previous-token is taken from text, if there, not from random tokens."""
-    roles = [role for role in document["roles"] if _part(role["role"], document) == part]
+    roles = [role for role in document["roles"] if part_of(role["role"], document) == part]
     return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
 
 
-def _part(role: str, document: dict[str, Any]) -> str:
+def part_of(role: str, document: Mapping[str, object]) -> str:
+    """The part of a role, in a document or among parts by name."""
     if role.startswith(SYNTACTIC):
         return "syntax"
     if role == "coreference":

@@ -22,7 +22,7 @@ from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
 from attnviz.profiles.examples import RoleExamples, stored_examples
 from attnviz.profiles.json_entry import Entry, read_entry
-from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged
+from attnviz.profiles.parts import PARTS, SYNTACTIC, Merged, merged, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -79,7 +79,8 @@ class StoredProfile:
     """A profile read from disk, ``shipped`` or the user's own, written by ``version`` of attnviz.
 
     Without corpora if measured on random tokens only; ``roles`` are by head, in a shipped profile only those that
-    passed. ``model`` describes the model, ``licences`` are of examples, by corpus.
+    passed. ``model`` describes the model, ``licences`` are of examples, by corpus; ``parts`` are those measured, as of
+    :func:`attnviz.profiles.parts.parts_of`.
     """
 
     path: Path
@@ -92,6 +93,7 @@ class StoredProfile:
     stacks: tuple[Stack, ...] = ()
     examples: tuple[RoleExamples, ...] = ()
     licences: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def sentences(self) -> int:
@@ -300,6 +302,7 @@ def _profile(path: Path, shipped: bool, document: Entry) -> StoredProfile:
     return StoredProfile(
         path, shipped, _corpora(document), document["seed"].whole(), document["attnviz"].text(), roles, model.value,
         stacks, stored_examples(examples, head), {corpus: each.text() for corpus, each in licences.items()},
+        parts_of(document.value),
     )  # fmt: skip
 
 

@@ -169,8 +169,8 @@ REFUSED: list[tuple[str, int, str]] = [
       ("local-window -1", "local-window 99999999999999999999", "long-range-from 0", "long-range-from 1000001", "top -1",
        "no-such-option")),
     ("profile ... --limit 0", 2, "Input should be greater than or equal to 1"),
-    ("card L2H1 TEXT --all -m bert", 2, "expected a head or --all, found both (L2H1)."),
-    ("card L2H1 --all -m bert", 2, "expected a head or --all, found both (L2H1)."),
+    ("card L2H1 TEXT --all -m bert", 2, "--all takes no head, and at most one TEXT or CORPUS; found L2H1 and The cat"),
+    ("card L2H1 --all -m bert", 2, "--all takes no head, and at most one TEXT or CORPUS; found L2H1."),
     ("card -m bert", 2, "expected a head such as L2H8, or --all."),
     # figures
     ("heads ... --format gif", 2, "unknown format 'gif': expected any of png, svg, pdf."),

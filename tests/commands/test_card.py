@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
+from typer.testing import CliRunner
 
 import attnviz
 from attnviz import HeadId, TextError, UsageError
+from attnviz.cli.program import app
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
@@ -98,8 +100,8 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
         f"With its mean output in its place, on 120 texts the final states move by a cosine distance of "
         f"{amount(cosine.value)} (95 % interval {amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
     )
-    of_repeats, compared = "roles on repeated random tokens, such as induction", "without other heads, to compare"
-    assert [*unmeasured(card)] == [of_repeats, "promoted tokens, copying", compared]
+    of_repeats, others = "roles on repeated random tokens, such as induction", "effects of the other heads, to compare"
+    assert [*unmeasured(card)] == [of_repeats, "promoted tokens, copying", others]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
             other = replace(card, head=HeadId(layer, number), ablation=None)
@@ -122,9 +124,9 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
         rises, before, more = (each["loss"] for each in (role.queries, role.others, role.difference))
         assert before.value < 0 < rises.value
         assert said[WITHOUT].endswith(
-            f"On random tokens that repeat the loss rises by {amount(rises.value)} nats/token, the first time that "
-            f"they stand there it falls by {amount(-before.value)}; the difference is {amount(more.value)} (95 % "
-            f"interval {amount(more.low or 0)} to {amount(more.high or 0)}), so they depend on it more."
+            f"On the second copy of random tokens the loss rises by {amount(rises.value)} nats/token, on the first "
+            f"it falls by {amount(-before.value)}; the difference is {amount(more.value)} (95 % interval "
+            f"{amount(more.low or 0)} to {amount(more.high or 0)}), so they depend on it more."
         )
     card = cards.card("L1H0")
     assert card.circuits is not None
@@ -276,6 +278,9 @@ def test_the_page_of_a_card_has_its_words_roles_and_sentences_beside_all_heads()
     assert [row[1] for row in table["rows"]] == ["previous-token", "induction", "nsubj"]
     (of,) = data["examples"]
     assert [(each["hit"], each["weight"]) for each in of["examples"]] == [(True, 0.8), (False, 0.6)]
+    asked = {"repeats": True, "limit": 9, "circuits": False, "ablate": True, "syntax": True}
+    typed = ["--repeats", "--limit", "9", "--no-circuits", "--ablate"]
+    assert data_of(replace(card, options=asked))["command_line"]["options"][-5:] == typed
 
 
 def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
@@ -304,7 +309,7 @@ def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
         ({"source": REPEATED}, "there is no stored profile of this model: expected a CORPUS"),
         ({"ablate": True}, "expected --ablate with a TEXT or a CORPUS"),
         ({"head": "L0H0", "source": " "}, "the text is empty or blank"),
-        ({"head": "L0H0", "source": REPEATED, "limit": 3}, r"a limit \(--limit, limit=...\) is of the sentences"),
+        ({"head": "L0H0", "source": REPEATED, "limit": 3}, r"--limit \(limit=...\) is for the sentences"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
@@ -388,4 +393,35 @@ def test_no_head_is_removed_on_repeats_in_a_model_that_reads_both_copies() -> No
     card = attnviz.card("L1H0", REPEATED, known_bert(), repeats=True, ablate=True, **options)
     assert "induction" in {role.role for role in card.roles}
     assert card.on_repeats is None
-    assert "random tokens that repeat" not in paragraphs(card)[WITHOUT]
+    assert "random tokens" not in paragraphs(card)[WITHOUT]
+
+
+@needs_minilm
+def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path: Path) -> None:
+    options: Any = {"circuits": False, "syntax": False}
+    corpus = corpus_of(tmp_path / "texts.txt", 12)
+    stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
+    assert stored is not None
+    assert {*stored.parts} == {"statistics", "syntax", "coreference", "repeats"}
+    none = next(f"L{layer}H{head}" for layer in range(6) for head in range(12) if not stored.of(HeadId(layer, head)))
+    card = attnviz.card(none, corpus, "minilm", device="cpu", **options)
+    assert not any("random tokens" in what for what in unmeasured(card))
+    assert "texts.txt, 12 texts" in card.profile.measured_on
+    table = gap_table(tmp_path / "gap.tsv", 40)
+    bare: Any = {"tokenizer": bert_tokenizer(), **options}
+    only_names = attnviz.card("L0H0", table, known_bert(), **bare)
+    assert {*only_names.profile.parts} == {"coreference"}
+    assert "roles in sentences" in unmeasured(only_names)
+    few = attnviz.card("L0H0", corpus, known_bert(), **bare)
+    passing = "passes no role (100 texts are enough for every role)."
+    assert passing in paragraphs(replace(few, profile=replace(few.profile, roles={})))[DOES]
+    assert "roles in sentences" not in unmeasured(few)
+
+
+@needs_minilm
+@pytest.mark.parametrize("words", [["2.8", "the cat ran"], ["--all", "the cat ran"], ["l2h8"]])
+def test_the_same_command_again_goes_to_the_same_folder(words: list[str], tmp_path: Path) -> None:
+    line = ["card", *words, "--no-circuits", "--no-syntax", "--figures", "none", "--device", "cpu", "-o", str(tmp_path)]
+    for _ in range(2):
+        done = CliRunner().invoke(app, line)
+        assert done.exit_code == 0, done.output

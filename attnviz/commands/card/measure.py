@@ -1,7 +1,7 @@
 """Gather what the other commands measure of one head, or of every head with a role."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isfinite
@@ -20,7 +20,7 @@ from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named, is_of_source, select_heads, selection_texts
+from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.wording import counted
 from attnviz.options import ModelOptions, checked
@@ -61,7 +61,8 @@ class Card(TextResult):
         ablation: the model without this head, on the corpus or the text, and on the tokens of its first relation.
         on_repeats: likewise on random tokens, repeated; of a head with a role there.
         corpus: the one that was read.
-        texts: the head, and the texts as they were given, which name the folder.
+        texts: the head and the texts as they were given, which name the folder.
+        options: what to measure, by name, as given.
     """
 
     command: ClassVar[str] = "card"
@@ -79,6 +80,7 @@ class Card(TextResult):
     on_repeats: Ablation | None
     corpus: Path | None
     texts: tuple[str, ...]
+    options: dict[str, Any]
 
     @property
     def roles(self) -> tuple[StoredRole, ...]:
@@ -114,13 +116,14 @@ def clarity_key(card: Card) -> tuple[float, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Cards(Result):
-    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
+    """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
 
     command: ClassVar[str] = "card.all"
     offered: ClassVar[tuple[str, ...]] = ("card", "cards", "checkpoint")
 
     checkpoint: Checkpoint
     cards: tuple[Card, ...]
+    texts: tuple[str, ...]
 
     @checked
     def card(self, head: str | HeadId) -> Card:
@@ -207,7 +210,7 @@ def cards(
         raise TextError("the text is empty or blank; expected a sentence, or a corpus, or leave it out.")
     corpus = Path(source) if source is not None and source_kind(source) != "text" else None
     if limit is not None and corpus is None:
-        raise UsageError("a limit (--limit, limit=...) is of the sentences of a corpus: expected one, or leave it out.")
+        raise UsageError("--limit (limit=...) is for the sentences of a corpus: give a CORPUS, or leave it out.")
     if ablate and corpus is not None and open_corpus(corpus).kind == "gap":
         raise UsageError(f"heads are removed on sentences: expected --ablate with a .conllu or .txt, found {corpus}.")
     names = selection_texts(select)
@@ -215,7 +218,8 @@ def cards(
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     checkpoint, found = open_checkpoint(model, language_head=True, **opening)
     sizes = checkpoint.n_layers, checkpoint.n_heads
-    chosen = list(dict.fromkeys(head_named(name, *sizes, stacks=checkpoint.stacks) for name in names))
+    named = {head_named(name, *sizes, stacks=checkpoint.stacks): name for name in names}
+    chosen = list(named)
     of_text = None if corpus is not None or source is None else str(source)
     stored, nearest = profile_of(checkpoint, found, warn), Nearest()
     if source is None:
@@ -239,6 +243,8 @@ def cards(
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
     reader = Reader(checkpoint, stored, Options(), syntax, None, truncate, None, block_memory(None))
     inner = progress if len(chosen) == 1 else None
+    given = tuple(each for each in (of_text, target) if each is not None)
+    options = {"repeats": repeats, "limit": limit, "circuits": circuits, "ablate": ablate, "syntax": syntax}
 
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
@@ -250,14 +256,13 @@ def cards(
         if len(chosen) > 1:
             tell(progress, "cards", number + 1, len(chosen))
         analysis, outputs = read(texts[head])
-        named = tuple(each for each in (str(head), of_text, target) if each is not None)
         has_repeats = on_repeats is not None and any(each.id == head for each in on_repeats.heads)
         made.append(Card(
             texts[head], None, checkpoint, analysis.tokens, head, analysis, outputs, stored, nearest.get(head, ()),
             of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None, corpus,
-            named,
+            (named.get(head, str(head)), *given), options,
         ))  # fmt: skip
-    return Cards(checkpoint, tuple(made))
+    return Cards(checkpoint, tuple(made), (*(names or ["all"]), *given))
 
 
 def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
@@ -331,18 +336,14 @@ def first_relation(roles: Sequence[StoredRole]) -> StoredRole | None:
 
 def _nearest(profile: Profile) -> Nearest:
     """The nearest heads of each, by the distances of their patterns."""
-    model, distances = profile.checkpoint, profile.head_distances
-    if distances is None:
+    if profile.head_distances is None:
         return {}
-    ids = select_heads((), model.n_layers, model.n_heads, model.stacks)
-
-    def others(row: list[float], head: HeadId) -> Iterator[tuple[HeadId, float]]:
-        for distance, other in sorted(zip(row, ids, strict=True)):
-            if other != head and isfinite(distance):
-                yield other, distance
-
-    rows = zip(ids, distances.tolist(), strict=True)
-    return {head: tuple(others(row, head)) for head, row in rows}
+    ids, distances = list(profile.passed_roles()), profile.head_distances.tolist()
+    rows = {head: sorted(zip(row, ids, strict=True)) for head, row in zip(ids, distances, strict=True)}
+    return {
+        head: tuple((other, distance) for distance, other in row if other != head and isfinite(distance))
+        for head, row in rows.items()
+    }
 
 
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:

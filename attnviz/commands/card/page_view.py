@@ -5,13 +5,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.wording import EVIDENCE, paragraphs, unmeasured
+from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.profile.page_view import sentences_entry
 from attnviz.commands.profile.show import licences_of
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.models.wording import counted, visible
+from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, short_float, statistic_entry
 from attnviz.present.figure_context import sentence
 from attnviz.present.published import ARROWS, role_name, role_numbers, shown_baseline
@@ -20,17 +22,29 @@ from attnviz.present.view import ViewOptions
 
 def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this head in words."""
+    return _page(card, card.analysis, choices)
+
+
+def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
+    """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
     outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
-    data = page_of_heads(card.analysis, replace(choices, select=(str(card.head),), relations=outlined))
+    return replace(choices, select=(str(card.head),), relations=outlined)
+
+
+def _page(card: Card, analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
+    """The page of a card, with the heads of this analysis."""
+    data = page_of_heads(analysis, of_pattern(card, choices))
     of_head = next(head for head in data["heads"] if head["id"] == str(card.head))
     of_head["words"] = _words(card)
     title = f"{card.head} of {data['title']}"
+    line = data["command_line"]
+    options = [*line["options"], *COMMANDS["card"].typed(card.options)]
     given = card.corpus or (card.text if card.text in card.texts[1:] else None)
     return data | {
         "command": "card",
         "title": title,
         "caption": sentence(f"Interactive page of {title}; opens from disk, without network"),
-        "command_line": data["command_line"] | {"program": ["card"], "texts": [str(given)] * (given is not None)},
+        "command_line": line | {"program": ["card"], "texts": [str(given)] * (given is not None), "options": options},
         **_evidence([card]),
         "notes": ["Labels are of this text alone; ? marks an indication only.", *_notes([card])],
     }
@@ -38,11 +52,13 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
 
 def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
     """The same of several cards, each with the text that its own pattern is of."""
-    pages = [page_data(card, replace(choices, budget=0)) for card in result.cards]  # of each the pattern of one head
+    pages = []
+    for card in result.cards:
+        own = replace(card.analysis, heads=(card.analysis.head(card.head),))
+        pages.append(_page(card, own, replace(choices, budget=0)))
     heads, axes, patterns = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
     for card, page in zip(result.cards, pages, strict=True):
-        of_head = next(head for head in page["heads"] if head["id"] == str(card.head))
-        (packed,) = page["patterns"]
+        (of_head,), (packed,) = page["heads"], page["patterns"]
         name = role_name(card.roles[0].role, None) if card.roles else UNNAMED.name
         numbers = (f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in card.roles[:1])
         heads.append(of_head | {
@@ -59,6 +75,7 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
     begins = min(range(len(pages)), key=lambda at: clarity_key(result.cards[at]))
     return pages[begins] | {
         "title": title,
+        "rows": list(dict.fromkeys(head.id.layer_name for head in result.cards[0].analysis.heads)),
         "caption": sentence(f"Interactive page of the cards of {title}; opens from disk, without network"),
         "statistics": [
             statistic_entry("score", "score", "of the clearest role", "", [None], scores),
@@ -78,8 +95,8 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
 
 def _words(card: Card) -> list[list[str]]:
     """The paragraphs with their headings, and what was not measured."""
-    lacking = "; ".join(f"{what} ({how})" for what, how in unmeasured(card).items())
-    return [*map(list, paragraphs(card).items()), *([["Not measured", f"{lacking}."]] if lacking else [])]
+    words = paragraphs(card) | {"Not measured": not_measured(card).partition(": ")[2]}
+    return [[heading, text] for heading, text in words.items() if text]
 
 
 def _notes(cards: Sequence[Card]) -> list[str]:

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.commands.card.measure import Card
-from attnviz.commands.card.page_view import page_data
+from attnviz.commands.card.page_view import of_pattern, page_data
 from attnviz.commands.card.wording import EVIDENCE, RESTS, Standing, in_words, not_measured, paragraphs, standings
-from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.examples_view import (
     STACKED_BELOW,
@@ -63,9 +62,7 @@ class CardPlan(PagePlan):
 def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     """Plan the page of one head."""
     roles, of = card.roles, card.part.figure_context
-    outlined = bool(roles) and roles[0].relation is not None and not without_relations(card.part)
-    wanted = replace(choices, select=(str(card.head),), relations=outlined)
-    pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, wanted)))
+    pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
     missed = ", dashed where it misses them" * any(not outline.found for outline in pattern.outlines)
     shared = choices.style.scaled_for(card.analysis.longest).scale == "shared"
     chosen = card.text not in card.texts and card.text in {each.text for of in card.examples[:1] for each in of.best}
@@ -155,7 +152,7 @@ def _handles(plan: CardPlan, style: Style) -> list[Any]:
     label, width = ("this head, interval", 1.2) if plan.roles else ("this head", 0)
     dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=width, label=label)]
     if plan.roles:
-        dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="guess, or uniform"))
+        dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="baseline"))
     if any(role.untrained is not None for role in plan.roles):
         dots.append(Line2D([], [], **line, marker="x", ms=4, label="best untrained head"))
     return [*dots, *[Line2D([], [], **line, marker="|", ms=6, mew=PIXEL, label="other heads")] * bool(plan.standings)]

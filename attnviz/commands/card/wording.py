@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from statistics import NormalDist, median
 from typing import NamedTuple
 
@@ -10,16 +11,20 @@ from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.heads.findings import evidence
-from attnviz.judge.roles import ERROR_RATE
+from attnviz.judge.roles import ENOUGH_TEXTS, ERROR_RATE
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, unisolated, visible
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import STATISTICS
+from attnviz.profiles.parts import part_of
 from attnviz.profiles.published import PublishedHead
 from attnviz.profiles.store import StoredProfile, StoredRole
+
+IN_SENTENCES = ("statistics", "syntax")
+"""Parts of a profile that sentences have."""
 
 IN_WORDS = 3
 """Roles in the paragraph; the table has all."""
@@ -148,9 +153,8 @@ def _roles(card: Card) -> Iterator[str]:
     if roles and profile is not None:
         yield f"{_over(profile, roles[0])}{name} {in_words(roles[0])}."
     elif profile is not None and is_of_source(card.head.layer):
-        few = " (100 texts are enough for every role)" * (
-            max([each.sentences for each in profile.corpora], default=0) < 100
-        )
+        read = [profile.parts.get(part, {}).get("n") or 0 for part in IN_SENTENCES]
+        few = f" ({ENOUGH_TEXTS} texts are enough for every role)" * (max(read) < ENOUGH_TEXTS)
         yield f"Over {visible(profile.measured_on)}, {name} passes no role{few}."
     if roles[1:]:
         more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
@@ -174,10 +178,9 @@ def _roles(card: Card) -> Iterator[str]:
 
 def _over(profile: StoredProfile, role: StoredRole) -> str:
     """The corpora of a role, to begin a sentence with; '' for random tokens."""
-    suffixes = (".tsv",) if role.role == "coreference" else (".conllu", ".txt")
-    read = [corpus for corpus in profile.corpora if corpus.name.lower().endswith(suffixes)]
-    named = ", ".join(f"{visible(corpus.name)} ({counted(corpus.sentences, 'text')})" for corpus in read)
-    return f"Over {named}, " if named and role.role not in ROLES_ON_REPEATS else ""
+    read = profile.parts.get(part_of(role.role, profile.parts), {}).get("corpora", ())
+    named = ", ".join(f"{visible(PurePath(each['path']).name)} ({counted(each['sentences'], 'text')})" for each in read)
+    return f"Over {named}, " if named else ""
 
 
 def _published(card: Card, head: PublishedHead) -> str:
@@ -248,7 +251,7 @@ def _without(card: Card) -> Iterator[str]:
                 yield from _on_tokens(role, card.ablation.metrics, tokens, "on the nearest other words")
     if card.on_repeats is not None:
         (role,), metrics = card.on_repeats.head(card.head).roles, card.on_repeats.metrics
-        yield from _on_tokens(role, metrics, "random tokens that repeat", "the first time that they stand there")
+        yield from _on_tokens(role, metrics, "the second copy of random tokens", "on the first")
 
 
 def _on_tokens(role: RoleEffect, metrics: Sequence[Metric], on: str, others: str) -> Iterator[str]:
@@ -291,19 +294,18 @@ def unmeasured(card: Card) -> dict[str, str]:
     reason = card.outputs.no_effects.partition(": ")[2].partition(";")[0].removesuffix(".")
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
-    profile, judged = card.profile, card.profile.roles.values() if card.profile else ()
-    on_repeats = profile is not None and profile.shipped  # which was measured there, and has the roles that pass
-    on_repeats = on_repeats or any(role.role in ROLES_ON_REPEATS for of_head in judged for role in of_head)
+    of_repeats = "roles on repeated random tokens, such as induction"
+    parts = set(card.profile.parts) if card.profile else set[str]()
     no_copying = card.circuits is not None and card.circuits.head(card.head).copying is None
     lacking: dict[str, str | bool] = {
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
-        "roles in sentences": of_source and (profile is None or not profile.corpora) and whole,
-        "roles on repeated random tokens, such as induction": of_source and not on_repeats and f"{whole} --repeats",
+        "roles in sentences": of_source and parts.isdisjoint(IN_SENTENCES) and whole,
+        of_repeats: of_source and "repeats" not in parts and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
         "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
         f"promoted tokens{', copying' * no_copying}": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
-        "without other heads, to compare": card.ablation is not None and f"attnviz ablate CORPUS{model}",
+        "effects of the other heads, to compare": card.ablation is not None and f"attnviz ablate CORPUS{model}",
     }
     return {what: str(how) for what, how in lacking.items() if how}
 

@@ -20,7 +20,7 @@ def _content(result: Cards, _: ViewOptions) -> dict[str, Any]:
     first = result.cards[0]
     return {
         "model": model_entry(result.checkpoint),
-        "texts": list(first.texts[1:]),
+        "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
         "profile": first.profile and first.profile.origin,
         "cards": [head_content(card) for card in result.cards],
