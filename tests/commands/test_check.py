@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.check import measure
-from attnviz.errors import UsageError
+from attnviz.errors import AttnvizError, CorpusError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from tests.conftest import needs_minilm
 from tests.support.corpora import treebank
@@ -139,11 +139,17 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, called
         'head = "L2H0"; role = "obj"', 'head = "L0H0"; role = "syntactic:obj"',
         'head = "L2H8"; role = "syntactic:det"; direction = "head_to_dependent"',
         'head = "L2H8"; role = "syntactic:det"; corpus = "en_ewt-ud-dev.conllu"; at_most = 0.5',
+        'head = "L0H0"; role = "syntactic:obj"; at_most = 0.5', 'head = "L0H0"; role = "dislocated"',
     ]  # fmt: skip
     found = attnviz.check(written(tmp_path, 'model = "minilm"', *claims), device="cpu")
     undecided = "cannot be decided"
-    assert verdicts(found) == ["holds", undecided, "holds", undecided, "fails", "fails"]
+    assert verdicts(found) == ["holds", undecided, "holds", "fails", "fails", "fails", undecided, undecided]
+    assert found.claims[3].reason == "the role does not pass"
+    assert found.claims[4].measured is None
+    assert found.claims[4].reason.startswith("its better direction is dep→head (0.81)")
     assert called == ["open_checkpoint"]
+    with pytest.raises(CorpusError, match=r"claims.toml:2: .*gap-development.tsv"):  # it has names, no relations
+        attnviz.check(written(tmp_path, "", f'{claims[0]}; corpus = "gap-development.tsv"'), "minilm", device="cpu")
     assert "en_ewt-ud-dev.conllu" in found.claims[0].source
     role = next(each for each in stored.roles[2, 8] if each.role == "syntactic:det")
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
@@ -190,7 +196,12 @@ WRONG = [
     ("", 'text = "a"; corpus = "b.txt"; level = 4', "2: a claim on level takes a text or a corpus, not both"),
     ("", 'role = "sink:x"; head = "L0H0"', "3: unknown role 'sink:x'"),
     ("", 'text = "a"; level = 5', "4: unknown level '5': expected one of 1, 2, 3, 4"),
-    ("", f'{GOOD}; direction = "up"', "5: unknown direction 'up': expected one of dependent_to_head"),
+    ("", 'head = "L0H0"; role = "obj"; direction = "up"', "5: unknown direction 'up': expected one of dep"),
+    ("", f'{GOOD}; direction = "dependent_to_head"', "5: the role 'sink' has no direction; leave it out"),
+    ("", f"{GOOD}; at_least = 75", "5: a role's score is a share, from 0 to 1; found at_least = 75"),
+    ("", 'corpus = "none.conllu"; head = "L0H0"; role = "obj"', "2: .*none.conllu"),
+    ("", 'text = "a b"; distance_to = "no-such-model"; at_most = 1', "2: .*no-such-model"),
+    ("claim = [{head = 'L0H0', role = 'sink', at_least = 75}]", "", "1: a role's score is a share"),
     ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
     ("", 'head = ""; role = "sink"', "3: head is empty"),
     ("", 'head = "L0"; role = "sink"', "2: expected a head such as L2H8 or 2.8, found 'L0'"),
@@ -203,7 +214,7 @@ WRONG = [
 @pytest.mark.parametrize(("top", "claim", "message"), WRONG)
 def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, claim: str, message: str):
     path = written(tmp_path, top, *[claim] * bool(claim))
-    with pytest.raises(UsageError, match=message.replace("?", r"\?").replace("(", r"\(")) as error:
+    with pytest.raises(AttnvizError, match=message.replace("?", r"\?").replace("(", r"\(")) as error:
         attnviz.check(path, str(TINY), device="cpu")
     assert "claims.toml" in str(error.value)
     assert "\n" not in str(error.value)

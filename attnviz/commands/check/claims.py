@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -12,12 +12,14 @@ from attnviz.arguments import check_kind, did_you_mean
 from attnviz.commands.ablate.inputs import METRICS
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
+from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
+from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import NAMES, ROLES_ON_REPEATS, SINK, WRITTEN
 from attnviz.measures.statistics import SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.wording import quoted, rounded, visible
-from attnviz.present.published import ARROWS, role_name
+from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 
@@ -60,6 +62,11 @@ class Claim:
     published: str = ""
 
     @property
+    def at(self) -> str:
+        """Where it stands, to begin a message with."""
+        return f"{self.place}{'' if self.line is None else f':{self.line}'}: "
+
+    @property
     def bounded(self) -> bool:
         """Whether it has bounds."""
         return self.at_least is not None or self.at_most is not None
@@ -81,7 +88,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
         UsageError: it cannot be read, or a key, a value or a name is wrong; with the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         of_file = tomllib.loads(text)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
@@ -105,6 +112,10 @@ def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> C
 
 def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
     """A claim from its table, and the text or corpus of the whole file."""
+
+    def line(key: str) -> int:
+        return lines.get(key, lines[""])
+
     kinds = [kind for kind in _NEEDS if kind in given]
     takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:
@@ -118,30 +129,43 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
         if key in of_file and key in takes and not {"text", "corpus"} & given.keys():
             given[key] = of_file[key]
     if kind == "distance_to" and len(given.get("corpus", ())) > 1:
-        raise refused(path, lines.get("corpus", lines[""]), "a distance is over one corpus, found several.")
+        raise refused(path, line("corpus"), "a distance is over one corpus, found several.")
     lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
     if lacking or {"text", "corpus"} <= given.keys():
         wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
         raise refused(path, lines[""], f"a claim on {kind} {wrong}.")
+    what = str(given.pop(kind))
+    if kind in ("role", "label", "score"):  # relations by their name alone: obj
+        what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
+    for key, why in _wrong_values(kind, what, given):
+        raise refused(path, line(key), why)
+    return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
+
+
+def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys whose values no claim of this kind can have, each with the reason."""
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
     scores = dict.fromkeys((*SCALARS, *labels))
     known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS, "level": "1234"}
-    what = str(given.pop(kind))
-    if kind in ("role", "label", "score"):  # relations by their name alone: obj
-        what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
-    parts = what.split(BOTH) if kind == "label" else [what] * (kind in known)
-    values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in parts]
+    values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in (
+        what.split(BOTH) if kind == "label" else [what] * (kind in known)
+    )]  # fmt: skip
     if "direction" in given:
-        values.append(("direction", given["direction"], ARROWS))
+        ends = NAME_DIRECTIONS if what == "coreference" else DIRECTIONS if what.startswith(SYNTACTIC) else ()
+        if not ends:
+            yield "direction", f"the role {what!r} has no direction; leave it out."
+        values.append(("direction", given["direction"], ends))
     for key, value, names in values:
         base = value.rpartition(":")[0]  # of a subtype: syntactic:nsubj:pass
         if value not in names and not (base.startswith(SYNTACTIC) and base in names):
-            message = f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
-            raise refused(path, lines.get(key, lines[""]), message)
-    if given.get("at_least", -inf) > given.get("at_most", inf):
-        raise refused(path, lines["at_least"], "at_least is above at_most, so that nothing can hold.")
-    return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
+            yield key, f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
+    low, high = given.get("at_least", -inf), given.get("at_most", inf)
+    if low > high:
+        yield "at_least", "at_least is above at_most, so that nothing can hold."
+    for key, bound in (("at_least", low), ("at_most", high)):
+        if kind == "role" and isfinite(bound) and abs(bound) > 1:
+            yield key, f"a role's score is a share, from 0 to 1; found {key} = {bound:g}."
 
 
 def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
@@ -166,9 +190,9 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
     return values
 
 
-def refused(place: object, line: int | None, message: object) -> UsageError:
+def refused(place: object, line: int, message: object) -> UsageError:
     """An error of a claim, with its line."""
-    return UsageError(f"{place}{'' if line is None else f':{line}'}: {message}")
+    return UsageError(f"{place}:{line}: {message}")
 
 
 def _key_lines(text: str) -> list[dict[str, int]]:

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, published_claim, read_claims, refused
+from attnviz.commands.check.claims import Claim, published_claim, read_claims
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.errors import ProcessError, UsageError
+from attnviz.errors import CheckpointError, CorpusError, ProcessError, TextError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
@@ -22,11 +22,11 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted, rounded, visible
 from attnviz.options import checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
-from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.parts import SYNTACTIC, measured_on, part_of
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile, StoredRole
 from attnviz.progress import Progress
@@ -137,7 +137,7 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
     try:
         return head_named(claim.head, model.n_layers, model.n_heads, stacks=model.stacks)
     except UsageError as error:
-        raise refused(claim.place, claim.line, error) from error
+        raise UsageError(f"{claim.at}{error}") from error
 
 
 def _held(
@@ -174,18 +174,23 @@ def _held(
         assert found is not None
         return found
 
-    for claim, id in claims.items():
+    def held(claim: Claim, id: HeadId) -> CheckedClaim:
         if claim.kind == "role":
-            yield _of_stored(claim, id, stored) or _role(claim, id, profile(claim.corpus))
-        elif claim.kind == "level":
+            return _of_stored(claim, id, stored) or _role(claim, id, profile(claim.corpus))
+        if claim.kind == "level":
             level = (analysis(claim.text) if claim.text else profile(claim.corpus)).verification.level
-            yield CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
-        elif claim.kind == "distance_to":
-            yield _distance(claim, compared(claim.text, claim.corpus, claim.what))
-        elif claim.kind == "ablate":
-            yield _effect(claim, id, ablation(claim.corpus))
-        else:
-            yield _on_text(claim, id, analysis(claim.text))
+            return CheckedClaim(claim, HOLDS if level >= int(claim.what) else FAILS, level)
+        if claim.kind == "distance_to":
+            return _distance(claim, compared(claim.text, claim.corpus, claim.what))
+        if claim.kind == "ablate":
+            return _effect(claim, id, ablation(claim.corpus))
+        return _on_text(claim, id, analysis(claim.text))
+
+    for claim, id in claims.items():
+        try:
+            yield held(claim, id)
+        except (UsageError, TextError, CorpusError, CheckpointError) as error:
+            raise type(error)(f"{claim.at}{error}") from error
 
 
 def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:
@@ -218,9 +223,7 @@ def _effect(claim: Claim, id: HeadId, ablation: Ablation) -> CheckedClaim:
     """What happens without the head."""
     effects = ablation.head(id).damage
     if claim.what not in effects:
-        raise refused(
-            claim.place, claim.line, f"this model is measured by {' and '.join(effects)}, not by {claim.what}."
-        )
+        raise UsageError(f"this model is measured by {' and '.join(effects)}, not by {claim.what}.")
     value, low, high = vars(effects[claim.what]).values()
     return _bounded(claim, value, ablation.n_texts, interval=None if low is None else (low, high))
 
@@ -245,8 +248,9 @@ def _judged(claim: Claim, role: Role | StoredRole) -> CheckedClaim:
     """A role by the claim's bounds; without any it must pass, in the direction of the claim."""
     found = _bounded(claim, role.score, role.n, baseline=role.baseline, interval=role.interval)
     if claim.direction not in ("", role.direction):
-        reason = f"its better direction is {ARROWS[role.direction or '']}, which alone is judged"
-        return replace(found, verdict=UNDECIDED if claim.bounded else FAILS, reason=reason)
+        better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
+        reason = f"its better direction is {better}, which alone is judged"
+        return CheckedClaim(claim, UNDECIDED if claim.bounded else FAILS, reason=reason)
     return found if claim.bounded or role.passed else replace(found, verdict=FAILS, reason="the role does not pass")
 
 
@@ -254,17 +258,26 @@ def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> Checke
     """A role by the stored profile: of no corpus, or of one that is not here; None where it has to be measured."""
     if claim.corpus and all(Path(each).exists() for each in claim.corpus):
         return None
-    if stored is not None and {Path(each).name for each in claim.corpus} <= {each.name for each in stored.corpora}:
-        source = f"stored profile: {stored.measured_on}"
+    part = {} if stored is None else stored.parts.get(part_of(claim.what, stored.parts), {})
+    read = {PurePath(each["path"]).name for each in part.get("corpora", ())}
+    if stored is not None and part and {Path(each).name for each in claim.corpus} <= read:
+        source = f"stored profile: {measured_on(part)}"
         for role in stored.roles.get(id, ()):
             if role.role == claim.what:
                 return replace(_judged(claim, role), source=source)
+        if stored.shipped and not claim.bounded and claim.what in _judged_there(stored):
+            return CheckedClaim(claim, FAILS, source=source, reason="the role does not pass")
         if claim.what not in _WITHOUT_TEXTS:
             why = "the stored profile has no such role of this head; measure it, with a corpus"
             return CheckedClaim(claim, UNDECIDED, source=source, reason=why)
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
-    raise refused(claim.place, claim.line, "expected a corpus, since there is no stored profile of this model.")
+    raise UsageError("expected a corpus, since there is no stored profile of this model with such roles.")
+
+
+def _judged_there(stored: StoredProfile) -> set[str]:
+    """The roles of any head: these were judged of all, though a shipped profile has only those that pass."""
+    return {role.role for of_head in stored.roles.values() for role in of_head}
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
