@@ -523,7 +523,7 @@ COMMANDS = {
             Option("source", str, "A text; or a corpus (.conllu, .txt, GAP .tsv) to profile all heads on, which takes "
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
-            _switch("all_heads", "A card of every head that passes a role, and an index of them.", False, "--all"),
+            _switch("all_heads", "Every head that passes a role other than broad, and an index.", False, "--all"),
             *_MODEL, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
         ),
         measurement=(

@@ -324,7 +324,7 @@ export class HeadPanel {
     const found = await nearestHeads(app, place, side, () => turn === this.turn);
     if (turn !== this.turn) return;
     if (!found.length) return this.nearest.replaceChildren();
-    this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
+    this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : data.command === "card" ? " on this text" : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
       ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [
         ...(at ? [", "] : []),
         element("button", { type: "button", class: "link", text: data.heads[other].id, title: data.heads[other].label, onclick: () => app.open(other) }),

@@ -221,7 +221,8 @@ export class App {
       if (state.view === "lines" && state.tokens.length === 1 && this.textOf(rows) === state.text) words.push("--token", `#${state.tokens[0]}`);
     } else words.push("--figures", data.command === "compare" ? "differences" : "page");
     const usual = state.view === "lines" ? "shared" : data.command_line.scale ?? "shared"; // what needs no option
-    if (state.scale !== usual && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
+    const scaled = data.command !== "card" && !(data.command === "compare" && state.scale === "log"); // what the command can draw
+    if (state.scale !== usual && scaled) words.push("--scale", state.scale);
     const line = [...words, ...(dashes ? ["--", ...texts] : [])];
     return line.some((word) => word.includes("\0")) ? "" : line.map(shellWord).join(" ");
   }

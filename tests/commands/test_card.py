@@ -17,10 +17,12 @@ from attnviz import HeadId, TextError, UsageError
 from attnviz.cli.program import app
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.card.measure import Card
+from attnviz.commands.card.views import CARD
 from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
 from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.documents import markdown_text
 from attnviz.present.report import spec_of
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import StoredRole
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
@@ -28,6 +30,7 @@ from tests.support.corpora import sentences as corpus_of
 from tests.support.corpora import treebank
 from tests.support.models import CAUSAL_KNOWN_HEADS, bert_tokenizer, gpt2_config, gpt2_tokenizer, known_bert, known_gpt2
 from tests.support.results import result_of
+from tests.support.stored import role
 
 REPEATED = "one two three four five one two three four five"
 
@@ -101,7 +104,14 @@ def test_every_sentence_on_a_hand_built_model_is_what_the_commands_measure(
         f"{amount(cosine.value)} (95 % interval {amount(cosine.low or 0)} to {amount(cosine.high or 0)})."
     )
     of_repeats, others = "roles on repeated random tokens, such as induction", "effects of the other heads, to compare"
-    assert [*unmeasured(card)] == [of_repeats, "promoted tokens, copying", others]
+    lacking = unmeasured(card)
+    of_role = "what the tokens of its role lose without it"
+    assert [*lacking] == [of_repeats, "promoted tokens, copying", of_role, others]
+    assert lacking[of_role] == "only relations and repeats have such tokens"
+    assert re.fullmatch(r"attnviz card L0H0 \S*texts.txt .*--ablate --no-syntax --repeats", lacking[of_repeats])
+    assert re.fullmatch(r"attnviz ablate \S*texts.txt .*", lacking[others])
+    of_names = unmeasured(replace(card, corpus=Path("names.tsv")))
+    assert of_names[of_repeats].startswith("attnviz card L0H0 CORPUS.conllu ")
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
             other = replace(card, head=HeadId(layer, number), ablation=None)
@@ -143,7 +153,10 @@ def test_cards_of_induction_heads_say_induction_their_partner_and_what_repeats_l
     assert ", too few texts for an interval." in paragraphs(card)[WITHOUT]
     text = markdown(card)
     assert all(f"**{heading}.** {markdown_text(said)}" in text for heading, said in paragraphs(card).items())
-    assert "Not measured: roles in sentences (attnviz card L1H0 CORPUS --model tiny-gpt2); nearest heads (" in text
+    assert (
+        "Not measured: roles in sentences (attnviz card L1H0 CORPUS.conllu --model tiny-gpt2 --repeats --ablate);"
+        in text
+    )
     previous = next(card for card in cards.cards if str(card.head) == "L0H2")
     assert "previous-token" in paragraphs(previous)[DOES]
     assert previous.on_repeats is None  # its role is not one on repeats
@@ -227,9 +240,7 @@ ROLES = [
 def test_every_kind_of_role_has_its_words(name: str, direction: str | None, words: str) -> None:
     role = StoredRole(name, 0.81, 0.2, 200, (0.76, 0.86), True, direction)
     assert words in in_words(role)
-    assert in_words(role, briefly=True).partition(" (")[0] == in_words(role).partition(" (")[0].removesuffix(
-        " of 200 instances"
-    )
+    assert in_words(role, briefly=True).partition(" (")[0] == in_words(role).partition(" (")[0].replace("200 ", "")
     assert "untrained: 12 % at most" in in_words(replace(role, untrained=0.12)) or name == "semantic"
 
 
@@ -258,7 +269,9 @@ def test_every_head_with_a_role_has_a_card() -> None:
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
     assert stored is not None
     cards = attnviz.cards(REPEATED, "minilm", circuits=False, syntax=False, device="cpu").cards
-    assert [card.head for card in cards] == sorted(head for head in stored.roles if stored.of(head))
+    assert [card.head for card in cards] == sorted(
+        head for head in stored.roles if {role.role for role in stored.of(head)} - {"broad"}
+    )
     assert len({id(card.analysis) for card in cards}) == 1  # one text is read once
 
 
@@ -327,7 +340,8 @@ def test_without_any_role_there_are_no_cards(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(gpt2_config(n_layer=1)).eval()
     corpus = corpus_of(tmp_path / "texts.txt", 20)
     with pytest.raises(
-        UsageError, match=r"no head passes a role over texts.txt, 20 texts: expected one by its id, without --all"
+        UsageError,
+        match=r"no head passes a role other than broad over texts.txt, 20 texts: expected one by its id, without --all",
     ):
         attnviz.cards(corpus, model, tokenizer=gpt2_tokenizer(), circuits=False, syntax=False)
 
@@ -425,3 +439,45 @@ def test_the_same_command_again_goes_to_the_same_folder(words: list[str], tmp_pa
     for _ in range(2):
         done = CliRunner().invoke(app, line)
         assert done.exit_code == 0, done.output
+
+
+def test_what_falls_has_the_interval_of_the_fall_and_the_other_metric_where_no_effect_is_shown() -> None:
+    card = attnviz.card("L1H0", REPEATED, "tiny-gpt2", ablate=True, syntax=False, device="cpu")
+    assert card.ablation is not None
+    (effect,) = card.ablation.heads
+    said = {
+        (-0.25, -0.5, 0.125): "falls by 0.250 nats/token (95 % interval −0.125 to 0.500), so no effect on the loss is "
+        "shown. By KL divergence it is 0.125 nats/token (95 % interval 0.0625 to 0.250).",
+        (-0.25, -0.5, -0.125): "falls by 0.250 nats/token (95 % interval 0.125 to 0.500).",
+        (0.25, 0.125, 0.5): "rises by 0.250 nats/token (95 % interval 0.125 to 0.500).",
+    }  # fmt: skip
+    for loss, ending in said.items():
+        damage = {"loss": Estimate(*loss), "kl": Estimate(0.125, 0.0625, 0.25)}
+        ablation = replace(card.ablation, heads=(replace(effect, damage=damage),))
+        assert paragraphs(replace(card, ablation=ablation))[WITHOUT].endswith(f"the loss {ending}")
+
+
+def test_a_card_says_what_the_numbers_of_its_own_roles_are() -> None:
+    card = result_of("card")
+    kept = {name: (role(name, 0.9, 0.1),) for name in ("broad", "previous-token")}
+    (of,) = card.examples
+    broad = replace(card, profile=replace(
+        card.profile, roles={card.head: kept["broad"]}, examples=(replace(of, role="broad", direction=None),)
+    ))  # fmt: skip
+    plain = replace(card, profile=replace(card.profile, roles={card.head: kept["previous-token"]}))
+    for each, instances, spread in ((card, True, False), (broad, False, True), (plain, False, False)):
+        caption = each.document(["card.png"])["figures"] and next(iter(CARD.plans(each, ViewOptions()))).caption
+        for text in (markdown(each), caption, each.report()):
+            words = " ".join(text.split())
+            assert ("An instance counts where" in words) == instances
+            assert ("attention spread most" in words) == spread
+    assert not any("untrained copy" in markdown(each) for each in (card, broad, plain))
+    plan = next(iter(CARD.plans(replace(plain, text="the cat ran"), ViewOptions())))
+    assert "on a hit of nsubj dep→head, " in plan.feet[0]
+    assert plan.feet[0].count("which it does not pass") == 1
+
+
+def test_heads_that_are_all_alike_have_no_nearest_ones() -> None:
+    card = result_of("card")
+    assert "most like those of" in paragraphs(card)[DOES]
+    assert "most like" not in paragraphs(replace(card, nearest=((HeadId(0, 0), 0.001), (HeadId(0, 1), 0.002))))[DOES]

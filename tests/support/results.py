@@ -31,6 +31,15 @@ def _claims() -> Path:
     return file
 
 
+PARTS: dict[str, dict[str, Any]] = {
+    "statistics": {"corpora": [{"path": "a.conllu", "sentences": 1234}], "n": 1234},
+    "syntax": {"corpora": [{"path": "a.conllu", "sentences": 1234}], "n": 1234},
+    "coreference": {"corpora": [{"path": "b.tsv", "sentences": 7}], "n": 7},
+    "repeats": {"corpora": [], "n": 32},
+}
+"""Parts of a stored profile."""
+
+
 def cards_with_roles() -> Any:
     """Two cards with every part, of several runs."""
     model: dict[str, Any] = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
@@ -47,7 +56,7 @@ def cards_with_roles() -> Any:
     alone: dict[str, Any] = {"select": heads, "curve": False, "gradient": False}
     causal = {"model": sharp_gpt2(model_class=GPT2LMHeadModel), "tokenizer": gpt2_tokenizer()}
     shared: dict[str, Any] = {
-        "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples)),
+        "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples), parts=PARTS),
         "nearest": ((HeadId(0, 0), 0.1),),
         "ablation": attnviz.ablate(treebank(Path(mkdtemp()) / "trees.conllu", 90), role="nsubj", **model, **alone),
         "on_repeats": attnviz.ablate(repeats=True, **causal, **alone),

@@ -203,7 +203,7 @@ def cards(
 ) -> Cards:
     """Gather everything that attnviz measures of several heads: each profile, ablation and reading of the weights once.
 
-    ``select`` names heads (``"L2H8"``); default those that pass a role over the corpus. All other arguments, and
+    ``select`` names heads (``"L2H8"``); default those that pass a role other than broad. All other arguments, and
     errors, are as of :func:`card`.
     """
     if source is not None and not str(source).strip():
@@ -272,7 +272,7 @@ def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
-    """The heads that pass a role.
+    """The heads that pass a role other than broad, which untrained heads pass, too.
 
     Raises:
         UsageError: there is no profile, or none of its heads passes a role.
@@ -281,9 +281,11 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
         raise UsageError(
             "there is no stored profile of this model: expected a CORPUS, on which heads show their roles."
         )
-    heads = sorted(head for head in profile.roles if profile.of(head))
+    heads = sorted(head for head in profile.roles if any(role.role != "broad" for role in profile.of(head)))
     if not heads:
-        raise UsageError(f"no head passes a role over {profile.measured_on}: expected one by its id, without --all.")
+        raise UsageError(
+            f"no head passes a role other than broad over {profile.measured_on}: expected one by its id, without --all."
+        )
     return heads
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs
+from attnviz.commands.card.wording import evidence_of, not_measured, paragraphs
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import without_relations
@@ -39,12 +39,11 @@ def _page(card: Card, analysis: Analysis, choices: ViewOptions) -> dict[str, Any
     title = f"{card.head} of {data['title']}"
     line = data["command_line"]
     options = [*line["options"], *COMMANDS["card"].typed(card.options)]
-    given = card.corpus or (card.text if card.text in card.texts[1:] else None)
     return data | {
         "command": "card",
         "title": title,
         "caption": sentence(f"Interactive page of {title}; opens from disk, without network"),
-        "command_line": line | {"program": ["card"], "texts": [str(given)] * (given is not None), "options": options},
+        "command_line": line | {"program": ["card"], "texts": [str(card.corpus or card.text)], "options": options},
         **_evidence([card]),
         "notes": ["Labels are of this text alone; ? marks an indication only.", *_notes([card])],
     }
@@ -73,8 +72,11 @@ def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
     baselines = [shown_baseline(card.roles[0].baseline) if card.roles else None for card in result.cards]
     counts = [len(card.roles) for card in result.cards]
     begins = min(range(len(pages)), key=lambda at: clarity_key(result.cards[at]))
+    line, first = pages[begins]["command_line"], result.cards[0]
+    given = first.corpus is not None or first.text in first.texts[1:]  # else each head has an example of its own
     return pages[begins] | {
         "title": title,
+        "command_line": line | {"texts": line["texts"] * given},
         "rows": list(dict.fromkeys(head.id.layer_name for head in result.cards[0].analysis.heads)),
         "caption": sentence(f"Interactive page of the cards of {title}; opens from disk, without network"),
         "statistics": [
@@ -122,7 +124,8 @@ def _evidence(cards: Iterable[Card]) -> dict[str, Any]:
         for role in card.roles
     ]  # fmt: skip
     columns = ["head", "role", "direction", "score", "baseline", "untrained", "interval from", "to", "n"]
-    table = {"title": f"Roles ({len(rows)})", "note": EVIDENCE, "columns": columns, "rows": rows, "head": 0}
+    note = evidence_of(role for card in cards for role in card.roles)
+    table = {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
     sentences = (
         (of, next((role for role in card.roles if role.role == of.role), None))
         for card in cards

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.card.measure import NEAREST, Card
-from attnviz.commands.card.wording import EVIDENCE, not_measured, paragraphs, standings, strongest, unmeasured
+from attnviz.commands.card.wording import evidence_of, not_measured, paragraphs, standings, strongest, unmeasured
 from attnviz.commands.profile.show import (
     BRACKETS,
     NamedExample,
@@ -17,6 +17,7 @@ from attnviz.commands.profile.show import (
     licences_of,
     named_examples,
     sentence_of,
+    which_examples,
 )
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.wording import rounded, span, unisolated, visible
@@ -27,8 +28,9 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.parts import measured_on
 from attnviz.profiles.published import published_entries
-from attnviz.profiles.store import StoredRole
+from attnviz.profiles.store import StoredProfile, StoredRole
 
 ROLES: tuple[Field[StoredRole], ...] = (
     Field("Role", name="role", left=True, least=10),
@@ -86,12 +88,21 @@ def head_content(card: Card) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def profile_entry(profile: StoredProfile | None) -> dict[str, Any] | None:
+    """Where roles come from, part by part: of one run, or of several."""
+    return (
+        None
+        if profile is None
+        else {**profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}}
+    )
+
+
 def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
     return {
         "model": model_entry(card.checkpoint),
         "texts": list(card.texts),
         "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
-        "profile": card.profile and card.profile.origin,
+        "profile": profile_entry(card.profile),
         **head_content(card),
     }
 
@@ -108,7 +119,7 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
         yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role")
     if card.profile is not None and (shown := card.shown_examples) is not None:
         yield from example_tables(card.profile, [shown], width)
-    yield notes(EVIDENCE * bool(card.roles), not_measured(card))
+    yield notes(evidence_of(card.roles), not_measured(card))
 
 
 def markdown(card: Card, heading: str = "") -> str:
@@ -116,9 +127,10 @@ def markdown(card: Card, heading: str = "") -> str:
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
     shown, parts = card.shown_examples, [heading or f"# {card.head} of {visible(card.checkpoint.short_name)}"]
     parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
-    parts += [table, EVIDENCE] * bool(card.roles)
+    parts += [table, evidence_of(card.roles)]
     if card.profile is not None and shown is not None:
-        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}; (the right one).")
+        broad = f" {which_examples([shown])}" * (shown.role == "broad")
+        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}; (the right one).{broad}")
         parts.append("\n".join(map(_line, named_examples(shown))))
         parts += [f"{visible(corpus)}: {visible(each)}." for corpus, each in licences_of(card.profile, [shown]).items()]
     return "\n\n".join(part.strip() for part in [*parts, markdown_text(not_measured(card))] if part) + "\n"

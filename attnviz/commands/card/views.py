@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.page_view import of_pattern, page_data
-from attnviz.commands.card.wording import EVIDENCE, RESTS, Standing, in_words, not_measured, paragraphs, standings
+from attnviz.commands.card.wording import RESTS, Standing, evidence_of, in_words, not_measured, paragraphs, standings
 from attnviz.commands.heads.views import HEADS
 from attnviz.commands.profile.examples_view import (
     STACKED_BELOW,
@@ -21,7 +21,7 @@ from attnviz.commands.profile.examples_view import (
     sentence_handles,
     sentences_height,
 )
-from attnviz.commands.profile.show import NamedExample, named_examples
+from attnviz.commands.profile.show import NamedExample, named_examples, which_examples
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
@@ -65,18 +65,22 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
     missed = ", dashed where it misses them" * any(not outline.found for outline in pattern.outlines)
     shared = choices.style.scaled_for(card.analysis.longest).scale == "shared"
-    chosen = card.text not in card.texts and card.text in {each.text for of in card.examples[:1] for each in of.best}
+    shown = card.shown_examples
+    hits = [each for each in card.examples[:1] if card.text in {hit.text for hit in each.best} - {*card.texts}]
+    which = (f"on a hit of {role_name(each.role, each.direction)}, " for each in hits)
+    no_role = ", which it does not pass" * (bool(hits) and shown is None)
     about_pattern = [
-        f"Pattern: {'on one of its clearest hits, ' * chosen}{of.text_line}.",
+        f"Pattern: {''.join(which)}{of.text_line}{no_role}.",
         "Colours: attention weight, 0 to 1; not written below .005." if shared else f"Colours: {pattern.bar}.",
         f"Outlined: pairs of its first role{missed}." * bool(pattern.outlines),
+        f"Roles: the {_ROLES} clearest of {len(roles)}." * (len(roles) > _ROLES),
+        "" if shown is None or shown.role != "broad" else which_examples([shown]),
     ]
     words = [f"{heading}: {text}" for heading, text in paragraphs(card).items() if heading != RESTS]
     does = f" {in_words(roles[0], briefly=True).rpartition(' (')[0]}" if roles else ""
     title = f"{card.head} of {visible(card.checkpoint.short_name)}{does}"
-    shown = card.shown_examples
     named = [] if shown is None else named_examples(shown)
-    feet = (" ".join(filter(None, about_pattern)), EVIDENCE * bool(roles), not_measured(card))
+    feet = (" ".join(filter(None, about_pattern)), evidence_of(roles), not_measured(card))
     return CardPlan(
         stem=stem,
         caption=sentence(title, *words, *feet),

@@ -1,7 +1,7 @@
 """A head in words: paragraphs made of measured numbers, and what was not measured."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from statistics import NormalDist, median
 from typing import NamedTuple
@@ -14,9 +14,10 @@ from attnviz.commands.heads.findings import evidence
 from attnviz.judge.roles import ENOUGH_TEXTS, ERROR_RATE
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
-from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, SINK
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RETRIEVAL, ROLES_ON_REPEATS, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, unisolated, visible
+from attnviz.options import COMMANDS
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import STATISTICS
 from attnviz.profiles.parts import part_of
@@ -37,14 +38,6 @@ DOES, RESTS, WRITES, COMPOSES, WITHOUT = (
     "What it does", "Where it rests", "What it writes", "Composition", "Without it"
 )  # fmt: skip
 """Headings of the paragraphs."""
-
-EVIDENCE = (
-    "An instance counts where the head attends to the right word more than to any other, special tokens left out. A "
-    "guess: the best of six that track no relation, such as a fixed offset. Untrained: the best head of an untrained "
-    "copy of the model. Intervals hold at 95 % for all heads together, roles at a false discovery rate of 0.05 over "
-    "all roles and heads."
-)
-"""What the numbers of roles are."""
 
 UNIFORM = "uniform attention"
 
@@ -122,13 +115,30 @@ def in_words(role: StoredRole, *, briefly: bool = False) -> str:
     baseline = shown_baseline(role.baseline) if guesser else None
     guess = "" if baseline is None else f"{guesser}: {share(baseline)}"
     if briefly:
-        said, numbers = does.replace(" of {n:,} instances", ""), [name, guess]
+        said, numbers = does.replace("{n:,} ", ""), [name, guess]
     else:
         untrained = "" if role.untrained is None else f"untrained: {share(role.untrained)} at most"
         ends = [share(end) for end in role.interval]
         interval = f"interval {ends[0].removesuffix(' %')}–{ends[1]}"
         said, numbers = does, [name, "" if "{n" in does else f"n = {role.n:,}", interval, guess, untrained]
     return f"{said.format(score=share(role.score), n=role.n, where=where)} ({'; '.join(filter(None, numbers))})"
+
+
+def evidence_of(roles: Iterable[StoredRole]) -> str:
+    """What the numbers of these roles are; '' without any."""
+    known = list(roles)
+    of_instances = (
+        "An instance counts where the head attends to the right word more than to any other, special tokens left out. "
+        "A guess: the best of six that track no relation, such as a fixed offset."
+    )
+    of_copy = "Untrained: the best head of an untrained copy of the model."
+    of_all = "Intervals hold at 95 % for all heads together, roles at a false discovery rate of 0.05 over all of them."
+    said = [
+        of_instances * any(role.relation is not None or role.role == "coreference" for role in known),
+        of_copy * any(role.untrained is not None for role in known),
+        of_all * bool(known),
+    ]
+    return " ".join(filter(None, said))
 
 
 def paragraphs(card: Card) -> dict[str, str]:
@@ -154,7 +164,7 @@ def _roles(card: Card) -> Iterator[str]:
         yield f"{_over(profile, roles[0])}{name} {in_words(roles[0])}."
     elif profile is not None and is_of_source(card.head.layer):
         read = [profile.parts.get(part, {}).get("n") or 0 for part in IN_SENTENCES]
-        few = f" ({ENOUGH_TEXTS} texts are enough for every role)" * (max(read) < ENOUGH_TEXTS)
+        few = f" ({ENOUGH_TEXTS} texts are enough for every role)" * (0 < max(read) < ENOUGH_TEXTS)
         yield f"Over {visible(profile.measured_on)}, {name} passes no role{few}."
     if roles[1:]:
         more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
@@ -167,9 +177,9 @@ def _roles(card: Card) -> Iterator[str]:
     for head in card.analysis.published:
         if head.id == card.head:
             yield _published(card, head)
-    if card.nearest:
+    middle = rounded(median(distance for _, distance in card.nearest) if card.nearest else 0.0)
+    if middle != rounded(0.0):  # else all heads are alike
         listed = ", ".join(f"{other} ({rounded(distance)})" for other, distance in card.nearest[:NEAREST])
-        middle = rounded(median(distance for _, distance in card.nearest))
         yield (
             f"Its patterns are most like those of {listed}; in brackets the Jensen-Shannon divergence in nats, whose "
             f"median over the other heads is {middle}."
@@ -199,10 +209,11 @@ def _written(card: Card) -> Iterator[str]:
         even = percent(1 / card.checkpoint.n_heads_of(card.head.layer))
         yield f"{percent(share)} of what its layer's attention adds to the stream on this text (an even share: {even})."
     moved = None if effects is None else effects.promotions.get(card.head)
-    if effects is not None and moved is not None and moved.promoted:
-        tokens = ", ".join(
-            f"{unisolated(quoted(each.text))} {signed(each.logit)}" for each in moved.promoted[:PROMOTED]
-        )
+    raised = (
+        [] if moved is None else [each for each in moved.promoted[:PROMOTED] if rounded(each.logit) != rounded(0.0)]
+    )
+    if effects is not None and raised:
+        tokens = ", ".join(f"{unisolated(quoted(each.text))} {signed(each.logit)}" for each in raised)
         at = f"‘{card.outputs.read.labels[effects.position]}’ #{effects.position}"
         yield f"At {at} it raises most the logits of {tokens}."
     copying = None if card.circuits is None else card.circuits.head(card.head)
@@ -238,20 +249,28 @@ def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
 
 def _without(card: Card) -> Iterator[str]:
     """What happens without it: on all tokens, on those of its first relation, on random tokens that repeat."""
-    relation = first_relation(card.roles)
     if card.ablation is not None:
-        metric, on = card.ablation.metrics[0], counted(card.ablation.n_texts, "text")
+        (metric, second), on = card.ablation.metrics, counted(card.ablation.n_texts, "text")
         effect = card.ablation.head(card.head)
         whole = effect.damage[metric.name]
-        none = ", so no effect is shown" * (whole.side == 0)
-        yield f"With its mean output in its place, on {on} {_moved(whole, metric)}{_interval(whole)}{none}."
-        for role in effect.roles:
-            if relation is not None and (role.role, role.direction) == (relation.role, relation.direction):
-                tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)} there"
-                yield from _on_tokens(role, card.ablation.metrics, tokens, "on the nearest other words")
+        none = f", so no effect on {_MOVES[metric.name][0]} is shown" * (whole.side == 0)
+        yield f"With its mean output in its place, on {on} {_moved(whole, metric)}{_interval(whole, metric)}{none}."
+        if whole.side == 0:
+            other = effect.damage[second.name]
+            yield f"By {second.title} it is {amount(other.value)} {second.unit}{_interval(other)}."
+        if (role := _on_relation(card)) is not None:
+            tokens = f"the {counted(role.n, 'token')} of {role_name(role.role, role.direction)} there"
+            yield from _on_tokens(role, card.ablation.metrics, tokens, "on the nearest other words")
     if card.on_repeats is not None:
         (role,), metrics = card.on_repeats.head(card.head).roles, card.on_repeats.metrics
         yield from _on_tokens(role, metrics, "the second copy of random tokens", "on the first")
+
+
+def _on_relation(card: Card) -> RoleEffect | None:
+    """The effect on the tokens of its first relation."""
+    relation, effects = first_relation(card.roles), () if card.ablation is None else card.ablation.head(card.head).roles
+    of = None if relation is None else (relation.role, relation.direction)
+    return next((effect for effect in effects if (effect.role, effect.direction) == of), None)
 
 
 def _on_tokens(role: RoleEffect, metrics: Sequence[Metric], on: str, others: str) -> Iterator[str]:
@@ -279,18 +298,24 @@ def _moved(estimate: Estimate, metric: Metric, again: bool = False) -> str:
     return f"{what} {verb} by {unit.format(amount(value), metric.unit)}"
 
 
-def _interval(estimate: Estimate) -> str:
-    """The interval of an effect in brackets."""
+def _interval(estimate: Estimate, metric: Metric | None = None) -> str:
+    """The interval of an effect in brackets; of a metric that falls it is that of the fall."""
     if estimate.low is None or estimate.high is None:
         return ", too few texts for an interval"
-    return f" (95 % interval {amount(estimate.low)} to {amount(estimate.high)})"
+    low, high = estimate.low, estimate.high
+    if metric is not None and metric.signed and estimate.value < 0:
+        low, high = -high, -low
+    return f" (95 % interval {amount(low)} to {amount(high)})"
 
 
 def unmeasured(card: Card) -> dict[str, str]:
     """What the card does not know, with the command that measures it, or the reason."""
     name, of_source = card.checkpoint.name, is_of_source(card.head.layer)
     model = "" if name == "minilm" else "".join(f" {shlex.quote(word)}" for word in card.checkpoint.model_options)
-    whole = f"attnviz card {card.head} {'CORPUS' if of_source else 'TEXT'}{model}"
+    read = card.corpus is not None and card.corpus.suffix.lower() != ".tsv"
+    corpus = shlex.quote(str(card.corpus)) if read else "CORPUS.conllu"
+    asked = "".join(f" {shlex.quote(word)}" for word in COMMANDS["card"].typed(card.options))
+    whole = f"attnviz card {card.head} {corpus if of_source else 'TEXT'}{model}{asked}"
     reason = card.outputs.no_effects.partition(": ")[2].partition(";")[0].removesuffix(".")
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
@@ -305,9 +330,21 @@ def unmeasured(card: Card) -> dict[str, str]:
         "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
         f"promoted tokens{', copying' * no_copying}": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
-        "effects of the other heads, to compare": card.ablation is not None and f"attnviz ablate CORPUS{model}",
+        "what the tokens of its role lose without it": card.ablation is not None and _why_no_tokens(card, whole),
+        "effects of the other heads, to compare": card.ablation is not None and f"attnviz ablate {corpus}{model}",
     }
     return {what: str(how) for what, how in lacking.items() if how}
+
+
+def _why_no_tokens(card: Card, command: str) -> str:
+    """The command that removes the head on the tokens of its role, or why there is none; '' where that was measured."""
+    relation, repeats = first_relation(card.roles), {role.role for role in card.roles} & {*ROLES_ON_REPEATS}
+    tried = card.corpus is not None if relation else card.options["repeats"]
+    if not card.roles or (relation and _on_relation(card)) or card.on_repeats is not None:
+        return ""
+    if not relation and not repeats:
+        return "only relations and repeats have such tokens"
+    return "this model has no such tokens" if tried else f"{command}{'' if relation else ' --repeats'}"
 
 
 def not_measured(card: Card) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.report import ROLES, head_content, markdown
-from attnviz.commands.card.wording import EVIDENCE, in_words
+from attnviz.commands.card.report import ROLES, head_content, markdown, profile_entry
+from attnviz.commands.card.wording import evidence_of, in_words
 from attnviz.models.wording import unisolated, visible
 from attnviz.present.documents import markdown_text, model_entry
 from attnviz.present.fields import Field, plain
@@ -22,7 +22,7 @@ def _content(result: Cards, _: ViewOptions) -> dict[str, Any]:
         "model": model_entry(result.checkpoint),
         "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
-        "profile": first.profile and first.profile.origin,
+        "profile": profile_entry(first.profile),
         "cards": [head_content(card) for card in result.cards],
     }
 
@@ -49,7 +49,7 @@ def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[Rendera
     title = f"Cards of {visible(result.checkpoint.short_name)}{over} ({{}}, the clearest role first)"
     cards = sorted(result.cards, key=clarity_key)
     yield first_rows(title, columns, cards, choices.top, "cards.md", width=width)
-    yield notes(EVIDENCE)
+    yield notes(evidence_of(role for card in result.cards for role in card.roles))
 
 
 def _markdown(result: Cards) -> str:
