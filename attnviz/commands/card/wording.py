@@ -132,7 +132,10 @@ def evidence_of(roles: Iterable[StoredRole]) -> str:
         "A guess: the best of six that track no relation, such as a fixed offset."
     )
     of_copy = "Untrained: the best head of an untrained copy of the model."
-    of_all = "Intervals hold at 95 % for all heads together, roles at a false discovery rate of 0.05 over all of them."
+    of_all = (
+        "Intervals hold at 95 % for all heads together, roles at a false discovery rate of 0.05 over all roles and "
+        "all heads."
+    )
     said = [
         of_instances * any(role.relation is not None or role.role == "coreference" for role in known),
         of_copy * any(role.untrained is not None for role in known),
