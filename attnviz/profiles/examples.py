@@ -205,6 +205,10 @@ def _windowed(parts: list[Part], most: int | None) -> list[Part]:
     else:
         around = min(_AROUND, max(0, most // len(ends) - 2) // 2)
         kept = {i + step for i in ends for step in range(-around, around + 1)} & set(range(len(parts)))
+        starts = [i for i, part in enumerate(parts) if not part.joined]
+        for start, stop in pairwise([*starts, len(parts)]):  # a word is kept whole, though a part of it is an end
+            if {*ends}.intersection(range(start, stop)):
+                kept |= set(range(start, stop))
     shown: list[Part] = []
     for i, part in enumerate(parts):
         if i in kept:

@@ -274,3 +274,11 @@ def test_a_long_text_is_cut_around_its_pair(whole):
     cut = parts_of_text(example, 6)
     assert [part for part in cut if part.ends] == [part for part in parts if part.ends]
     assert "…" in [part.text for part in cut]
+
+
+def test_a_long_text_is_cut_between_words_though_a_pair_is_of_parts_of_them():
+    text = "they offer many good hotdogs and some small hamburgers to eat here"
+    s, other = Unit("s", text.index("hamburgers") + 9, text.index("hamburgers") + 10), text.index("hotdogs") + 6
+    example = Example("a.txt", 0, text, s, Unit("s", other, other + 1), 0.5, False, (s, Unit("they", 0, 4)), 0.1)
+    shown = "".join(f"{'' if part.joined else ' '}{part.text}" for part in parts_of_text(example, 4))
+    assert shown == " they … hotdogs … hamburgers …"

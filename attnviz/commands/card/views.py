@@ -155,7 +155,7 @@ def _handles(plan: CardPlan, style: Style) -> list[Any]:
     own, line = _OWN[style.theme], dict[str, Any](lw=0, color=style.greys.muted)
     label, width = ("this head, interval", 1.2) if plan.roles else ("this head", 0)
     dots: list[Any] = [Line2D([], [], color=own, marker="o", ms=4, lw=width, label=label)]
-    if plan.roles:
+    if any(shown_baseline(role.baseline) is not None for role in plan.roles):
         dots.append(Line2D([], [], **line, marker="D", mfc="none", ms=4, label="baseline"))
     if any(role.untrained is not None for role in plan.roles):
         dots.append(Line2D([], [], **line, marker="x", ms=4, label="best untrained head"))
