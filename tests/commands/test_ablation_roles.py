@@ -17,6 +17,7 @@ from attnviz.errors import TextError, UsageError
 from tests.support.ablations import KINDS, _text_effects, without
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import treebank
+from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, known_gpt2, sharp_bert
 from tests.support.results import TEXT
 
@@ -196,3 +197,15 @@ def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monke
     monkeypatch.setattr("attnviz.commands.ablate.matched.load_parser", lambda: None)
     with pytest.raises(UsageError, match="need a treebank"):
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
+
+
+def test_a_sentence_that_an_encoder_decoder_cannot_read_is_left_out_of_a_corpus(tmp_path: Path):
+    corpus, said = tmp_path / "texts.txt", list[str]()
+    corpus.write_text(f"{SOURCE}\n{f'{SOURCE} ' * 20}\nthe dog ran\n", encoding="utf-8")
+    tokenizer = unigram_tokenizer()
+    given: Any = {"model": sharp("bart", len(tokenizer)), "tokenizer": tokenizer, "select": "E0H0", "curve": False}
+    found = attnviz.ablate(corpus, **given, gradient=False, max_new_tokens=4, warn=said.append)
+    assert found.n_texts == 2
+    assert [line.partition(": it has")[0] for line in said] == [f"left out {corpus}:2"]
+    with pytest.raises(TextError, match="positions"):
+        attnviz.ablate(f"{SOURCE} " * 20, **given, gradient=False)

@@ -481,3 +481,30 @@ def test_heads_that_are_all_alike_have_no_nearest_ones() -> None:
     card = result_of("card")
     assert "most like those of" in paragraphs(card)[DOES]
     assert "most like" not in paragraphs(replace(card, nearest=((HeadId(0, 0), 0.001), (HeadId(0, 1), 0.002))))[DOES]
+
+
+def test_each_role_names_its_own_corpus_and_commands_the_models_dtype() -> None:
+    card = result_of("card")
+    roles = {
+        card.head: tuple(replace(role(name, 0.9, 0.1), untrained=None) for name in ("induction", "copying", "local"))
+    }
+    profile = replace(card.profile, roles=roles)
+    said = paragraphs(replace(card, profile=profile))[DOES]
+    assert said.startswith(
+        f"L2H1 of {card.checkpoint.short_name} gives 90 % of its attention on repeated random tokens"
+    )
+    assert ". Over a.conllu (1,234 texts), it raises the logit" in said
+    assert said.count("Over a.conllu") == 1
+    asked = unmeasured(replace(card, ablation=None, circuits=None))
+    assert asked["composition"].startswith("attnviz circuits")  # a model without a language head copies nothing
+    assert " --dtype " not in asked["what happens without it"]
+    double = attnviz.card("L1H0", REPEATED, "tiny-gpt2", dtype="float64", circuits=False, syntax=False, device="cpu")
+    assert " --dtype float64 --ablate" in unmeasured(double)["what happens without it"]
+
+
+def test_pictures_of_other_options_do_not_stay(tmp_path: Path) -> None:
+    card = result_of("card")
+    card.save(tmp_path, figures=["page"])
+    replace(card, options=card.options | {"limit": 3}).save(tmp_path, figures=[])
+    assert not (tmp_path / "card.html").exists()
+    assert (tmp_path / "card.md").exists()

@@ -18,6 +18,7 @@ from attnviz.errors import AttnvizError, CorpusError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from tests.conftest import needs_minilm
 from tests.support.corpora import treebank
+from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.models import bert_config, bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
 from tests.support.undeclared import undeclared_model
 
@@ -208,6 +209,14 @@ WRONG = [
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
     ("", f"{GOOD}; at_most = 0.2; at_least = 0.3", "6: at_least is above at_most"),
     ("claim = 3", "", "expected at least one"),
+    ("", f"{GOOD}; at_least = 1{'0' * 400}", "5: expected at_least as a number"),
+    (f"a = {'[' * 3000}", "", "expected a TOML file of claims"),
+    (f"corpus = '{'a' * 300}'", GOOD, "2: .*aaa"),
+    ('model = "a\\u0000b"', GOOD, "1: model has a null character"),
+    ("# \u2028 \x85", 'head = "L0H0"; role = "sinc"', "4: unknown role"),
+    ('text = """\n[[claim]]\n"""', 'head = "L0H0"; label = "sinc"', "6: unknown label"),
+    ('[["claim"]]\nhead = "L0H0"\nlabel = "sinc"\ntext = "a"', "", "3: unknown label"),
+    ("", 'text = "a b"; head = "L0H0"; label = "nsubj:any thing"', "5: unknown label 'syntactic:nsubj:any thing'"),
 ]  # fmt: skip
 
 
@@ -226,3 +235,29 @@ def test_a_family_of_which_attnviz_knows_less_fails_a_level(tmp_path: Path):
     path = written(tmp_path, f'text = "{TEXT}"', "level = 4", f"level = {level}")
     assert level < 4
     assert verdicts(attnviz.check(path, model)) == ["fails", "holds"]
+
+
+def test_equal_claims_in_one_line_are_each_held_and_heads_have_one_name(tmp_path: Path):
+    model = from_loaded(sharp_bert(), bert_tokenizer())
+    claim = '{head = "1.1", score = "entropy", at_least = 0}'
+    path = tmp_path / "claims.toml"
+    path.write_text(f"text = '{TEXT}'\nclaim = [{claim}, {claim}]", encoding="utf-8")
+    found = attnviz.check(path, model)
+    assert verdicts(found) == ["holds", "holds"]
+    assert [(each.claim.head, each.claim.line) for each in found.claims] == [("L1H1", 2)] * 2
+
+
+def test_one_text_decides_nothing_whatever_the_bound(tmp_path: Path):
+    corpus = tmp_path / "one.txt"
+    corpus.write_text(f"{TEXT}\n", encoding="utf-8")
+    claims = [f'head = "L0H0"; role = "{role}"; at_least = {bound}' for role, bound in (("sink", 0), ("semantic", -1))]
+    found = attnviz.check(written(tmp_path, 'corpus = "one.txt"', *claims), from_loaded(sharp_bert(), bert_tokenizer()))
+    assert verdicts(found) == ["cannot be decided"] * 2
+    assert {each.reason for each in found.claims} == {"too few texts or instances"}
+
+
+def test_a_statistic_of_cross_attention_is_a_score(tmp_path: Path):
+    tokenizer = unigram_tokenizer()
+    model = from_loaded(sharp("t5", len(tokenizer)), tokenizer)
+    path = written(tmp_path, f'text = "{SOURCE}"', 'head = "X0H1"; score = "diagonality"; at_least = 0')
+    assert verdicts(attnviz.check(path, model)) == ["holds"]

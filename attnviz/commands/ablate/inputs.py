@@ -231,8 +231,15 @@ def with_targets(
             "target for each."
         )
     for text in sources.texts:
-        read = target_tokens(checkpoint, checkpoint.tokenize(text.text), target, False, max_new_tokens)
-        targets.append(replace(text, target=read.text))
+        try:
+            tokens = checkpoint.tokenize(text.text)
+        except TextError:
+            if text.place is None:
+                raise
+            targets.append(text)  # it is left out with others that cannot be encoded
+        else:
+            read = target_tokens(checkpoint, tokens, target, False, max_new_tokens)
+            targets.append(replace(text, target=read.text))
         tell(len(targets), n)
     return replace(sources, texts=tuple(targets))
 

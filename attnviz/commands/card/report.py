@@ -1,6 +1,6 @@
 """JSON, CSV and tables of a card."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -88,6 +88,10 @@ def head_content(card: Card) -> dict[str, Any]:
     }  # fmt: skip
 
 
+SAME = ("attnviz", "model", "texts", "corpora", "options")
+"""What two runs have in common whose files belong together."""
+
+
 def profile_entry(profile: StoredProfile | None) -> dict[str, Any] | None:
     """Where roles come from, part by part: of one run, or of several."""
     return (
@@ -97,11 +101,18 @@ def profile_entry(profile: StoredProfile | None) -> dict[str, Any] | None:
     )
 
 
+def roles_on(profile: StoredProfile, roles: Iterable[StoredRole]) -> str:
+    """What roles were measured on: corpora, and random tokens."""
+    random = "; random tokens" * bool(profile.corpora and {*ROLES_ON_REPEATS} & {role.role for role in roles})
+    return visible(profile.measured_on) + random
+
+
 def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
     return {
         "model": model_entry(card.checkpoint),
         "texts": list(card.texts),
         "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
+        "options": card.options,
         "profile": profile_entry(card.profile),
         **head_content(card),
     }
@@ -112,10 +123,7 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
     for heading, text in paragraphs(card).items():
         yield Text.assemble((f"{heading}: ", "bold"), unisolated(text))
     if card.roles and card.profile is not None:
-        random = "; random tokens" * bool(
-            card.profile.corpora and {*ROLES_ON_REPEATS} & {role.role for role in card.roles}
-        )
-        title = f"Roles over {visible(card.profile.measured_on)}{random} ({{}}, the clearest first)"
+        title = f"Roles over {roles_on(card.profile, card.roles)} ({{}}, the clearest first)"
         yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role")
     if card.profile is not None and (shown := card.shown_examples) is not None:
         yield from example_tables(card.profile, [shown], width)
@@ -144,6 +152,6 @@ def _line(named: NamedExample) -> str:
 
 
 SPEC = CommandSpec[Card](
-    content=_content, tables=_tables, fields=ROLES, entries="roles", same=("attnviz", "model", "texts", "corpora"),
+    content=_content, tables=_tables, fields=ROLES, entries="roles", same=SAME,
     text=("card.md", markdown),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from statistics import NormalDist, median
 from typing import NamedTuple
@@ -171,7 +172,11 @@ def _roles(card: Card) -> Iterator[str]:
         yield f"Over {visible(profile.measured_on)}, {name} passes no role{few}."
     if roles[1:]:
         more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
-        yield f"It {'; it '.join(in_words(role, briefly=True) for role in roles[1:IN_WORDS])}{more}."
+        shown = roles[1:IN_WORDS]
+        places = ["" if profile is None else _over(profile, role) for role in roles[:IN_WORDS]]
+        news = (place * (place != last) for last, place in pairwise(places))
+        said = "; ".join(f"{new}it {in_words(role, briefly=True)}" for new, role in zip(news, shown, strict=True))
+        yield f"{said[0].upper()}{said[1:]}{more}."
     if not roles:
         own = card.analysis.head(card.head)
         shows = f"shows {'no pattern that has a name' if own.label == UNNAMED else visible(own.shown)}"
@@ -317,21 +322,26 @@ def unmeasured(card: Card) -> dict[str, str]:
     model = "" if name == "minilm" else "".join(f" {shlex.quote(word)}" for word in card.checkpoint.model_options)
     read = card.corpus is not None and card.corpus.suffix.lower() != ".tsv"
     corpus = shlex.quote(str(card.corpus)) if read else "CORPUS.conllu"
-    asked = "".join(f" {shlex.quote(word)}" for word in COMMANDS["card"].typed(card.options))
+    dtype = {"dtype": str(card.checkpoint.dtype).removeprefix("torch.")}
+    asked = "".join(f" {shlex.quote(word)}" for word in COMMANDS["card"].typed(card.options | dtype))
     whole = f"attnviz card {card.head} {corpus if of_source else 'TEXT'}{model}{asked}"
     reason = card.outputs.no_effects.partition(": ")[2].partition(";")[0].removesuffix(".")
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
     of_repeats = "roles on repeated random tokens, such as induction"
     parts = set(card.profile.parts) if card.profile else set[str]()
-    no_copying = card.circuits is not None and card.circuits.head(card.head).copying is None
+    copies = (
+        card.checkpoint.language_head is not None
+        if card.circuits is None
+        else (card.circuits.head(card.head).copying is not None)
+    )
     lacking: dict[str, str | bool] = {
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
         "roles in sentences": of_source and parts.isdisjoint(IN_SENTENCES) and whole,
         of_repeats: of_source and "repeats" not in parts and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
-        "composition, copying": of_source and card.circuits is None and f"attnviz circuits{model}",
-        f"promoted tokens{', copying' * no_copying}": not moved and (reason or linear),
+        f"composition{', copying' * copies}": of_source and card.circuits is None and f"attnviz circuits{model}",
+        f"promoted tokens{', copying' * (not copies)}": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
         "what the tokens of its role lose without it": card.ablation is not None and _why_no_tokens(card, whole),
         "effects of the other heads, to compare": card.ablation is not None and f"attnviz ablate {corpus}{model}",

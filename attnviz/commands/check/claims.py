@@ -1,6 +1,7 @@
 """Claims: what a TOML file, or a paper's table, says of a model's heads."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import NAMES, ROLES_ON_REPEATS, SINK, WRITTEN
-from attnviz.measures.statistics import SCALARS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.wording import quoted, rounded, visible
 from attnviz.present.published import role_name
@@ -90,7 +91,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         of_file = tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
     lines, tables = _key_lines(text), of_file.pop("claim", None)
@@ -146,7 +147,7 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     """The keys whose values no claim of this kind can have, each with the reason."""
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
-    scores = dict.fromkeys((*SCALARS, *labels))
+    scores = dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels))
     known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS, "level": "1234"}
     values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in (
         what.split(BOTH) if kind == "label" else [what] * (kind in known)
@@ -157,8 +158,8 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
             yield "direction", f"the role {what!r} has no direction; leave it out."
         values.append(("direction", given["direction"], ends))
     for key, value, names in values:
-        base = value.rpartition(":")[0]  # of a subtype: syntactic:nsubj:pass
-        if value not in names and not (base.startswith(SYNTACTIC) and base in names):
+        base, _, subtype = value.rpartition(":")  # syntactic:nsubj:pass
+        if value not in names and not (base.startswith(SYNTACTIC) and base in names and subtype.isidentifier()):
             yield key, f"unknown {key} {value!r}: expected one of {', '.join(names)}.{did_you_mean(value, names)}"
     low, high = given.get("at_least", -inf), given.get("at_most", inf)
     if low > high:
@@ -175,9 +176,11 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
         try:
             if key not in known:
                 raise UsageError(f"unknown key {key!r}: expected any of {', '.join(known)}.{did_you_mean(key, known)}")
+            if isinstance(value, str) and "\0" in value:
+                raise UsageError(f"{key} has a null character; leave it out.")
             if value in ("", []):
                 raise UsageError(f"{key} is empty; leave it out, or fill it in.")
-            if _TYPES[key] is float and not (type(value) in (int, float) and isfinite(value)):
+            if _TYPES[key] is float and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
                 raise UsageError(f"expected {key} as a number, found {value!r}.")
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
@@ -185,9 +188,17 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             raise refused(path, lines.get(key, lines[""]), error) from error
         if key in ("model", "distance_to", "corpus"):
             names = [several] if isinstance(several, str) else several
-            found = tuple(str(path.parent / each) if (path.parent / each).exists() else each for each in names)
+            found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
             values[key] = found if key == "corpus" else found[0]
     return values
+
+
+def is_there(path: Path) -> bool:
+    """Whether it exists; no file has too long a name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def refused(place: object, line: int, message: object) -> UsageError:
@@ -198,8 +209,13 @@ def refused(place: object, line: int, message: object) -> UsageError:
 def _key_lines(text: str) -> list[dict[str, int]]:
     """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''."""
     sections: list[dict[str, int]] = [{"": 1}]
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*\[\[\s*claim\s*\]\]", line):
+    inside = False  # a text of several lines
+    for number, line in enumerate(text.split("\n"), 1):
+        before = inside
+        inside ^= (line.count('"""') + line.count("'''")) % 2 == 1
+        if before:
+            continue
+        if re.match(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]", line):
             sections.append({"": number})
         elif key := re.match(r"\s*\[?[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
             sections[-1].setdefault(key[1], number)

@@ -1,13 +1,13 @@
 """Hold claims against what attnviz measures: each profile, analysis, comparison and ablation once for all claims."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, published_claim, read_claims
+from attnviz.commands.check.claims import Claim, is_there, published_claim, read_claims
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -34,6 +34,9 @@ from attnviz.texts.long_runs import this_process
 
 VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
 """From the best to the worst."""
+
+_NO_RANGE = ((0.0, 1.0), (-1.0, 1.0))
+"""Intervals of scores where there are too few texts."""
 
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")
 """Roles that random tokens alone can show."""
@@ -125,11 +128,12 @@ def check(
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)
-    ids = {claim: _id(claim, checkpoint) if claim.head else HeadId(0, 0) for claim in claims}
+    about = [(claim, _id(claim, checkpoint) if claim.head else None) for claim in claims]
+    held = [(replace(claim, head=str(id)) if id else claim, id or HeadId(0, 0)) for claim, id in about]
     stored = profile_of(checkpoint, source, warn) if any(each.kind == "role" for each in claims) else None
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     options = {"published": published, "limit": limit, "seed": seed}
-    return Check(checkpoint, options, tuple(_held(ids, checkpoint, stored, opened, more)))
+    return Check(checkpoint, options, tuple(_held(held, checkpoint, stored, opened, more)))
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
@@ -141,20 +145,20 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
 
 
 def _held(
-    claims: Mapping[Claim, HeadId], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any, more: Any
+    claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any, more: Any
 ) -> Iterator[CheckedClaim]:
     """Hold each claim against what it is about, which is measured once for all."""
 
     @cache
     def profile(corpus: tuple[str, ...]) -> Profile:
-        repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each in claims if each.corpus == corpus)
+        repeats = not corpus or any(each.what in ROLES_ON_REPEATS for each, _ in claims if each.corpus == corpus)
         found = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **more)
         assert found is not None  # there is one process
         return found
 
     @cache
     def ablation(corpus: tuple[str, ...]) -> Ablation:
-        heads = [id for each, id in claims.items() if (each.kind, each.corpus) == ("ablate", corpus)]
+        heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **more)
 
     @cache
@@ -186,7 +190,7 @@ def _held(
             return _effect(claim, id, ablation(claim.corpus))
         return _on_text(claim, id, analysis(claim.text))
 
-    for claim, id in claims.items():
+    for claim, id in claims:
         try:
             yield held(claim, id)
         except (UsageError, TextError, CorpusError, CheckpointError) as error:
@@ -237,8 +241,6 @@ def _role(claim: Claim, id: HeadId, profile: Profile) -> CheckedClaim:
     found = replace(_judged(claim, role), source=profile.source())
     if found.verdict != FAILS or role.passed or claim.bounded or claim.direction not in ("", role.direction):
         return found
-    if role.p is None:
-        return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
     if role.difference[0] <= 0 and (role.margin >= MARGIN or role.role == "broad"):
         return replace(found, verdict=UNDECIDED, reason="the interval of score less baseline has 0 in it")
     return found
@@ -251,12 +253,14 @@ def _judged(claim: Claim, role: Role | StoredRole) -> CheckedClaim:
         better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
         reason = f"its better direction is {better}, which alone is judged"
         return CheckedClaim(claim, UNDECIDED if claim.bounded else FAILS, reason=reason)
+    if role.interval in _NO_RANGE:
+        return replace(found, verdict=UNDECIDED, reason="too few texts or instances")
     return found if claim.bounded or role.passed else replace(found, verdict=FAILS, reason="the role does not pass")
 
 
 def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> CheckedClaim | None:
     """A role by the stored profile: of no corpus, or of one that is not here; None where it has to be measured."""
-    if claim.corpus and all(Path(each).exists() for each in claim.corpus):
+    if claim.corpus and all(is_there(Path(each)) for each in claim.corpus):
         return None
     part = {} if stored is None else stored.parts.get(part_of(claim.what, stored.parts), {})
     read = {PurePath(each["path"]).name for each in part.get("corpora", ())}

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.report import ROLES, head_content, markdown, profile_entry
+from attnviz.commands.card.report import ROLES, SAME, head_content, markdown, profile_entry, roles_on
 from attnviz.commands.card.wording import evidence_of, in_words
 from attnviz.models.wording import unisolated, visible
 from attnviz.present.documents import markdown_text, model_entry
@@ -22,6 +22,7 @@ def _content(result: Cards, _: ViewOptions) -> dict[str, Any]:
         "model": model_entry(result.checkpoint),
         "texts": list(result.texts),
         "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
+        "options": first.options,
         "profile": profile_entry(first.profile),
         "cards": [head_content(card) for card in result.cards],
     }
@@ -40,7 +41,8 @@ def _clearest(card: Card) -> str:
 def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     first = result.cards[0]
     yield verification_line(first.analysis.verification, result.checkpoint)
-    over = "" if first.profile is None else f" over {visible(first.profile.measured_on)}"
+    roles = [role for card in result.cards for role in card.roles]
+    over = "" if first.profile is None else f" over {roles_on(first.profile, roles)}"
     columns: list[Field[Card]] = [
         Field("Head", lambda card: card.head, left=True),
         Field("What it does by its clearest role", _clearest, left=True, least=30, fold=True),
@@ -49,7 +51,7 @@ def _tables(result: Cards, choices: ViewOptions, width: int) -> Iterator[Rendera
     title = f"Cards of {visible(result.checkpoint.short_name)}{over} ({{}}, the clearest role first)"
     cards = sorted(result.cards, key=clarity_key)
     yield first_rows(title, columns, cards, choices.top, "cards.md", width=width)
-    yield notes(evidence_of(role for card in result.cards for role in card.roles))
+    yield notes(evidence_of(roles))
 
 
 def _markdown(result: Cards) -> str:
@@ -63,5 +65,5 @@ def _markdown(result: Cards) -> str:
 
 SPEC = CommandSpec[Cards](
     content=_content, tables=_tables, fields=(*plain("id"), *ROLES), entries=_rows, top=20,
-    same=("attnviz", "model", "texts", "corpora"), text=("cards.md", _markdown),
+    same=SAME, text=("cards.md", _markdown),
 )  # fmt: skip
