@@ -67,10 +67,10 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     shared = choices.style.scaled_for(card.analysis.longest).scale == "shared"
     shown = card.shown_examples
     hits = [each for each in card.examples[:1] if card.text in {hit.text for hit in each.best} - {*card.texts}]
-    which = (f"on a hit of {role_name(each.role, each.direction)}, " for each in hits)
-    no_role = ", which it does not pass" * (bool(hits) and shown is None)
+    no_role = " a role that it does not pass," * (shown is None)
+    which = (f"on a hit of {role_name(each.role, each.direction)},{no_role} " for each in hits)
     about_pattern = [
-        f"Pattern: {''.join(which)}{of.text_line}{no_role}.",
+        f"Pattern: {''.join(which)}{of.text_line}.",
         "Colours: attention weight, 0 to 1; not written below .005." if shared else f"Colours: {pattern.bar}.",
         f"Outlined: pairs of its first role{missed}." * bool(pattern.outlines),
         f"Roles: the {_ROLES} clearest of {len(roles)}." * (len(roles) > _ROLES),
