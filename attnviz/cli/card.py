@@ -29,7 +29,7 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         attnviz card L2H0 corpus.conllu --ablate
             Profiled now, and whether its objects need it.
         attnviz card --all --figures page
-            Every head with a role, as a page for a browser.
+            Every head with a role but broad, as a page for a browser.
     """
     from attnviz.commands.ablate.inputs import source_kind
 

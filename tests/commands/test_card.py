@@ -23,7 +23,7 @@ from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.documents import markdown_text
 from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.store import StoredRole
+from attnviz.profiles.store import StoredCorpus, StoredRole
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
@@ -293,7 +293,9 @@ def test_the_page_of_a_card_has_its_words_roles_and_sentences_beside_all_heads()
     assert [(each["hit"], each["weight"]) for each in of["examples"]] == [(True, 0.8), (False, 0.6)]
     asked = {"repeats": True, "limit": 9, "circuits": False, "ablate": True, "syntax": True}
     typed = ["--repeats", "--limit", "9", "--no-circuits", "--ablate"]
-    assert data_of(replace(card, options=asked))["command_line"]["options"][-5:] == typed
+    line = data_of(replace(card, options=asked, corpus=None))["command_line"]
+    assert (line["texts"], line["options"][-5:]) == ([card.text], typed)
+    assert data_of(replace(card, corpus=Path("a.conllu")))["command_line"]["texts"] == ["a.conllu"]
 
 
 def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
@@ -309,6 +311,9 @@ def test_the_page_of_all_cards_has_each_on_its_own_text() -> None:
         assert pattern["rows"] == pattern["columns"]
         assert head["label"] == "previous-token"
         assert dict(head["words"])[DOES] == paragraphs(card)[DOES]
+    assert data["command_line"]["texts"] == [first.text]
+    own = replace(first, texts=("all",))  # no text was given: each head has an example of its own
+    assert data_of(replace(result_of("card.all"), cards=(own, other)))["command_line"]["texts"] == []
     assert [column["values"] for column in data["statistics"]] == [[0.9, 0.9], [0.1, 0.1], [3, 3]]
 
 
@@ -428,7 +433,9 @@ def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path: Pa
     assert "roles in sentences" in unmeasured(only_names)
     few = attnviz.card("L0H0", corpus, known_bert(), **bare)
     passing = "passes no role (100 texts are enough for every role)."
-    assert passing in paragraphs(replace(few, profile=replace(few.profile, roles={})))[DOES]
+    names = StoredCorpus("gap.tsv", 1799)  # of which there are enough, but for other roles
+    several = replace(few.profile, roles={}, corpora=(*few.profile.corpora, names))
+    assert passing in paragraphs(replace(few, profile=several))[DOES]
     assert "roles in sentences" not in unmeasured(few)
 
 

@@ -101,7 +101,7 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, called: lis
         f'text = "{TEXT}"; level = 4': ("holds", 4),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance}': ("holds", far.distance),
         f'text = "{TEXT}"; distance_to = "other"; at_most = {far.distance * 0.99}': ("fails", far.distance),
-        f'text = "{TEXT}"; distance_to = "other"; at_least = {nearest * 1.01}': ("fails", nearest),
+        f'text = "{TEXT}"; distance_to = "other"; at_least = {far.distance * 1.01}': ("fails", nearest),
         'distance_to = "other"; head = "L2H0"; at_most = 0.001': ("fails", some.distance),
         f'distance_to = "other"; head = "L2H0"; at_least = {some.distance}': ("cannot be decided", some.distance),
         f'ablate = "l2"; head = "L0H1"; at_least = {effect.low}': ("holds", effect.value),

@@ -94,11 +94,9 @@ SAME = ("attnviz", "model", "texts", "corpora", "options")
 
 def profile_entry(profile: StoredProfile | None) -> dict[str, Any] | None:
     """Where roles come from, part by part: of one run, or of several."""
-    return (
-        None
-        if profile is None
-        else {**profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}}
-    )
+    if profile is None:
+        return None
+    return {**profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}}
 
 
 def roles_on(profile: StoredProfile, roles: Iterable[StoredRole]) -> str:
