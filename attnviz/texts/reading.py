@@ -56,7 +56,7 @@ class Text:
         answer: in an example of GAP, which name the pronoun means, 0 or 1.
         subjects: in an example of GAP, whether each name is the subject of a clause; None without a parser.
         label: of a labelled text, its class: a name or a number.
-        target: for an encoder-decoder, what its decoder reads.
+        target: for an encoder-decoder, what its decoder reads; ``target_ids`` are its vocabulary entries.
         ids: of random tokens, which have no text: vocabulary entries.
     """
 
@@ -69,6 +69,7 @@ class Text:
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
     target: str | None = None
+    target_ids: tuple[int, ...] = ()
     ids: tuple[int, ...] = ()
 
 

@@ -19,11 +19,15 @@ MOST_NEW_TOKENS = 40
 
 
 class TargetTokens(NamedTuple):
-    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last."""
+    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last.
+
+    ``predicted``: vocabulary entries of the target, of the token that each position of the input predicts.
+    """
 
     text: str
     tokens: Tokens
     generated: bool
+    predicted: tuple[int, ...]
 
 
 def target_tokens(
@@ -41,7 +45,7 @@ def target_tokens(
         text, whole = target, checkpoint.tokenize(target, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    return TargetTokens(text, shifted_right(whole, start, label), target is None)
+    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:

@@ -16,7 +16,7 @@ from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.trace.generation import TargetTokens
+from attnviz.trace.generation import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, PRE_NORM, SOURCE, TARGET, saved, sharp, unigram_tokenizer
 
@@ -339,9 +339,12 @@ def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, 
 def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, family, monkeypatch):
     """Two texts of other lengths read at once, and one at a time; targets are those given, text by text."""
     own = dict(TEXTS)
-    monkeypatch.setattr(
-        inputs, "target_tokens", lambda checkpoint, tokens, *_: TargetTokens(own[said[tuple(tokens.ids)]], tokens, True)
-    )
+
+    def given(checkpoint, tokens, *_):
+        text = own[said[tuple(tokens.ids)]]
+        return TargetTokens(text, tokens, True, models[family].tokenize(text, target=True).ids)
+
+    monkeypatch.setattr(inputs, "target_tokens", given)
     said = {tuple(models[family].tokenize(text).ids): text for text in own}
     results = [
         ablate(list(own), models[family], method="uniform", batch_size=size, select=["E0", "D1", "X"])
@@ -353,6 +356,20 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, fam
         assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=1e-7)
     assert [set_.heads[0].layer_name for set_ in results[1].layers] == ["E0", "D1", "X0", "X1", "X2"]
     assert results[1].verified.n_inputs == 2
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family):
+    """Not on those of their text read again, which may be others, may be none, and end where the model did not."""
+    whole = sharp(family, len(tokenizer))
+    found = ablate(SOURCE, models[family], max_new_tokens=3, select=["X0"], curve=False, gradient=False)
+    read = target_tokens(models[family], models[family].tokenize(SOURCE), None, False, 3)
+    assert len(read.predicted) == 3
+    assert tokenizer.eos_token_id not in read.predicted
+    source, labels = torch.tensor([tokenizer(SOURCE).input_ids]), torch.tensor([read.predicted])
+    with torch.no_grad():
+        expected = float(whole(input_ids=source, labels=labels).loss)
+    assert found.clean_loss == pytest.approx(expected, abs=1e-5)
 
 
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):

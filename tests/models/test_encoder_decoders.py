@@ -263,9 +263,8 @@ def test_generation_is_that_of_transformers(models, family):
 
 def test_targets_begin_with_their_language(tokenizer):
     """As NLLB's do: the source's code before the source, the target's before a target, given or generated."""
-    pieces = tokenizer.get_vocab()
-    own: Any = {piece: at for at, piece in enumerate(pieces)}
-    nllb = NllbTokenizer(vocab=own, merges=[], src_lang="eng_Latn", extra_special_tokens=["eng_Latn", "deu_Latn"])
+    pieces: Any = tokenizer.get_vocab()  # in no order, each with its id
+    nllb = NllbTokenizer(vocab=pieces, merges=[], src_lang="eng_Latn", extra_special_tokens=["eng_Latn", "deu_Latn"])
     model = sharp("m2m_100", len(nllb), max_position_embeddings=80)
     model.lm_head.weight.data[nllb.all_special_ids] = 0  # most of its pieces are languages
     checkpoint = from_loaded(model, nllb)
@@ -284,7 +283,7 @@ def test_targets_begin_with_their_language(tokenizer):
 
 
 def test_languages_are_options_of_a_tokenizer_that_has_them(tokenizer, tmp_path, bert_folder, monkeypatch):
-    pieces: Any = {piece: at for at, piece in enumerate(tokenizer.get_vocab())}
+    pieces: Any = tokenizer.get_vocab()
     codes = ["eng_Latn", "deu_Latn", "fra_Latn"]
     nllb = NllbTokenizer(vocab=pieces, merges=[], src_lang="eng_Latn", extra_special_tokens=codes)
     model = sharp("m2m_100", len(nllb), max_position_embeddings=80)

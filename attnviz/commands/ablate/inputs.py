@@ -192,10 +192,9 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
-    if item.source.target is not None:
-        whole = checkpoint.tokenize(item.source.target, target=True)
-        item = replace(item, target=(int(checkpoint.config.decoder_start_token_id), *whole.ids[:-1]))
-        return [ModelInput(item, text, tuple(range(len(whole))), whole.ids if kind == NEXT else ())]
+    if predicted := item.source.target_ids:
+        item = replace(item, target=(int(checkpoint.config.decoder_start_token_id), *predicted[:-1]))
+        return [ModelInput(item, text, tuple(range(len(predicted))), predicted if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind in CLASSES:
@@ -239,7 +238,7 @@ def with_targets(
             targets.append(text)  # it is left out with others that cannot be encoded
         else:
             read = target_tokens(checkpoint, tokens, target, False, max_new_tokens)
-            targets.append(replace(text, target=read.text))
+            targets.append(replace(text, target=read.text, target_ids=read.predicted))
         tell(len(targets), n)
     return replace(sources, texts=tuple(targets))
 

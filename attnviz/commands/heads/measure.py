@@ -203,11 +203,11 @@ class Reader:
 
     def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
         """What the decoder reads: the given target, or one that the model generates."""
-        text, read, generated = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
-        context = _context_of(read, True, replace(self.options, queries=None))
+        found = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
+        context = _context_of(found.tokens, True, replace(self.options, queries=None))
         cross = TextContext(context.units, False, None, source)  # patterns are of positions in one text
         longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
-        return Target(text, read, generated, longest, context, cross)
+        return Target(found.text, found.tokens, found.generated, longest, context, cross)
 
 
 def check_parser(parser: str | None, syntax: bool) -> None:
