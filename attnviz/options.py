@@ -429,7 +429,10 @@ COMMANDS = {
             *_MODEL,
             replace(_TARGET, help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what "
                     "the model itself generates for each, greedily."),
-            *_LANGUAGES, _MAX_NEW_TOKENS, *_DEVICE,
+            *_LANGUAGES, _MAX_NEW_TOKENS,
+            replace(_TRUNCATE, help="Cut texts that are too long for the model. Without this option they are refused, "
+                    "or left out of a corpus."),
+            *_DEVICE,
         ),
         measurement=(
             Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "
@@ -506,7 +509,7 @@ COMMANDS = {
             Option("files", list[Path], "A TOML file of claims; with --published corpora (.conllu, .txt or GAP .tsv).",
                    REQUIRED, "FILE", positional=True),
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
-            *_MODEL[1:], _DEVICE[0], _DEVICE[2],
+            *_MODEL[1:], _TRUNCATE, _DEVICE[0], _DEVICE[2],
         ),
         measurement=(
             Option("published", str, "Check the heads of a paper instead, over corpora: clark-2019 or wang-2022.", None,

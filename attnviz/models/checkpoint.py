@@ -243,13 +243,17 @@ class Checkpoint:
         self._refuse_images(tokens.ids)
         return tokens
 
-    def encode(self, texts: Sequence[str]) -> Sequence[Any]:
-        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`."""
+    def encode(self, texts: Sequence[str], truncate: bool = False) -> Sequence[Any]:
+        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
+
+        ``truncate`` cuts texts that are longer than the model.
+        """
         encoded = encodings(
             self.tokenizer,
             texts,
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+            max_length=self.positions if truncate else None,
             has_words=self.architecture.has_words,
         )
         for each in encoded:

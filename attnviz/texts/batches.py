@@ -43,6 +43,7 @@ class EncodedText:
         type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
         offsets: [n], first and past-the-last character of each piece.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
+        cut: whether the text is longer than the model, and its end was left out.
     """
 
     ids: tuple[int, ...]
@@ -53,6 +54,7 @@ class EncodedText:
     type_ids: tuple[int, ...] | None = None
     offsets: tuple[Span, ...] = ()
     target: tuple[int, ...] = ()
+    cut: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -95,11 +97,15 @@ class Batch:
 
 
 def encode(
-    checkpoint: Checkpoint, texts: Sequence[Text], skipped: Callable[[Text, str], None] | None = None
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    skipped: Callable[[Text, str], None] | None = None,
+    truncate: bool = False,
 ) -> list[EncodedText]:
     """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
     ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason.
+    ``truncate`` cuts texts that are too long.
 
     Raises:
         TextError: such a text, without ``skipped``.
@@ -110,13 +116,14 @@ def encode(
     if not texts:
         return items
     limit = checkpoint.positions
-    for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
+    for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts], truncate), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
         members = overlapping(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
+            why += "; shorten it, or pass --truncate (truncate=True) to cut it there" * (text.place is None)
         elif lost_segments(encoding, 1):
             why = "no tokens are left of it"
         elif text.answer is not None and not all(members):
@@ -129,7 +136,10 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.causal
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        items.append(EncodedText(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
+        items.append(EncodedText(
+            tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets),
+            cut=bool(encoding.overflowing),
+        ))  # fmt: skip
     return items
 
 

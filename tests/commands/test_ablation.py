@@ -37,7 +37,7 @@ def small(kind: str, method: str = "zero") -> Ablation:
 
 
 def inputs_of(checkpoint: Checkpoint, kind: str, times: int = 1) -> list[ModelInput]:
-    return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, print)[0]
+    return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, False, print)[0]
 
 
 def same_numbers(found: Ablation, expected: Ablation) -> None:
@@ -354,6 +354,19 @@ def test_sentences_that_cannot_be_measured_are_left_out(tmp_path: Path) -> None:
         measured(NEXT, path)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_that_is_too_long_is_measured_as_far_as_the_model_reads(kind: str, tmp_path: Path) -> None:
+    limit, said = 40 - 2 * (kind != NEXT), list[str]()  # [CLS] and [SEP]
+    words = "the cat that i saw ran away and the dog ran to the house".split() * 9
+    (tmp_path / "s.txt").write_text(f"{' '.join(words)}\nhe saw it\n")
+    options: dict[str, Any] = {"select": ["L1"], "method": "mean", "gradient": True}
+    cut = measured(kind, tmp_path / "s.txt", truncate=True, warn=said.append, **options)
+    same_numbers(cut, measured(kind, [" ".join(words[:limit]), "he saw it"], **options))
+    assert (cut.n_texts, cut.n_cut, said) == (2, 1, [])
+    assert "in 2 texts (1 cut to the model's length)" in " ".join(cut.report(100).split())
+    assert cut.document()["measured"]["texts_cut"] == 1
+
+
 def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states() -> None:
     model, tokenizer = KINDS[MASKED]()
     tokenizer.mask_token = None
@@ -389,7 +402,7 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
         (
             {"texts": "the cat ran away " * 30},
             TextError,
-            "cannot measure on 'the cat ran .* the model has 40 positions",
+            "cannot measure on 'the cat ran .* the model has 40 positions; shorten it, or pass --truncate",
         ),
         ({"texts": "a"}, TextError, "a single token, so there is no next one"),
         ({"kind": MASKED, "texts": "[MASK]"}, TextError, "it has no token to mask"),

@@ -96,6 +96,23 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
     assert found.high == pytest.approx(high, abs=0.15 * (high - low))
 
 
+def test_relations_that_were_cut_off_are_not_measured(tmp_path: Path):
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    (model, tokenizer), counts = KINDS[NEXT](), []
+    clause = [("the", 1, "det"), ("cat", 1, "nsubj"), ("saw", -4, "conj"), ("it", -1, "obj")]
+    for clauses in (10, 15):  # 40 tokens, as many as the model reads, and 60
+        path, rows = tmp_path / f"{clauses}.conllu", []
+        for number, (word, head, relation) in enumerate(clause * clauses, 1):
+            rows.append(f"{number}\t{word}\t_\tX\t_\t_\t{max(0, number + head)}\t{relation}\t_\t_")
+        path.write_text("\n".join(rows) + "\n\n")
+        cut = attnviz.ablate(
+            path, model, tokenizer=tokenizer, truncate=True, role="obj", select="L1H2", curve=False, gradient=False
+        )
+        counts.append((cut.n_cut, [role.n for role in cut.heads[0].roles]))
+    assert counts[0][1] == counts[1][1]
+    assert [n_cut for n_cut, _ in counts] == [0, 1]
+
+
 def test_on_repeats_the_second_copy_stands_beside_the_first():
     model, tokenizer = KINDS[NEXT](n_positions=40)
     result = attnviz.ablate(

@@ -381,8 +381,10 @@ def test_heads_are_named_in_any_way_and_each_once(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="--truncate"):
         attnviz.card("L1H0", too_long, **options)
     said: list[str] = []
-    cut = attnviz.card("L1H0", too_long, truncate=True, warn=said.append, **options)
+    cut = attnviz.card("L1H0", too_long, truncate=True, ablate=True, warn=said.append, **options)
     assert len(cut.tokens.labels) == cut.checkpoint.config.n_positions
+    assert cut.ablation is not None
+    assert cut.ablation.n_cut == 1
 
 
 def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:

@@ -229,6 +229,14 @@ def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, clai
     assert "\n" not in str(error.value)
 
 
+def test_a_claims_text_that_is_too_long_is_cut_if_asked_to(tmp_path: Path):
+    path = written(tmp_path, f'text = "{"one two " * 300}"', 'head = "L0H2"; score = "sink"; at_least = 0')
+    with pytest.raises(AttnvizError, match=r"claims\.toml:2: .* pass --truncate"):
+        attnviz.check(path, str(TINY), device="cpu")
+    (found,) = attnviz.check(path, str(TINY), truncate=True, device="cpu").claims
+    assert found.measured == attnviz.analyze("one two " * 300, str(TINY), truncate=True).head("L0H2").statistics["sink"]
+
+
 def test_a_family_of_which_attnviz_knows_less_fails_a_level(tmp_path: Path):
     model = from_loaded(undeclared_model("seed_oss"), gpt2_tokenizer(), any_family=True)
     level = attnviz.analyze(TEXT, model, any_family=True, syntax=False).verification.level

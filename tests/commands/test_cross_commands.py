@@ -372,6 +372,14 @@ def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family
     assert found.clean_loss == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_source_that_is_too_long_is_cut(models):
+    options = {"select": ["X0"], "curve": False, "gradient": False, "target": READ}
+    with pytest.raises(TextError, match="--truncate"):
+        ablate(SOURCE * 40, models["bart"], **options)
+    cut = ablate(SOURCE * 40, models["bart"], truncate=True, **options)
+    assert (cut.n_cut, len(cut.sources.texts)) == (1, 1)
+
+
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
     """A head whose attention is uniform already loses nothing by the method uniform, and a sharp one does."""
     checkpoint = models["t5"]

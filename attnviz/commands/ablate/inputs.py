@@ -165,9 +165,11 @@ def metrics_of(kind: str) -> tuple[Metric, Metric]:
 
 
 def model_inputs(
-    checkpoint: Checkpoint, texts: Sequence[Text], kind: str, warn: Callable[[str], None]
+    checkpoint: Checkpoint, texts: Sequence[Text], kind: str, truncate: bool, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
     """Make model inputs of texts; also returns the texts that give any. ``warn``: called for each text left out.
+
+    ``truncate`` cuts texts that are longer than the model.
 
     Raises:
         TextError: a text given as an argument cannot be measured, or none can.
@@ -180,7 +182,7 @@ def model_inputs(
 
     single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
-    for item in encode(checkpoint, texts, leave_out):
+    for item in encode(checkpoint, texts, leave_out, truncate):
         if made := _inputs(checkpoint, item, kind, len(kept)):
             inputs += made
             kept.append(item.source)
@@ -213,7 +215,12 @@ def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> 
 
 
 def with_targets(
-    checkpoint: Checkpoint, sources: Sources, target: str | None, max_new_tokens: int | None, tell: Tell
+    checkpoint: Checkpoint,
+    sources: Sources,
+    target: str | None,
+    truncate: bool,
+    max_new_tokens: int | None,
+    tell: Tell,
 ) -> Sources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
@@ -231,13 +238,13 @@ def with_targets(
         )
     for text in sources.texts:
         try:
-            tokens = checkpoint.tokenize(text.text)
+            tokens = checkpoint.tokenize(text.text, truncate=truncate)
         except TextError:
             if text.place is None:
                 raise
             targets.append(text)  # it is left out with others that cannot be encoded
         else:
-            read = target_tokens(checkpoint, tokens, target, False, max_new_tokens)
+            read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
             targets.append(replace(text, target=read.text, target_ids=read.predicted))
         tell(len(targets), n)
     return replace(sources, texts=tuple(targets))

@@ -59,6 +59,7 @@ class Ablation(Result):
     methods: tuple[str, ...]  # of removal; the second only for :attr:`sets`, for their verdicts
     kind: str  # next-token, masked-token, states, labelled-class or class
     n_texts: int  # that were measured
+    n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
     clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
@@ -141,6 +142,7 @@ def ablate(
     label: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
+    truncate: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
     **opening: Unpack[ModelOptions],
@@ -172,6 +174,7 @@ def ablate(
         target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
             text what the model writes itself, greedily.
         max_new_tokens: of that, at most; default 40.
+        truncate: cut texts that are longer than the model, instead of raising, or of leaving them out of a corpus.
         progress: callback for each stage, how much of it is done, and of how much.
         warn: callback for each sentence that is left out because the model cannot read it.
         opening: see :class:`attnviz.options.ModelOptions`.
@@ -186,7 +189,7 @@ def ablate(
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),
-        "repeats": repeats, "limit": limit, "seed": seed, "curve": curve, "gradient": gradient,
+        "repeats": repeats, "limit": limit, "truncate": truncate, "seed": seed, "curve": curve, "gradient": gradient,
         "label": None if label is None else str(label), "target": target,
     }  # fmt: skip
     roles = role_tokens(options["role"], repeats)
@@ -207,11 +210,11 @@ def ablate(
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
     methods = (method, "uniform" if method == "mean" else "mean")[: 1 + bool(groups)]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        sources = with_targets(checkpoint, sources, target, max_new_tokens, partial(tell, "targets"))
-        inputs, measured = model_inputs(checkpoint, sources.texts, kind, warn)
+        sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"))
+        inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
         means = None
         if "mean" in methods:
-            whole, _ = model_inputs(checkpoint, measured, STATES, lambda _: None)
+            whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
             means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
         replacements = [Replacement(each, means if each == "mean" else None) for each in methods]
         if len(inputs) > MANY:
@@ -237,6 +240,7 @@ def ablate(
         methods=methods,
         kind=kind,
         n_texts=len(measured),
+        n_cut=len({each.text for each in inputs if each.item.cut}),
         n_positions=n_positions,
         clean_loss=None if passes.clean is None else float(passes.clean[0].sum()) / n_positions,
         clean_accuracy=None if kind not in CLASSES or passes.clean is None else float(passes.clean[1].mean()),

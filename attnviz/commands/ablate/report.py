@@ -56,7 +56,8 @@ def first_order(result: Ablation) -> str:
 
 def what_is_measured(result: Ablation) -> str:
     """Sentence on texts and metrics."""
-    texts, n = counted(result.n_texts, "text"), result.n_positions
+    cut = f" ({result.n_cut} cut to the model's length)" * bool(result.n_cut)
+    texts, n = counted(result.n_texts, "text") + cut, result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
@@ -193,7 +194,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         **({"targets": [text.target for text in sources.texts]} if result.checkpoint.stacks else {}),
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
-        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss}
+        | {"texts": result.n_texts, "texts_cut": result.n_cut, "tokens": result.n_positions, "loss": result.clean_loss}
         | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}

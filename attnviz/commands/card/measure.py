@@ -236,7 +236,7 @@ def cards(
     texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
     removed = on_repeats = None
     if ablate:
-        read_here: dict[str, Any] = {"limit": limit, "target": target, "progress": progress, "warn": warn}
+        read_here = {"limit": limit, "target": target, "truncate": truncate, "progress": progress, "warn": warn}
         removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
         on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
     of_source = any(is_of_source(head.layer) for head in chosen)

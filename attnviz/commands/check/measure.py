@@ -97,6 +97,7 @@ def check(
     published: str | None = None,
     revision: str | None = None,
     adapter: str | Path | None = None,
+    truncate: bool = False,
     device: str | None = None,
     dtype: str | None = None,
     limit: int | None = None,
@@ -108,7 +109,8 @@ def check(
     """Hold the claims of a TOML file against measurements of its model, or of another one.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
-    corpora. All other arguments are as for :func:`attnviz.profile_heads`.
+    corpora. ``truncate`` cuts a claim's text where it is longer than the model, instead of raising. All other arguments
+    are as for :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: a claim that cannot be read, or a head that the model lacks; with the line.
@@ -132,8 +134,8 @@ def check(
     held = [(replace(claim, head=str(id)) if id else claim, id or HeadId(0, 0)) for claim, id in about]
     stored = profile_of(checkpoint, source, warn) if any(each.kind == "role" for each in claims) else None
     more: Any = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
-    options = {"published": published, "limit": limit, "seed": seed}
-    return Check(checkpoint, options, tuple(_held(held, checkpoint, stored, opened, more)))
+    options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
+    return Check(checkpoint, options, tuple(_held(held, checkpoint, stored, opened, truncate, more)))
 
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
@@ -145,8 +147,9 @@ def _id(claim: Claim, model: Checkpoint) -> HeadId:
 
 
 def _held(
-    claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any, more: Any
-) -> Iterator[CheckedClaim]:
+    claims: Sequence[tuple[Claim, HeadId]], checkpoint: Checkpoint, stored: StoredProfile | None, opened: Any,
+    truncate: bool, more: Any,
+) -> Iterator[CheckedClaim]:  # fmt: skip
     """Hold each claim against what it is about, which is measured once for all."""
 
     @cache
@@ -164,7 +167,7 @@ def _held(
     @cache
     def analysis(text: str, model: str = "") -> Analysis:
         read = other(model) if model else checkpoint
-        return analyze(text, read, any_family=True, profile=False, progress=more["progress"])
+        return analyze(text, read, any_family=True, profile=False, truncate=truncate, progress=more["progress"])
 
     @cache
     def other(model: str) -> Checkpoint:
