@@ -29,6 +29,7 @@ _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
 # line height and ascent, as multiples of the font size
 _LINE, _ASCENT = 1.35, 0.93
+_GAP = 2.5  # between notes that do not share lines, as the size of an empty line
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50
@@ -96,7 +97,8 @@ def new_page(
         for line, size, weight in some:
             corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
             properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
-            figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
+            if line:
+                figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
             down += size * _LINE / 72
     return figure
 
@@ -114,7 +116,9 @@ def heading(
     notes = _run_on(notes, room) if run_on else notes
     texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
     lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
-    return [(line, size, weight) for some, size, weight in lines for line in some]
+    gap = [] if run_on else [("", _GAP, "normal")]
+    spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]
+    return spaced[len(gap) :]
 
 
 def _run_on(notes: Sequence[str], room: float) -> list[str]:
