@@ -150,9 +150,14 @@ class Run:
         if self.options["out"] is not None:
             return Path(self.options["out"])
         command = self.command.partition(".")[0]
-        named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
-        folder = Path("attnviz-out") / "-".join(named)
-        return folder / ("weights" if command == "circuits" else text_folder(texts, corpora))
+        folders = [_model_folder(model) for model in models]
+        names = [
+            model.replace("/", "--") if folder is None else folder.name or "model"
+            for model, folder in zip(models, folders, strict=True)
+        ]
+        named = "-".join([command] * (command not in _UNNAMED) + names)
+        without = "weights" if command == "circuits" else "repeats"
+        return Path("attnviz-out") / named / text_folder(texts, corpora, list(filter(None, folders)), without)
 
     def job(
         self,
@@ -410,10 +415,9 @@ def _check_address_space() -> None:
         raise OutOfMemoryError(f"torch and transformers alone need {least} of memory{limit_note()}; allow more.")
 
 
-def _model_in_path(model: str) -> str:
-    """A model's part of a folder name: the checkpoint folder's name, or the model's with slashes replaced."""
+def _model_folder(model: str) -> Path | None:
+    """The folder of a checkpoint; None for a model by name."""
     from attnviz.models.sources import BUILT_IN
 
     folder = Path(model).expanduser()
-    name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")
-    return name or "model"
+    return folder.resolve() if model not in BUILT_IN and folder.is_dir() else None

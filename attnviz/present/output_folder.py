@@ -317,12 +317,18 @@ def unlock(held: int | None) -> None:
         os.close(held)
 
 
-def text_folder(texts: Sequence[str], corpora: Sequence[Path] = ()) -> str:
-    """``TEXT-HASH``: the beginning of the texts and of the corpora's names; the hash is of all texts and all paths."""
+def text_folder(
+    texts: Sequence[str], corpora: Sequence[Path] = (), models: Sequence[Path] = (), without: str = "repeats"
+) -> str:
+    """``TEXT-HASH``: the beginning of the texts and of the corpora's names, or what is written ``without`` any.
+
+    The hash is of all texts and all paths, also those of the models' folders, whose names may be alike.
+    """
     words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
-    identity = "\0".join([*texts, *(str(corpus.absolute()) for corpus in corpora)])
+    identity = "\0".join([*texts, *(str(path.absolute()) for path in (*corpora, *models))])
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{words or 'text'}-{digest}" if identity else "repeats"
+    words = words or ("text" if texts or corpora else without)
+    return f"{words}-{digest}" if identity else words
 
 
 def _slug(text: str) -> str:

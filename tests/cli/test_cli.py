@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -190,6 +191,18 @@ def test_every_text_has_a_default_folder_of_its_own(here, bert_folder):
     assert all(re.fullmatch(r"the-cat-ran-[0-9a-f]{8}", name) for name in (first, second, third))
     name = result.stderr.removeprefix("Wrote 2 files to ").rstrip()
     assert json.loads(Path(name, "heads.json").read_text())["text"] == "the cat ran!"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("heads", "the cat ran", "--figures", "none"), ("circuits", "--figures", "none")]
+)
+def test_models_whose_folders_have_one_name_have_each_a_default_folder(here, bert_folder, arguments):
+    for run in ("a", "b"):
+        shutil.copytree(bert_folder, Path(run, "final"))
+        assert runner.invoke(app, [*arguments, "-m", f"{run}/final"]).exit_code == 0
+    assert runner.invoke(app, [*arguments, "-m", "./a/../b/final"]).exit_code == 0
+    models = [json.loads(path.read_text())["model"]["name"] for path in Path("attnviz-out").glob("*final/*/*.json")]
+    assert sorted(models) == ["./a/../b/final", "a/final"]
 
 
 # --- texts from standard input, and hostile ones

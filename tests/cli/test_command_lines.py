@@ -426,7 +426,7 @@ def test_a_corpus_and_a_masked_language_model(run: Any):
     assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
     assert content["options"] == {
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "role": [], "repeats": False,
-        "limit": 5, "seed": 0, "curve": True, "gradient": False, "label": None,
+        "limit": 5, "truncate": False, "seed": 0, "curve": True, "gradient": False, "label": None,
     }  # fmt: skip
     assert run("ablate", corpus, *options, "--no-figures", model="masked").exit_code == 0
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
