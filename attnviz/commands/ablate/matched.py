@@ -5,7 +5,8 @@ letter or digit, the earlier of two. Of random tokens that are repeated, each to
 the same token of the first. A text without both is in neither.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -81,12 +82,13 @@ def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, r
     if repeats:
         drawn = enumerate(repeated_tokens(checkpoint, seed).tolist())
         return [Text("", number=number, ids=tuple(ids)) for number, ids in drawn]
-    pipeline = None if all(text.spans for text in texts) else load_parser()
-    if pipeline is None and not all(text.spans for text in texts):
-        raise UsageError(
-            "the tokens of a role need a treebank (.conllu), or spaCy to parse with: pip install 'attnviz[syntax]'."
-        )
-    parse = None if pipeline is None else Parser(pipeline)
+    parse = None
+    if not all(text.spans for text in texts):
+        if (pipeline := load_parser()) is None:
+            raise UsageError(
+                "the tokens of a role need a treebank (.conllu), or spaCy to parse with: pip install 'attnviz[syntax]'."
+            )
+        parse = Parser(pipeline)
     return [known for text in texts if (known := ready(text, parse)) is not None]
 
 
@@ -97,7 +99,9 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequ
         TextError: no measured token is a query of any role.
     """
     weights = list[Tensor]()
-    for item, positions in _by_text(inputs):
+    for _, inputs_of_text in groupby(inputs, key=lambda each: each.text):
+        of_text = list(inputs_of_text)
+        item, positions = of_text[0].item, [position for each in of_text for position in each.positions]
         counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(of), dtype=torch.float64)
         counts[positions, 0] = 1
         words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
@@ -111,15 +115,6 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], of: Sequ
         named = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in of))
         raise TextError(f"no measured token of these texts attends by {named}: expected more texts, or another role.")
     return weights
-
-
-def _by_text(inputs: Sequence[ModelInput]) -> Iterator[tuple[EncodedText, list[int]]]:
-    """Each text with its measured positions, of all its inputs."""
-    items, positions = dict[int, EncodedText](), dict[int, list[int]]()
-    for each in inputs:
-        items[each.text] = each.item
-        positions.setdefault(each.text, []).extend(each.positions)
-    return ((items[text], positions[text]) for text in sorted(items))
 
 
 def _queries(item: EncodedText, words: RelatedWords, role: RoleTokens, causal: bool) -> set[int]:
