@@ -113,10 +113,6 @@ def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> C
 
 def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
     """A claim from its table, and the text or corpus of the whole file."""
-
-    def line(key: str) -> int:
-        return lines.get(key, lines[""])
-
     kinds = [kind for kind in _NEEDS if kind in given]
     takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:
@@ -124,22 +120,22 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
     given = _checked(path, lines, given, takes)
     if len(kinds) != 1:
         named = f"expected one of {', '.join(_NEEDS)} in a claim, found {' and '.join(kinds) or 'none'}."
-        raise refused(path, lines[""], named)
+        raise refused(path, lines, named)
     (kind,) = kinds
     for key in ("text", "corpus"):
         if key in of_file and key in takes and not {"text", "corpus"} & given.keys():
             given[key] = of_file[key]
     if kind == "distance_to" and len(given.get("corpus", ())) > 1:
-        raise refused(path, line("corpus"), "a distance is over one corpus, found several.")
+        raise refused(path, lines, "a distance is over one corpus, found several.", "corpus")
     lacking = [need for need in _NEEDS[kind] if not given.keys() & {*need.split(" or ")}]
     if lacking or {"text", "corpus"} <= given.keys():
         wrong = f"needs {' and '.join(lacking)}" if lacking else "takes a text or a corpus, not both"
-        raise refused(path, lines[""], f"a claim on {kind} {wrong}.")
+        raise refused(path, lines, f"a claim on {kind} {wrong}.")
     what = str(given.pop(kind))
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
         what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
     for key, why in _wrong_values(kind, what, given):
-        raise refused(path, line(key), why)
+        raise refused(path, lines, why, key)
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
 
 
@@ -185,7 +181,7 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
-            raise refused(path, lines.get(key, lines[""]), error) from error
+            raise refused(path, lines, error, key) from error
         if key in ("model", "distance_to", "corpus"):
             names = [several] if isinstance(several, str) else several
             found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
@@ -201,9 +197,9 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def refused(place: object, line: int, message: object) -> UsageError:
-    """An error of a claim, with its line."""
-    return UsageError(f"{place}:{line}: {message}")
+def refused(path: Path, lines: Mapping[str, int], message: object, key: str = "") -> UsageError:
+    """An error of a claim, with the line of a key, or its own."""
+    return UsageError(f"{path}:{lines.get(key, lines[''])}: {message}")
 
 
 def _key_lines(text: str) -> list[dict[str, int]]:

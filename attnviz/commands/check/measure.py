@@ -272,7 +272,8 @@ def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> Checke
         for role in stored.roles.get(id, ()):
             if role.role == claim.what:
                 return replace(_judged(claim, role), source=source)
-        if stored.shipped and not claim.bounded and claim.what in _judged_there(stored):
+        judged = {role.role for of_head in stored.roles.values() for role in of_head}
+        if stored.shipped and not claim.bounded and claim.what in judged:  # of all heads; it has those that pass
             return CheckedClaim(claim, FAILS, source=source, reason="the role does not pass")
         if claim.what not in _WITHOUT_TEXTS:
             why = "the stored profile has no such role of this head; measure it, with a corpus"
@@ -280,11 +281,6 @@ def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> Checke
     if claim.corpus or claim.what in _WITHOUT_TEXTS:
         return None
     raise UsageError("expected a corpus, since there is no stored profile of this model with such roles.")
-
-
-def _judged_there(stored: StoredProfile) -> set[str]:
-    """The roles of any head: these were judged of all, though a shipped profile has only those that pass."""
-    return {role.role for of_head in stored.roles.values() for role in of_head}
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
