@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
@@ -10,7 +11,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import without_relations
 from attnviz.commands.profile.page_view import sentences_entry
-from attnviz.commands.profile.show import licences_of
+from attnviz.commands.profile.show import licence_lines
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.models.wording import counted, visible
 from attnviz.options import COMMANDS
@@ -103,13 +104,8 @@ def _words(card: Card) -> list[list[str]]:
 
 def _notes(cards: Sequence[Card]) -> list[str]:
     """Notes on the weights, and licences of the sentences."""
-    licences = {
-        f"{visible(corpus)}: {visible(licence)}.": None
-        for card in cards
-        if card.profile is not None
-        for corpus, licence in licences_of(card.profile, card.examples).items()
-    }
-    return [f"Weights on the page are within {ERROR} of the recomputed ones.", *licences]
+    licences = (licence_lines(card.profile, card.examples) for card in cards if card.profile is not None)
+    return [f"Weights on the page are within {ERROR} of the recomputed ones.", *dict.fromkeys(chain(*licences))]
 
 
 def _evidence(cards: Iterable[Card]) -> dict[str, Any]:
@@ -126,9 +122,8 @@ def _evidence(cards: Iterable[Card]) -> dict[str, Any]:
     columns = ["head", "role", "direction", "score", "baseline", "untrained", "interval from", "to", "n"]
     note = evidence_of(role for card in cards for role in card.roles)
     table = {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
-    sentences = (
-        (of, next((role for role in card.roles if role.role == of.role), None))
-        for card in cards
-        for of in card.examples
-    )
-    return {"tables": [table] * bool(rows), "examples": [sentences_entry(of, role) for of, role in sentences]}
+    sentences = list[dict[str, Any]]()
+    for card in cards:
+        by_name = {role.role: role for role in card.roles}
+        sentences += [sentences_entry(of, by_name.get(of.role)) for of in card.examples]
+    return {"tables": [table] * bool(rows), "examples": sentences}

@@ -14,7 +14,7 @@ from attnviz.commands.profile.show import (
     BRACKETS,
     NamedExample,
     example_tables,
-    licences_of,
+    licence_lines,
     named_examples,
     sentence_of,
     which_examples,
@@ -138,7 +138,7 @@ def markdown(card: Card, heading: str = "") -> str:
         broad = f" {which_examples([shown])}" * (shown.role == "broad")
         parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}; (the right one).{broad}")
         parts.append("\n".join(map(_line, named_examples(shown))))
-        parts += [f"{visible(corpus)}: {visible(each)}." for corpus, each in licences_of(card.profile, [shown]).items()]
+        parts += licence_lines(card.profile, [shown])
     return "\n\n".join(part.strip() for part in [*parts, markdown_text(not_measured(card))] if part) + "\n"
 
 

@@ -11,7 +11,7 @@ from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.models.wording import counted, visible
 from attnviz.present.fields import Field
-from attnviz.present.published import ARROWS, role_numbers
+from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import column_table, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC
@@ -132,6 +132,11 @@ def named_examples(of: RoleExamples) -> list[NamedExample]:
     ]
 
 
+def licence_lines(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> list[str]:
+    """A sentence for each corpus of the chosen examples whose licence is known."""
+    return [f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences_of(profile, chosen).items()]
+
+
 def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
     """A table per role and head, then notes and licences."""
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
@@ -145,20 +150,14 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], width
         ]
         title = _title(each, _role(profile, each))
         yield column_table(title, columns, named_examples(each), width=width)
-    licences = licences_of(profile, chosen)
     another = "; (the right one) where that is another" * any(others)
-    yield notes(
-        f"{which_examples(chosen)} {BRACKETS}{another}.",
-        *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
-    )
+    yield notes(f"{which_examples(chosen)} {BRACKETS}{another}.", *licence_lines(profile, chosen))
 
 
 def _title(examples: RoleExamples, role: StoredRole | None) -> str:
-    name = visible(examples.role.removeprefix(SYNTACTIC))
-    arrow = ARROWS.get(examples.direction or "", "")
     numbers = role_numbers(role) if role and role.passed else "its best relation; it does not pass"
     n = counted(sum(map(len, examples.groups.values())), "example")
-    return f"{' '.join(filter(None, (str(examples.id), name, arrow)))} ({numbers}; {n})"
+    return f"{examples.id} {role_name(examples.role, examples.direction)} ({numbers}; {n})"
 
 
 def sentence_of(example: Example) -> Text:
