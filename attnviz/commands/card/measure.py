@@ -297,14 +297,16 @@ def _texts(
     Raises:
         UsageError: there is none for one of them.
     """
-    texts = {head: text or _example(profile, head) or first for head in heads}
-    for head, shown in texts.items():
+    texts = dict[HeadId, str]()
+    for head in heads:
+        shown = text or _example(profile, head) or first
         if shown is None:
             raise UsageError(
                 f"no example of {head} is known: expected a TEXT on which to show its pattern, such as attnviz card "
                 f'{head} "The cat ran away", or a CORPUS.'
             )
-    return {head: shown for head, shown in texts.items() if shown is not None}
+        texts[head] = shown
+    return texts
 
 
 def _removed(
@@ -340,12 +342,11 @@ def _nearest(profile: Profile) -> Nearest:
     """The nearest heads of each, by the distances of their patterns."""
     if profile.head_distances is None:
         return {}
-    ids, distances = list(profile.passed_roles()), profile.head_distances.tolist()
-    rows = {head: sorted(zip(row, ids, strict=True)) for head, row in zip(ids, distances, strict=True)}
-    return {
-        head: tuple((other, distance) for distance, other in row if other != head and isfinite(distance))
-        for head, row in rows.items()
-    }
+    ids, nearest = list(profile.passed_roles()), Nearest()
+    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+        ranked = sorted(zip(row, ids, strict=True))
+        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
+    return nearest
 
 
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:

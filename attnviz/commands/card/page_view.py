@@ -21,20 +21,18 @@ from attnviz.present.published import ARROWS, role_name, role_numbers, shown_bas
 from attnviz.present.view import ViewOptions
 
 
-def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
-    """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this head in words."""
-    return _page(card, card.analysis, choices)
-
-
 def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
     """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
     outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
     return replace(choices, select=(str(card.head),), relations=outlined)
 
 
-def _page(card: Card, analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
-    """The page of a card, with the heads of this analysis."""
-    data = page_of_heads(analysis, of_pattern(card, choices))
+def page_data(card: Card, choices: ViewOptions, analysis: Analysis | None = None) -> dict[str, Any]:
+    """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this head in words.
+
+    ``analysis`` has the heads that are on it; default all.
+    """
+    data = page_of_heads(analysis or card.analysis, of_pattern(card, choices))
     of_head = next(head for head in data["heads"] if head["id"] == str(card.head))
     of_head["words"] = _words(card)
     title = f"{card.head} of {data['title']}"
@@ -52,13 +50,12 @@ def _page(card: Card, analysis: Analysis, choices: ViewOptions) -> dict[str, Any
 
 def pages_data(result: Cards, choices: ViewOptions) -> dict[str, Any]:
     """The same of several cards, each with the text that its own pattern is of."""
-    pages = []
+    pages, heads, patterns, axes = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]](), list[Any]()
     for card in result.cards:
         own = replace(card.analysis, heads=(card.analysis.head(card.head),))
-        pages.append(_page(card, own, replace(choices, budget=0)))
-    heads, axes, patterns = list[dict[str, Any]](), list[Any](), list[dict[str, Any]]()
-    for card, page in zip(result.cards, pages, strict=True):
+        page = page_data(card, replace(choices, budget=0), own)
         (of_head,), (packed,) = page["heads"], page["patterns"]
+        pages.append(page)
         name = role_name(card.roles[0].role, None) if card.roles else UNNAMED.name
         numbers = (f"{role_name(role.role, role.direction)}, {role_numbers(role)}" for role in card.roles[:1])
         heads.append(of_head | {

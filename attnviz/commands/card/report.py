@@ -1,6 +1,6 @@
 """JSON, CSV and tables of a card."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -92,11 +92,18 @@ SAME = ("attnviz", "model", "texts", "corpora", "options")
 """What two runs have in common whose files belong together."""
 
 
-def profile_entry(profile: StoredProfile | None) -> dict[str, Any] | None:
-    """Where roles come from, part by part: of one run, or of several."""
-    if profile is None:
-        return None
-    return {**profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}}
+def run_content(card: Card, texts: Sequence[str]) -> dict[str, Any]:
+    """What a document says of the run, and where roles come from, part by part: of one run, or of several."""
+    profile = card.profile
+    return {
+        "model": model_entry(card.checkpoint),
+        "texts": list(texts),
+        "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
+        "options": card.options,
+        "profile": profile and {
+            **profile.origin, "parts": {name: measured_on(part) for name, part in profile.parts.items()}
+        },
+    }  # fmt: skip
 
 
 def roles_on(profile: StoredProfile, roles: Iterable[StoredRole]) -> str:
@@ -106,14 +113,7 @@ def roles_on(profile: StoredProfile, roles: Iterable[StoredRole]) -> str:
 
 
 def _content(card: Card, _: ViewOptions) -> dict[str, Any]:
-    return {
-        "model": model_entry(card.checkpoint),
-        "texts": list(card.texts),
-        "corpora": [] if card.corpus is None else [{"path": str(card.corpus)}],
-        "options": card.options,
-        "profile": profile_entry(card.profile),
-        **head_content(card),
-    }
+    return run_content(card, card.texts) | head_content(card)
 
 
 def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[RenderableType]:

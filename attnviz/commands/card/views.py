@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -54,8 +54,7 @@ class CardPlan(PagePlan):
     pattern: HeatmapPlan
     roles: tuple[StoredRole, ...]
     standings: tuple[Standing, ...]
-    hits: tuple[NamedExample, ...]
-    failures: tuple[NamedExample, ...]
+    sentences: tuple[NamedExample, ...]  # hits, then failures
     heading: str  # of the sentences
 
 
@@ -79,7 +78,6 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
     words = [f"{heading}: {text}" for heading, text in paragraphs(card).items() if heading != RESTS]
     does = f" {in_words(roles[0], briefly=True).rpartition(' (')[0]}" if roles else ""
     title = f"{card.head} of {visible(card.checkpoint.short_name)}{does}"
-    named = [] if shown is None else named_examples(shown)
     feet = (" ".join(filter(None, about_pattern)), evidence_of(roles), not_measured(card))
     return CardPlan(
         stem=stem,
@@ -90,8 +88,7 @@ def plan_card(card: Card, choices: ViewOptions, stem: str = "card") -> CardPlan:
         pattern=replace(pattern, title="", evidence=""),
         roles=roles[:_ROLES],
         standings=tuple(standings(card)),
-        hits=tuple(each for each in named if each.example.hit),
-        failures=tuple(each for each in named if not each.example.hit),
+        sentences=() if shown is None else tuple(named_examples(shown)),
         heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
     )
 
@@ -142,12 +139,11 @@ def _draw_charts(part: Any, plan: CardPlan, heights: Sequence[float], free: floa
 
 def _sentences(plan: CardPlan, width: float) -> list[Sentences]:
     """Hits and failures: in two columns side by side, else one below the other."""
-    if not plan.heading:
-        return []
-    if width < STACKED_BELOW:
-        return [(plan.heading, [*plan.hits, *plan.failures])]
-    pairs = chain.from_iterable(zip_longest(plan.hits, plan.failures))
-    return [(plan.heading, [each for each in pairs if each is not None])]
+    shown = list(plan.sentences)
+    if width >= STACKED_BELOW:
+        hits, failures = ([each for each in shown if each.example.hit is hit] for hit in (True, False))
+        shown = [each for pair in zip_longest(hits, failures) for each in pair if each is not None]
+    return [(plan.heading, shown)] if shown else []
 
 
 def _handles(plan: CardPlan, style: Style) -> list[Any]:

@@ -19,6 +19,7 @@ from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTE
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.wording import amount, counted, ordinal, percent, quoted, rounded, signed, unisolated, visible
 from attnviz.options import COMMANDS
+from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.statistics import STATISTICS
 from attnviz.profiles.parts import part_of
@@ -165,18 +166,18 @@ def _roles(card: Card) -> Iterator[str]:
     profile, roles = card.profile, card.roles
     name = f"{card.head} of {visible(card.checkpoint.short_name)}"
     if roles and profile is not None:
-        yield f"{_over(profile, roles[0])}{name} {in_words(roles[0])}."
+        places = [_over(profile, role) for role in roles[:IN_WORDS]]
+        yield f"{places[0]}{name} {in_words(roles[0])}."
+        if roles[1:]:
+            more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
+            news = (place * (place != last) for last, place in pairwise(places))
+            others = zip(news, roles[1:IN_WORDS], strict=True)
+            said = "; ".join(f"{new}it {in_words(role, briefly=True)}" for new, role in others)
+            yield f"{capital(said)}{more}."
     elif profile is not None and is_of_source(card.head.layer):
         read = [profile.parts.get(part, {}).get("n") or 0 for part in IN_SENTENCES]
         few = f" ({ENOUGH_TEXTS} texts are enough for every role)" * (0 < max(read) < ENOUGH_TEXTS)
         yield f"Over {visible(profile.measured_on)}, {name} passes no role{few}."
-    if roles[1:]:
-        more = f"; and it has {counted(len(roles) - IN_WORDS, 'more role')}" * (len(roles) > IN_WORDS)
-        shown = roles[1:IN_WORDS]
-        places = ["" if profile is None else _over(profile, role) for role in roles[:IN_WORDS]]
-        news = (place * (place != last) for last, place in pairwise(places))
-        said = "; ".join(f"{new}it {in_words(role, briefly=True)}" for new, role in zip(news, shown, strict=True))
-        yield f"{said[0].upper()}{said[1:]}{more}."
     if not roles:
         own = card.analysis.head(card.head)
         shows = f"shows {'no pattern that has a name' if own.label == UNNAMED else visible(own.shown)}"

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.report import ROLES, SAME, head_content, markdown, profile_entry, roles_on
+from attnviz.commands.card.report import ROLES, SAME, head_content, markdown, roles_on, run_content
 from attnviz.commands.card.wording import evidence_of, in_words
 from attnviz.models.wording import unisolated, visible
-from attnviz.present.documents import markdown_text, model_entry
+from attnviz.present.documents import markdown_text
 from attnviz.present.fields import Field, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -17,15 +17,8 @@ from attnviz.present.view import ViewOptions
 
 
 def _content(result: Cards, _: ViewOptions) -> dict[str, Any]:
-    first = result.cards[0]
-    return {
-        "model": model_entry(result.checkpoint),
-        "texts": list(result.texts),
-        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
-        "options": first.options,
-        "profile": profile_entry(first.profile),
-        "cards": [head_content(card) for card in result.cards],
-    }
+    cards = [head_content(card) for card in result.cards]
+    return run_content(result.cards[0], result.texts) | {"cards": cards}
 
 
 def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
