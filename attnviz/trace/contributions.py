@@ -154,13 +154,12 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
 
 def check_total(
-    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = "",
-    largest: str = "the largest",
-) -> tuple[float, float]:  # fmt: skip
+    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], largest: str = "the largest"
+) -> tuple[float, float]:
     """Compare the sum of parts with the model's own numbers.
 
-    For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``removed``
-    says what was subtracted from both, and ends in a semicolon and a space.
+    For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``largest``
+    says of what the tolerance is a share.
 
     Returns:
         the largest absolute difference as a share of the largest of the model's numbers, and this number.
@@ -174,7 +173,7 @@ def check_total(
         worst = int(difference.nan_to_num(nan=torch.inf).argmax())
         raise VerificationError(
             f"{what}: they differ most {where(worst)}: the model gives {float(own.flatten()[worst]):.6g}, the sum "
-            f"{float(total.flatten()[worst]):.6g} ({removed}tolerance {tolerance:g} of {largest}, {scale:.6g}). "
+            f"{float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of {largest}, {scale:.6g}). "
             "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
     return error, scale
