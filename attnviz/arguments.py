@@ -16,6 +16,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
+def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bool:
+    """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``.
+
+    A text may be too long for a name, or have a null character, which none can have.
+    """
+    try:
+        return kind(Path(name))
+    except (OSError, ValueError):
+        return False
+
+
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether this is an int of Python or NumPy, not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)

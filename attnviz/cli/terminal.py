@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from attnviz.arguments import is_there
 from attnviz.errors import OutputError, TextError, UsageError
 
 if TYPE_CHECKING:
@@ -98,23 +99,16 @@ def read_text(text: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether there is a file of this name; a text may be too long for one."""
-    return _there(name, Path.is_file)
+    return is_there(name, Path.is_file)
 
 
 def refuse_folder(text: str) -> None:
     """Raise TextError where a text is a single word that names a folder."""
-    if not re.search(r"\s", text) and _there(text, Path.is_dir):
+    if not re.search(r"\s", text) and is_there(text, Path.is_dir):
         raise TextError(
             f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - and "
             "the text on standard input."
         )
-
-
-def _there(name: str, kind: Callable[[Path], bool]) -> bool:
-    try:
-        return kind(Path(name))
-    except (OSError, ValueError):
-        return False
 
 
 def _names_file(text: str) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import did_you_mean, is_there
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.models.libraries import asking_hub, first_line, within
 from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
@@ -406,10 +406,7 @@ def _needed_files(names: list[str]) -> list[str]:
 
 def _unknown(name: str, reason: str) -> str:
     built_in = ", ".join(BUILT_IN)
-    try:
-        seen = f"; the folder {name} is there but has no config.json" if Path(name).is_dir() else ""
-    except (OSError, ValueError):
-        seen = ""
+    seen = f"; the folder {name} is there but has no config.json" if is_there(name, Path.is_dir) else ""
     return (
         f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
         f"and {reason}{seen}.{did_you_mean(name, BUILT_IN)} Type: attnviz heads TEXT --model minilm, or give a folder: "

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import did_you_mean
+from attnviz.arguments import did_you_mean, is_there
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 
@@ -121,7 +121,4 @@ def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
         return True
     if revision is not None:
         return False
-    try:
-        return Path(name).is_dir() and Path(name).resolve().name.casefold() == model["name"]
-    except (OSError, ValueError):
-        return False
+    return is_there(name, Path.is_dir) and Path(name).resolve().name.casefold() == model["name"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from attnviz.arguments import is_there
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
@@ -131,12 +132,9 @@ def source_kind(item: str | Path) -> str:
     """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
     name, is_path = str(item), isinstance(item, Path)
     one_word = not any(map(str.isspace, name))
-    try:
-        is_file, is_folder = Path(name).is_file(), Path(name).is_dir()
-    except (OSError, ValueError):  # too long for a name, or with a null character
-        is_file = is_folder = False
-    if is_folder and (is_path or name in {".", ".."} or ("/" in name and one_word)):
+    if is_there(name, Path.is_dir) and (is_path or name in {".", ".."} or ("/" in name and one_word)):
         return "folder"
+    is_file = is_there(name, Path.is_file)
     return "corpus" if is_path or is_file or (one_word and name.lower().endswith(_SUFFIXES)) else "text"
 
 

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import check_kind, did_you_mean
+from attnviz.arguments import check_kind, did_you_mean, is_there
 from attnviz.commands.ablate.inputs import METRICS
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
@@ -187,14 +187,6 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
             values[key] = found if key == "corpus" else found[0]
     return values
-
-
-def is_there(path: Path) -> bool:
-    """Whether it exists; no file has too long a name."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def refused(path: Path, lines: Mapping[str, int], message: object, key: str = "") -> UsageError:

@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
+from attnviz.arguments import is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, is_there, published_claim, read_claims
+from attnviz.commands.check.claims import Claim, published_claim, read_claims
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
@@ -263,7 +264,7 @@ def _judged(claim: Claim, role: Role | StoredRole) -> CheckedClaim:
 
 def _of_stored(claim: Claim, id: HeadId, stored: StoredProfile | None) -> CheckedClaim | None:
     """A role by the stored profile: of no corpus, or of one that is not here; None where it has to be measured."""
-    if claim.corpus and all(is_there(Path(each)) for each in claim.corpus):
+    if claim.corpus and all(map(is_there, claim.corpus)):
         return None
     part = {} if stored is None else stored.parts.get(part_of(claim.what, stored.parts), {})
     read = {PurePath(each["path"]).name for each in part.get("corpora", ())}
