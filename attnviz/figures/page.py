@@ -176,7 +176,9 @@ def frozen(figure: Figure) -> None:
     """
     settled(figure)
     figure.set_layout_engine("none")
-    for part in figure.subfigs:
+    parts = list(figure.subfigs)
+    for part in parts:
+        parts += part.subfigs  # of which some have parts themselves
         part.bbox_relative.set(Bbox(np.round(part.bbox_relative.get_points(), 6)))
     for ax in figure.axes:
         ax.set_position(np.round(ax.get_position(original=True).bounds, 6))

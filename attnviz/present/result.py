@@ -93,8 +93,11 @@ class Result:
         return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
-        """The plan of the picture that stands for a view."""
-        return next(iter(view.drawing.plans(self, choices)))
+        """The plan of the picture that stands for a view; UsageError where no head is drawn without being named."""
+        plan = next(iter(view.drawing.plans(self, choices)), None)
+        if plan is None:
+            raise UsageError(f"the figure {view.name!r} shows no head here unless it is named: expected select=...")
+        return plan
 
     @checked
     def draw(

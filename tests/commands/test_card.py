@@ -19,6 +19,7 @@ from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.views import CARD
 from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
+from attnviz.figures.style import figure_bytes
 from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.documents import markdown_text
 from attnviz.present.report import spec_of
@@ -28,7 +29,15 @@ from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
 from tests.support.corpora import treebank
-from tests.support.models import CAUSAL_KNOWN_HEADS, bert_tokenizer, gpt2_config, gpt2_tokenizer, known_bert, known_gpt2
+from tests.support.models import (
+    CAUSAL_KNOWN_HEADS,
+    bert_tokenizer,
+    gpt2_config,
+    gpt2_tokenizer,
+    known_bert,
+    known_gpt2,
+    save_checkpoint,
+)
 from tests.support.results import result_of
 from tests.support.stored import role
 
@@ -262,6 +271,19 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
     with pytest.raises(UsageError, match="L0H0 has no card here; 2 other heads can be asked for"):
         result.card("L0H0")
     assert result.card("L1H0") is result.cards[1]
+
+
+@needs_minilm
+def test_a_vector_file_of_a_card_is_the_same_each_time() -> None:
+    card = attnviz.card("L2H8", "The cat ran away and ate the fish.", "minilm", circuits=False, device="cpu")
+    assert len({figure_bytes(card.figure(), "svg") for _ in range(3)}) == 1
+
+
+def test_the_name_of_a_model_is_no_markup(tmp_path: Path) -> None:
+    folder = save_checkpoint(known_gpt2(), gpt2_tokenizer(), tmp_path / "a_*b*")
+    card = attnviz.card("L0H0", "the cat ran", str(folder), syntax=False, device="cpu")
+    assert markdown(card).startswith("# L0H0 of a\\_\\*b\\*\n")
+    assert markdown(attnviz.cards("the cat ran", card.checkpoint, select="L0H0")).startswith("# Heads of a\\_\\*b\\*\n")
 
 
 @needs_minilm

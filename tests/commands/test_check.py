@@ -205,6 +205,7 @@ WRONG = [
     ("claim = [{head = 'L0H0', role = 'sink', at_least = 75}]", "", "1: a role's score is a share"),
     ("", 'head = "L9H0"; role = "sink"', "2: the model has no head L9H0; it has L0H0 to L3H3"),
     ("", 'head = ""; role = "sink"', "3: head is empty"),
+    ("", 'level = 12; text = "a b"', "3: unknown level '12': expected one of 1, 2, 3, 4"),
     ("", 'head = "L0"; role = "sink"', "2: expected a head such as L2H8 or 2.8, found 'L0'"),
     ("", GOOD, "2: expected a corpus, since there is no stored profile"),
     ("", f"{GOOD}; at_most = 0.2; at_least = 0.3", "6: at_least is above at_most"),
@@ -227,6 +228,14 @@ def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, clai
         attnviz.check(path, str(TINY), device="cpu")
     assert "claims.toml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_that_is_not_there_has_the_line_that_names_it(tmp_path: Path):
+    path = written(tmp_path, '# a comment\nmodel = "tiny-gtp2"', 'text = "a b"; level = 4')
+    with pytest.raises(AttnvizError, match=r"claims\.toml:2: cannot load the model 'tiny-gtp2'"):
+        attnviz.check(path)
+    with pytest.raises(AttnvizError, match=r"^cannot load the model 'minilmm'"):
+        attnviz.check(path, "minilmm")
 
 
 def test_a_claims_text_that_is_too_long_is_cut_if_asked_to(tmp_path: Path):

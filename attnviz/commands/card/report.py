@@ -131,12 +131,16 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
 def markdown(card: Card, heading: str = "") -> str:
     """The card as Markdown, below a heading."""
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
-    shown, parts = card.shown_examples, [heading or f"# {card.head} of {visible(card.checkpoint.short_name)}"]
+    shown, parts = (
+        card.shown_examples,
+        [heading or f"# {card.head} of {markdown_text(visible(card.checkpoint.short_name))}"],
+    )
     parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
     parts += [table, evidence_of(card.roles)]
     if card.profile is not None and shown is not None:
         broad = f" {which_examples([shown])}" * (shown.role == "broad")
-        parts.append(f"**Sentences of {role_name(shown.role, shown.direction)}.** {BRACKETS}; (the right one).{broad}")
+        of = markdown_text(role_name(shown.role, shown.direction))
+        parts.append(f"**Sentences of {of}.** {BRACKETS}; (the right one).{broad}")
         parts.append("\n".join(map(_line, named_examples(shown))))
         parts += licence_lines(card.profile, [shown])
     return "\n\n".join(part.strip() for part in [*parts, markdown_text(not_measured(card))] if part) + "\n"

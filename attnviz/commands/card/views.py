@@ -25,7 +25,17 @@ from attnviz.commands.profile.show import NamedExample, named_examples, which_ex
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
+from attnviz.figures.page import (
+    MARGIN,
+    PIXEL,
+    PagePlan,
+    add_legend,
+    dress_chart,
+    frozen,
+    legend_height,
+    new_page,
+    page_width,
+)
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.wording import visible
 from attnviz.present.figure_context import sentence
@@ -124,6 +134,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         draw_heatmap(ax, plan.pattern, style)
         ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
         draw_heatmap(ax, plan.pattern, style)
+        frozen(page)
         return page
 
 

@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from attnviz.arguments import check_kind, did_you_mean, is_there
 from attnviz.commands.ablate.inputs import METRICS
-from attnviz.errors import UsageError
+from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -82,8 +83,8 @@ class Claim:
         return " ".join(filter(None, [self.head, what, *bounds, self.published, on]))
 
 
-def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
-    """The claims of a TOML file, and the model that it names; names of files beside it are found from anywhere.
+def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
+    """The claims of a TOML file, the model that it names, and where; names of files beside it are found from anywhere.
 
     Raises:
         UsageError: it cannot be read, or a key, a value or a name is wrong; with the line.
@@ -100,7 +101,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None]:
     of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus"))
     lines += [{"": lines[0].get("claim", 1)}] * len(tables)  # of claims in one line: claim = [{...}]
     claims = tuple(_claim(path, *each, of_file) for each in zip(lines[1:], tables, strict=False))
-    return claims, of_file.get("model")
+    return claims, of_file.get("model"), f"{path}:{lines[0].get('model', 1)}: "
 
 
 def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> Claim:
@@ -144,7 +145,13 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
     scores = dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels))
-    known = {"role": roles, "label": (*labels, DIAGONAL, UNNAMED), "score": scores, "ablate": METRICS, "level": "1234"}
+    known = {
+        "role": roles,
+        "label": (*labels, DIAGONAL, UNNAMED),
+        "score": scores,
+        "ablate": METRICS,
+        "level": list("1234"),
+    }
     values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in (
         what.split(BOTH) if kind == "label" else [what] * (kind in known)
     )]  # fmt: skip
@@ -187,6 +194,15 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
             values[key] = found if key == "corpus" else found[0]
     return values
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Let the message of an error begin with the place of what it is about."""
+    try:
+        yield
+    except (UsageError, TextError, CorpusError, CheckpointError) as error:
+        raise type(error)(f"{place}{error}") from error
 
 
 def refused(path: Path, lines: Mapping[str, int], message: object, key: str = "") -> UsageError:

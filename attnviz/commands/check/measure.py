@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.claims import Claim, published_claim, read_claims
+from attnviz.commands.check.claims import Claim, placed, published_claim, read_claims
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
 from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.errors import CheckpointError, CorpusError, ProcessError, TextError, UsageError
+from attnviz.errors import ProcessError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
@@ -120,14 +120,16 @@ def check(
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
     paths, claims = [str(each) for each in ([files] if isinstance(files, str | Path) else files)], tuple[Claim, ...]()
+    place = ""  # of the model, where the file names it
     if published is None:
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
-        claims, named = read_claims(Path(paths[0]))
-        model = named if model is None and adapter is None else model
+        claims, named, at = read_claims(Path(paths[0]))
+        model, place = (named, at) if named is not None and model is adapter is None else (model, "")
     opened: Any = {"device": device, "dtype": dtype, "any_family": True}
     head = published is not None or any(each.kind in ("role", "ablate") for each in claims)
-    checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, language_head=head, **opened)
+    with placed(place):
+        checkpoint, source = open_checkpoint(model, None, revision, adapter=adapter, language_head=head, **opened)
     if published is not None:
         heads = heads_of_paper(published, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads)
         claims = tuple(published_claim(published, head, paths) for head in heads)
@@ -141,10 +143,8 @@ def check(
 
 def _id(claim: Claim, model: Checkpoint) -> HeadId:
     """The claim's head; UsageError, with the line, where the model lacks it."""
-    try:
+    with placed(claim.at):
         return head_named(claim.head, model.n_layers, model.n_heads, stacks=model.stacks)
-    except UsageError as error:
-        raise UsageError(f"{claim.at}{error}") from error
 
 
 def _held(
@@ -195,10 +195,9 @@ def _held(
         return _on_text(claim, id, analysis(claim.text))
 
     for claim, id in claims:
-        try:
-            yield held(claim, id)
-        except (UsageError, TextError, CorpusError, CheckpointError) as error:
-            raise type(error)(f"{claim.at}{error}") from error
+        with placed(claim.at):
+            found = held(claim, id)
+        yield found
 
 
 def _bounded(claim: Claim, value: float, n: int, **more: Any) -> CheckedClaim:

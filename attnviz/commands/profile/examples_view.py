@@ -70,7 +70,7 @@ def plan_examples(profile: Profile, choices: ViewOptions) -> Iterator[_ExamplesP
         UsageError: none of the selected heads has examples.
     """
     model, passed = profile.checkpoint, profile.passed_roles()
-    heads = select_heads(choices.select, model.n_layers, model.n_heads)
+    heads = select_heads(choices.select, model.n_layers, model.n_heads, model.stacks)
     drawn = [(head, _of_head(profile, head)) for head in heads if choices.select or passed[head]]
     if choices.select and not any(roles for _, roles in drawn):
         raise UsageError(f"there are no examples of {', '.join(choices.select)}: no relation was judged, and no role.")

@@ -53,7 +53,7 @@ def _markdown(result: Cards) -> str:
         f"- [{card.head}](#{str(card.head).lower()}) {markdown_text(_clearest(card))}" for card in result.cards
     )
     cards = (markdown(card, f"## {card.head}").strip() for card in result.cards)
-    return "\n\n".join([f"# Heads of {visible(result.checkpoint.short_name)}", index, *cards]) + "\n"
+    return "\n\n".join([f"# Heads of {markdown_text(visible(result.checkpoint.short_name))}", index, *cards]) + "\n"
 
 
 SPEC = CommandSpec[Cards](
