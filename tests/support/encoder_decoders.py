@@ -1,5 +1,6 @@
 """Tiny encoder-decoders with random weights, sharpened so that a wrong formula shows, and tokenizers for them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def unigram_tokenizer(pairs: bool = True) -> PreTrainedTokenizerFast:
     special = ["<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(_CORPUS, trainer)
+    pieces = [(piece, round(score, 3)) for piece, score in json.loads(backend.to_str())["model"]["vocab"]]
+    pieces[len(special) :] = sorted(pieces[len(special) :], key=lambda each: (-each[1], each[0]))
+    backend.model = models.Unigram(pieces, special.index("<unk>"))  # else near ties are in an order by chance
     pair = "$A </s> $B </s>" if pairs else None
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", pair=pair, special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
