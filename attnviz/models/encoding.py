@@ -97,7 +97,7 @@ def tokenize(
         if not truncate:
             raise TextError(
                 f"the {kind} has {n_tokens} tokens, but the model has {max_positions} positions; "
-                "shorten the text, or pass --truncate (truncate=True) to cut it there."
+                "shorten it, or pass --truncate (truncate=True) to cut it there."
             )
         rough = 2 * max_positions + 100
         text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)

@@ -43,6 +43,14 @@ class Place(NamedTuple):
         return f"{self.path}:{self.line}"
 
 
+class Target(NamedTuple):
+    """What the decoder of an encoder-decoder predicts: a text, its vocabulary entries, and whether its end was cut."""
+
+    text: str
+    ids: tuple[int, ...]
+    cut: bool
+
+
 @dataclass(frozen=True)
 class Text:
     """A text of a corpus, with the spans that attention is measured between.
@@ -56,7 +64,7 @@ class Text:
         answer: in an example of GAP, which name the pronoun means, 0 or 1.
         subjects: in an example of GAP, whether each name is the subject of a clause; None without a parser.
         label: of a labelled text, its class: a name or a number.
-        target: for an encoder-decoder, what its decoder reads; ``target_ids`` are its vocabulary entries.
+        target: for an encoder-decoder, what its decoder predicts.
         ids: of random tokens, which have no text: vocabulary entries.
     """
 
@@ -68,8 +76,7 @@ class Text:
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
-    target: str | None = None
-    target_ids: tuple[int, ...] = ()
+    target: Target | None = None
     ids: tuple[int, ...] = ()
 
 

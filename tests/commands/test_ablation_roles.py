@@ -14,6 +14,8 @@ from attnviz.commands.ablate import effects
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.errors import TextError, UsageError
+from attnviz.models.checkpoint import from_loaded
+from attnviz.trace.generation import generate_greedily
 from tests.support.ablations import KINDS, _text_effects, without
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import treebank
@@ -216,6 +218,25 @@ def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monke
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
 
 
+def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(tmp_path: Path):
+    lines, said, tokenizer = [SOURCE, "the dog ran", "the cat saw the house"], list[str](), unigram_tokenizer()
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    model = sharp("t5", len(tokenizer))
+    given: Any = {"tokenizer": tokenizer, "select": "E0H0", "curve": False, "gradient": False, "max_new_tokens": 1}
+    whole = from_loaded(model, tokenizer)
+    begins = [generate_greedily(whole, whole.tokenize(line), 1)[1].ids[0] for line in lines]
+    assert begins[2] not in begins[:2]
+    rows, weight = [begins[2], tokenizer.eos_token_id], model.lm_head.weight.detach().clone()
+    weight[rows] = weight[rows[::-1]]
+    model.lm_head.weight = torch.nn.Parameter(weight)  # what it wrote after the third one is now the end
+    assert attnviz.ablate(corpus, model, **given, warn=said.append).n_texts == 2
+    assert len(said) == 1
+    assert said[0].startswith(f"{corpus}:3: left out: the model writes nothing after this text")
+    with pytest.raises(TextError, match=r"^the model writes nothing"):
+        attnviz.ablate(lines[2], model, **given)
+
+
 def test_a_sentence_that_an_encoder_decoder_cannot_read_is_left_out_of_a_corpus(tmp_path: Path):
     corpus, said = tmp_path / "texts.txt", list[str]()
     corpus.write_text(f"{SOURCE}\n{f'{SOURCE} ' * 20}\nthe dog ran\n", encoding="utf-8")
@@ -223,6 +244,6 @@ def test_a_sentence_that_an_encoder_decoder_cannot_read_is_left_out_of_a_corpus(
     given: Any = {"model": sharp("bart", len(tokenizer)), "tokenizer": tokenizer, "select": "E0H0", "curve": False}
     found = attnviz.ablate(corpus, **given, gradient=False, max_new_tokens=4, warn=said.append)
     assert found.n_texts == 2
-    assert [line.partition(": it has")[0] for line in said] == [f"left out {corpus}:2"]
+    assert [line.partition(" the text has")[0] for line in said] == [f"{corpus}:2: left out:"]
     with pytest.raises(TextError, match="positions"):
         attnviz.ablate(f"{SOURCE} " * 20, **given, gradient=False)

@@ -18,7 +18,17 @@ from attnviz.cli.program import app
 from attnviz.commands.ablate.effects import Estimate
 from attnviz.commands.card.measure import Card
 from attnviz.commands.card.views import CARD
-from attnviz.commands.card.wording import COMPOSES, DOES, RESTS, WITHOUT, WRITES, in_words, paragraphs, unmeasured
+from attnviz.commands.card.wording import (
+    COMPOSES,
+    DOES,
+    RESTS,
+    WITHOUT,
+    WRITES,
+    in_words,
+    paragraphs,
+    standings,
+    unmeasured,
+)
 from attnviz.figures.style import figure_bytes
 from attnviz.models.wording import amount, percent, rounded, signed
 from attnviz.present.documents import markdown_text
@@ -407,6 +417,10 @@ def test_heads_are_named_in_any_way_and_each_once(tmp_path: Path) -> None:
     assert len(cut.tokens.labels) == cut.checkpoint.config.n_positions
     assert cut.ablation is not None
     assert cut.ablation.n_cut == 1
+    assert "on 1 text (1 cut to the model's length) the loss" in paragraphs(cut)[WITHOUT]
+    n_tokens = len(cut.checkpoint.tokenizer(too_long).input_ids)
+    assert unmeasured(cut)[f"the last {n_tokens - len(cut.tokens)} tokens of the text"] == "cut by --truncate"
+    assert not standings(attnviz.card("L1H0", "one", **options))[1:]  # of one token only the sink share differs
 
 
 def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:
@@ -414,6 +428,14 @@ def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: P
     corpus.write_text("the cat " * 400 + "\nthe dog ran\n" + "it was he\n" * 3, encoding="utf-8")
     card = attnviz.card("L0H0", corpus, "tiny-gpt2", circuits=False, syntax=False, device="cpu")
     assert card.text == "the dog ran"
+    said: list[str] = []
+    options: Any = {"circuits": False, "syntax": False, "device": "cpu", "warn": said.append, "limit": 3}
+    card = attnviz.card("L0H0", corpus, "tiny-gpt2", ablate=True, truncate=True, dtype="float64", **options)
+    assert card.ablation is not None
+    assert (card.ablation.n_texts, card.ablation.n_cut) == (2, 0)  # as the profile is
+    assert len(said) == 1
+    others = unmeasured(card)["effects of the other heads, to compare"]
+    assert others == f"attnviz ablate {corpus} --model tiny-gpt2 --limit 3 --dtype float64"
 
 
 def test_examples_are_of_roles_that_pass_and_have_their_licence_on_the_page() -> None:

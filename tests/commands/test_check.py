@@ -176,8 +176,9 @@ def test_a_papers_heads_are_claims(tmp_path: Path):
 
 GOOD = 'head = "L0H0"; role = "sink"'
 WRONG = [
-    ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus. Did you mean model?"),
+    ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus, .*. Did you mean model?"),
     ('model = "tiny-gpt2', GOOD, "expected a TOML file of claims at .*claims.toml, found: .*line 1"),
+    ("[[claims]]\nlevel = 4", "", "1: unknown key 'claims': expected any of .*Did you mean .*claim"),
     ("corpus = 3", GOOD, "1: expected corpus as a list of paths, found 3"),
     ("", 'head = "L0H0"; rolle = "sink"', "4: unknown key 'rolle': .* Did you mean role?"),
     ("", 'head = "L0H0"; role = "sinc"', "4: unknown role 'sinc': .* Did you mean sink?"),
@@ -244,6 +245,13 @@ def test_a_claims_text_that_is_too_long_is_cut_if_asked_to(tmp_path: Path):
         attnviz.check(path, str(TINY), device="cpu")
     (found,) = attnviz.check(path, str(TINY), truncate=True, device="cpu").claims
     assert found.measured == attnviz.analyze("one two " * 300, str(TINY), truncate=True).head("L0H2").statistics["sink"]
+
+
+def test_texts_that_heads_are_removed_on_are_cut_too(tmp_path: Path):
+    (tmp_path / "long.txt").write_text(f"{'one two ' * 300}\nthree four five\n", encoding="utf-8")
+    path = written(tmp_path, 'corpus = "long.txt"', 'head = "L0H2"; ablate = "loss"; at_least = -9')
+    n = [attnviz.check(path, str(TINY), truncate=cut, device="cpu").claims[0].n for cut in (False, True)]
+    assert n == [1, 2]
 
 
 def test_a_family_of_which_attnviz_knows_less_fails_a_level(tmp_path: Path):

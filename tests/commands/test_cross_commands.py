@@ -389,7 +389,12 @@ def test_a_source_that_is_too_long_is_cut(models):
     with pytest.raises(TextError, match="--truncate"):
         ablate(SOURCE * 40, models["bart"], **options)
     cut = ablate(SOURCE * 40, models["bart"], truncate=True, **options)
-    assert (cut.n_cut, len(cut.sources.texts)) == (1, 1)
+    assert cut.n_cut == 1
+    assert "in 1 text (1 cut to the model's length)" in " ".join(cut.report().split())
+    options["target"] = READ * 40
+    with pytest.raises(TextError, match=r"the target has .* shorten it, or pass --truncate"):
+        ablate(SOURCE, models["bart"], **options)
+    assert ablate(SOURCE, models["bart"], truncate=True, **options).n_cut == 1
 
 
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):

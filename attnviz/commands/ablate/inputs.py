@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
-from attnviz.texts.reading import Corpus, Text, as_labelled, open_corpus, read_texts
+from attnviz.texts.reading import Corpus, Target, Text, as_labelled, open_corpus, read_texts
 from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -176,7 +176,7 @@ def model_inputs(
     def leave_out(text: Text, why: str) -> None:
         if text.place is None:
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
-        warn(f"left out {text.place}: {why}")
+        warn(f"{text.place}: left out: {why}.")
 
     single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
@@ -187,14 +187,18 @@ def model_inputs(
         else:
             leave_out(item.source, single if kind == NEXT else "it has no token to mask")
     if not kept:
-        raise TextError("no text is left to measure on: all are too long, too short or empty for this model.")
+        raise TextError(
+            "no text is left to measure on: all are too short or empty for this model, or too long (--truncate, "
+            "truncate=True, cuts them)."
+        )
     return inputs, kept
 
 
 def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
-    if predicted := item.source.target_ids:
-        item = replace(item, target=(int(checkpoint.config.decoder_start_token_id), *predicted[:-1]))
-        return [ModelInput(item, text, tuple(range(len(predicted))), predicted if kind == NEXT else ())]
+    if (target := item.source.target) is not None:
+        read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])
+        item = replace(item, target=read, cut=item.cut or target.cut)
+        return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind in CLASSES:
@@ -219,12 +223,15 @@ def with_targets(
     truncate: bool,
     max_new_tokens: int | None,
     tell: Tell,
+    warn: Callable[[str], None],
 ) -> Sources:
     """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
 
+    ``warn`` is called for each text of a corpus that is left out, since it cannot be read, or nothing is generated.
+
     Raises:
         UsageError: one target for several texts.
-        TextError: the model generates nothing for a text, or cannot.
+        TextError: likewise of a text that was given, or the model cannot generate.
     """
     if not checkpoint.stacks:
         return sources
@@ -234,17 +241,18 @@ def with_targets(
             f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
             "target for each."
         )
-    for text in sources.texts:
+    for number, text in enumerate(sources.texts, 1):
         try:
             tokens = checkpoint.tokenize(text.text, truncate=truncate)
-        except TextError:
-            if text.place is None:
-                raise
-            targets.append(text)  # it is left out with others that cannot be encoded
-        else:
             read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
-            targets.append(replace(text, target=read.text, target_ids=read.predicted))
-        tell(len(targets), n)
+        except TextError as error:
+            if text.place is None or checkpoint.language_head is None:
+                raise
+            warn(f"{text.place}: left out: {error}")
+        else:
+            made = Target(read.text, read.predicted, read.tokens.truncated > 0)
+            targets.append(replace(text, target=made))
+        tell(number, n)
     return replace(sources, texts=tuple(targets))
 
 

@@ -75,6 +75,11 @@ class Ablation(Result):
         return metrics_of(self.kind)
 
     @property
+    def texts_measured(self) -> str:
+        """How many texts were measured, and how many of them were cut."""
+        return counted(self.n_texts, "text") + f" ({self.n_cut} cut to the model's length)" * bool(self.n_cut)
+
+    @property
     def sets(self) -> tuple[SetEffect, ...]:
         """The heads that were removed together: those selected, or those of each layer."""
         return self.layers if self.together is None else (self.together,)
@@ -210,7 +215,7 @@ def ablate(
     groups = [frozenset(heads)] if together else [each for each in layers if len(each) > 1]
     methods = (method, "uniform" if method == "mean" else "mean")[: 1 + bool(groups)]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"))
+        sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
         inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
         means = None
         if "mean" in methods:

@@ -56,8 +56,7 @@ def first_order(result: Ablation) -> str:
 
 def what_is_measured(result: Ablation) -> str:
     """Sentence on texts and metrics."""
-    cut = f" ({result.n_cut} cut to the model's length)" * bool(result.n_cut)
-    texts, n = counted(result.n_texts, "text") + cut, result.n_positions
+    texts, n = result.texts_measured, result.n_positions
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
@@ -72,6 +71,7 @@ def what_is_measured(result: Ablation) -> str:
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
+        where += f", in {texts}" * bool(result.n_cut)
     return f"{what} {where}; {loss} nats/token"
 
 
@@ -191,7 +191,11 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
             {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read} for corpus, read in sources.corpora
         ],
         "texts": list(sources.given),
-        **({"targets": [text.target for text in sources.texts]} if result.checkpoint.stacks else {}),
+        **(
+            {"targets": [text.target and text.target.text for text in sources.texts]}
+            if result.checkpoint.stacks
+            else {}
+        ),
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
         | {"texts": result.n_texts, "texts_cut": result.n_cut, "tokens": result.n_positions, "loss": result.clean_loss}

@@ -236,7 +236,9 @@ def cards(
     texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
     removed = on_repeats = None
     if ablate:
-        read_here = {"limit": limit, "target": target, "truncate": truncate, "progress": progress, "warn": warn}
+        cut = truncate and corpus is None  # a profile leaves out what is too long
+        tell_once = None if corpus is not None else warn  # the profile has told what is left out
+        read_here = {"limit": limit, "target": target, "truncate": cut, "progress": progress, "warn": tell_once}
         removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
         on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
     of_source = any(is_of_source(head.layer) for head in chosen)
@@ -244,7 +246,10 @@ def cards(
     reader = Reader(checkpoint, stored, Options(), syntax, None, truncate, None, block_memory(None))
     inner = progress if len(chosen) == 1 else None
     given = tuple(each for each in (of_text, target) if each is not None)
-    options = {"repeats": repeats, "limit": limit, "circuits": circuits, "ablate": ablate, "syntax": syntax}
+    options = {
+        "repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate,
+        "syntax": syntax,
+    }  # fmt: skip
 
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
@@ -302,8 +307,8 @@ def _texts(
         shown = text or _example(profile, head) or first
         if shown is None:
             raise UsageError(
-                f"no example of {head} is known: expected a TEXT on which to show its pattern, such as attnviz card "
-                f'{head} "The cat ran away", or a CORPUS.'
+                f"no example of {head} is known: expected a TEXT on which to show its pattern, or a CORPUS after the "
+                "head."
             )
         texts[head] = shown
     return texts

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 from statistics import NormalDist, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnviz.commands.ablate.effects import BY_METRIC, LESS, MORE, SAME, Estimate, RoleEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.heads.findings import evidence
+from attnviz.commands.heads.page_view import model_settings
 from attnviz.judge.roles import ENOUGH_TEXTS, ERROR_RATE
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
@@ -96,7 +97,7 @@ def standings(card: Card) -> list[Standing]:
     for name in STRIPS:
         values = {head.id: head.statistics.get(name) for head in card.part.heads}
         own, known = values[card.head], tuple(value for value in values.values() if value is not None)
-        if own is not None:
+        if own is not None and len({*known}) > 1:  # else there is nothing to compare
             found.append(Standing(name, own, known))
     return found
 
@@ -259,7 +260,7 @@ def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
 def _without(card: Card) -> Iterator[str]:
     """What happens without it: on all tokens, on those of its first relation, on random tokens that repeat."""
     if card.ablation is not None:
-        (metric, second), on = card.ablation.metrics, counted(card.ablation.n_texts, "text")
+        (metric, second), on = card.ablation.metrics, card.ablation.texts_measured
         effect = card.ablation.head(card.head)
         whole = effect.damage[metric.name]
         none = f", so no effect on {_MOVES[metric.name][0]} is shown" * (whole.side == 0)
@@ -319,13 +320,16 @@ def _interval(estimate: Estimate, metric: Metric | None = None) -> str:
 
 def unmeasured(card: Card) -> dict[str, str]:
     """What the card does not know, with the command that measures it, or the reason."""
-    name, of_source = card.checkpoint.name, is_of_source(card.head.layer)
-    model = "" if name == "minilm" else "".join(f" {shlex.quote(word)}" for word in card.checkpoint.model_options)
+    of_source, of_model = is_of_source(card.head.layer), model_settings(card.checkpoint)
+    model = [] if card.checkpoint.name == "minilm" else card.checkpoint.model_options
     read = card.corpus is not None and card.corpus.suffix.lower() != ".tsv"
-    corpus = shlex.quote(str(card.corpus)) if read else "CORPUS.conllu"
-    dtype = {"dtype": str(card.checkpoint.dtype).removeprefix("torch.")}
-    asked = "".join(f" {shlex.quote(word)}" for word in COMMANDS["card"].typed(card.options | dtype))
-    whole = f"attnviz card {card.head} {corpus if of_source else 'TEXT'}{model}{asked}"
+    corpus = str(card.corpus) if read else "CORPUS.conllu"
+
+    def typed(command: str, options: dict[str, Any], *words: str) -> str:
+        return shlex.join(["attnviz", command, *words, *model, *COMMANDS[command].typed(options | of_model)])
+
+    whole = typed("card", card.options, str(card.head), corpus if of_source else "TEXT")
+    of_others = typed("ablate", {"limit": card.options["limit"]}, corpus)
     reason = card.outputs.no_effects.partition(": ")[2].partition(";")[0].removesuffix(".")
     linear = "an encoder's stream makes no logits" if card.checkpoint.stacks and of_source else "no linear logits"
     moved = card.outputs.effects is not None and card.head in card.outputs.effects.promotions
@@ -336,16 +340,18 @@ def unmeasured(card: Card) -> dict[str, str]:
         if card.circuits is None
         else (card.circuits.head(card.head).copying is not None)
     )
+    cut = card.tokens.truncated
     lacking: dict[str, str | bool] = {
+        f"the last {counted(cut, 'token')} of the text": cut > 0 and "cut by --truncate",
         "roles, nearest heads, composition": not of_source and "of an encoder-decoder, of its encoder alone",
         "roles in sentences": of_source and parts.isdisjoint(IN_SENTENCES) and whole,
         of_repeats: of_source and "repeats" not in parts and f"{whole} --repeats",
         "nearest heads": of_source and not card.nearest and whole,
-        f"composition{', copying' * copies}": of_source and card.circuits is None and f"attnviz circuits{model}",
+        f"composition{', copying' * copies}": of_source and card.circuits is None and typed("circuits", {}),
         f"promoted tokens{', copying' * (not copies)}": not moved and (reason or linear),
         "what happens without it": card.ablation is None and f"{whole} --ablate",
         "what the tokens of its role lose without it": card.ablation is not None and _why_no_tokens(card, whole),
-        "effects of the other heads, to compare": card.ablation is not None and f"attnviz ablate {corpus}{model}",
+        "effects of the other heads, to compare": card.ablation is not None and of_others,
     }
     return {what: str(how) for what, how in lacking.items() if how}
 

@@ -96,9 +96,9 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
     lines, tables = _key_lines(text), of_file.pop("claim", None)
+    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "[[claim]]"))
     if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
-    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus"))
     lines += [{"": lines[0].get("claim", 1)}] * len(tables)  # of claims in one line: claim = [{...}]
     claims = tuple(_claim(path, *each, of_file) for each in zip(lines[1:], tables, strict=False))
     return claims, of_file.get("model"), f"{path}:{lines[0].get('model', 1)}: "
@@ -221,6 +221,6 @@ def _key_lines(text: str) -> list[dict[str, int]]:
             continue
         if re.match(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]", line):
             sections.append({"": number})
-        elif key := re.match(r"\s*\[?[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
+        elif key := re.match(r"\s*\[{0,2}[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
             sections[-1].setdefault(key[1], number)
     return sections

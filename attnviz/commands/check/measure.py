@@ -110,8 +110,8 @@ def check(
     """Hold the claims of a TOML file against measurements of its model, or of another one.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, and ``files`` are
-    corpora. ``truncate`` cuts a claim's text where it is longer than the model, instead of raising. All other arguments
-    are as for :func:`attnviz.profile_heads`.
+    corpora. ``truncate`` cuts a claim's text, and the texts that heads are removed on, where they are longer than the
+    model. All other arguments are as for :func:`attnviz.profile_heads`.
 
     Raises:
         UsageError: a claim that cannot be read, or a head that the model lacks; with the line.
@@ -163,7 +163,7 @@ def _held(
     @cache
     def ablation(corpus: tuple[str, ...]) -> Ablation:
         heads = [id for each, id in claims if (each.kind, each.corpus) == ("ablate", corpus)]
-        return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **more)
+        return ablate(corpus, checkpoint, select=heads, truncate=truncate, curve=False, gradient=False, **more)
 
     @cache
     def analysis(text: str, model: str = "") -> Analysis:

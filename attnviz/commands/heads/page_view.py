@@ -14,6 +14,7 @@ from attnviz.commands.heads.summary import role_text
 from attnviz.figures.families import UNNAMED, brief_name, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import merge_subwords
@@ -166,19 +167,25 @@ def axis_of(analysis: Analysis) -> dict[str, Any]:
     return axis_entry(units, [of_token[members[0]] for members in units.members], words)
 
 
+def model_settings(model: Checkpoint) -> dict[str, Any]:
+    """The options of the command line, by name, that read a model as it was read; without its name."""
+    return {
+        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "source_language": getattr(model.tokenizer, "src_lang", None),
+        "target_language": getattr(model.tokenizer, "tgt_lang", None),
+    }
+
+
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
     model, options, target = analysis.checkpoint, analysis.options, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
-    others = {
-        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
-        "dtype": str(model.dtype).removeprefix("torch."),
+    others = model_settings(model) | {
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
         "target": None if target is None or written else target.text,
-        "source_language": getattr(model.tokenizer, "src_lang", None),
-        "target_language": getattr(model.tokenizer, "tgt_lang", None),
         "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
         "any_family": analysis.verification.level < 4,
         "words": options.words,
