@@ -116,7 +116,9 @@ def encode(
     if not texts:
         return items
     limit = checkpoint.positions
-    for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts], truncate), strict=True):
+    for text, whole in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
+        cut = truncate and len(whole.ids) > limit
+        encoding = checkpoint.encode([text.text], truncate=True)[0] if cut else whole
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
         members = overlapping(offsets, text.spans)
@@ -136,10 +138,8 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.causal
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        items.append(EncodedText(
-            tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets),
-            cut=bool(encoding.overflowing),
-        ))  # fmt: skip
+        ids, flags = tuple(encoding.ids), tuple(special)
+        items.append(EncodedText(ids, flags, members, text, pieces, types, tuple(offsets), cut=cut))
     return items
 
 

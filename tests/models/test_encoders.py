@@ -30,6 +30,8 @@ from attnviz.models.families.bert_gpt2 import Albert
 from attnviz.models.families.encoders import OPT, Esm, ModernBert
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import HeadParameters
+from attnviz.texts.batches import encode
+from attnviz.texts.reading import Text
 from attnviz.trace.contributions import why_not_linear
 from tests.support.explained import steps_of
 from tests.support.models import save_checkpoint, sharp_bert
@@ -391,6 +393,8 @@ def test_residues_are_tokens_and_words_of_their_own():
     assert [i for i, special in enumerate(tokens.special) if special] == [0, 13]
     cut = checkpoint.tokenize(PROTEIN * 3, truncate=True)
     assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A", "<eos>"))
+    (item,) = encode(checkpoint, [Text(PROTEIN * 3)], truncate=True)
+    assert (item.ids, item.cut) == (cut.ids, True)
     assert vocabulary_labels(checkpoint.tokenizer, [4, 5, 32]) == ["L", "A", "<mask>"]
 
 
