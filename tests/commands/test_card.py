@@ -404,6 +404,15 @@ def test_the_verdict_on_a_role_is_of_both_metrics_unless_there_is_a_loss() -> No
         assert written.endswith(ending), written
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("times", "colours"), [(1, "attention weight, 0 to 1"), (8, "attention weight (log scale)")])
+def test_a_long_text_has_logarithmic_colours(times: int, colours: str, tmp_path: Path) -> None:
+    words = ["card", "L1H0", f"{REPEATED} " * times, "-m", "tiny-gpt2", "-d", "cpu", "-o", str(tmp_path), "--no-syntax"]
+    done = CliRunner().invoke(app, [*words, "--no-circuits"])
+    assert done.exit_code == 0, done.output
+    assert f"Colours: {colours}" in (tmp_path / "captions.md").read_text(encoding="utf-8")
+
+
 def test_heads_are_named_in_any_way_and_each_once(tmp_path: Path) -> None:
     options: Any = {"model": "tiny-gpt2", "circuits": False, "syntax": False, "device": "cpu"}
     for select in ("L1H0", ["L1H0", HeadId(1, 0), "1.0"]):

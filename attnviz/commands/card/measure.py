@@ -216,6 +216,7 @@ def cards(
     names = selection_texts(select)
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
+    once = cache(warn or (lambda _: None))  # a text may be left out of several measurements
     checkpoint, found = open_checkpoint(model, language_head=True, **opening)
     sizes = checkpoint.n_layers, checkpoint.n_heads
     named = {head_named(name, *sizes, stacks=checkpoint.stacks): name for name in names}
@@ -227,7 +228,7 @@ def cards(
     if corpus is not None or repeats:
         profile = profile_heads(
             checkpoint, [] if corpus is None else [corpus], repeats=repeats, limit=limit, syntax=syntax,
-            control=not checkpoint.weight_devices, progress=progress, warn=warn,
+            control=not checkpoint.weight_devices, progress=progress, warn=once,
         )  # fmt: skip
         assert profile is not None  # it is of one process
         stored = profile_from(json.loads(json_text(profile.document())), stored)
@@ -237,8 +238,7 @@ def cards(
     removed = on_repeats = None
     if ablate:
         cut = truncate and corpus is None  # a profile leaves out what is too long
-        tell_once = None if corpus is not None else warn  # the profile has told what is left out
-        read_here = {"limit": limit, "target": target, "truncate": cut, "progress": progress, "warn": tell_once}
+        read_here = {"limit": limit, "target": target, "truncate": cut, "progress": progress, "warn": once}
         removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
         on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
     of_source = any(is_of_source(head.layer) for head in chosen)
