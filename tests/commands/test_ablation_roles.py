@@ -235,6 +235,8 @@ def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(t
     assert said[0].startswith(f"{corpus}:3: left out: the model writes nothing after this text")
     with pytest.raises(TextError, match=r"^the model writes nothing"):
         attnviz.ablate(lines[2], model, **given)
+    with pytest.raises(TextError, match="no language-modelling head"):  # not left out, text by text
+        attnviz.ablate(corpus, sharp("bart", len(tokenizer)).model, **given)
 
 
 def test_a_sentence_that_an_encoder_decoder_cannot_read_is_left_out_of_a_corpus(tmp_path: Path):

@@ -561,6 +561,10 @@ def test_each_role_names_its_own_corpus_and_commands_the_models_dtype() -> None:
     assert " --dtype " not in asked["what happens without it"]
     double = attnviz.card("L1H0", REPEATED, "tiny-gpt2", dtype="float64", circuits=False, syntax=False, device="cpu")
     assert " --dtype float64 --ablate" in unmeasured(double)["what happens without it"]
+    branch = replace(card.checkpoint, revision="a-branch")
+    assert (
+        " --revision a-branch" in unmeasured(replace(card, checkpoint=branch))["effects of the other heads, to compare"]
+    )
 
 
 def test_pictures_of_other_options_do_not_stay(tmp_path: Path) -> None:
