@@ -224,9 +224,8 @@ def test_an_unknown_head_is_told_with_the_range(method):
 
 
 def test_only_one_head_of_a_layer_is_in_memory_at_a_time(monkeypatch):
-    shapes, right = [], attention.head_outputs
+    verified, shapes, right = result_of("bert").attention, [], attention.head_outputs
     monkeypatch.setattr(attention, "head_outputs", lambda *of: shapes.append(right(*of).shape) or right(*of))
-    verified = result_of("bert").attention
     measure_contributions(verified, 0)
     assert shapes == [(len(verified.tokens), D_MODEL)] * N_HEADS
 
