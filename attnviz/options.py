@@ -131,7 +131,7 @@ class Command:
         return [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
-        """Command-line arguments for these values, in their order, of its options; defaults are left out."""
+        """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
         known = {option.name: option for option in self.options}
         changed = [
             (known[name], value) for name, value in values.items() if name in known and value != known[name].default

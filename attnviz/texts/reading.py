@@ -43,7 +43,7 @@ class Place(NamedTuple):
         return f"{self.path}:{self.line}"
 
 
-class Target(NamedTuple):
+class DecoderTarget(NamedTuple):
     """What the decoder of an encoder-decoder predicts: a text, its vocabulary entries, and whether its end was cut."""
 
     text: str
@@ -76,7 +76,7 @@ class Text:
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
-    target: Target | None = None
+    target: DecoderTarget | None = None
     ids: tuple[int, ...] = ()
 
 

@@ -176,9 +176,10 @@ def test_a_papers_heads_are_claims(tmp_path: Path):
 
 GOOD = 'head = "L0H0"; role = "sink"'
 WRONG = [
-    ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus, .*. Did you mean model?"),
+    ('mdel = "x"', GOOD, "1: unknown key 'mdel': expected any of model, text, corpus, claim. Did you mean model?"),
     ('model = "tiny-gpt2', GOOD, "expected a TOML file of claims at .*claims.toml, found: .*line 1"),
-    ("text = 'a'\n\n[[claims]]\nlevel = 4", "", "3: unknown key 'claims': expected any of .*Did you mean .*claim"),
+    ("text = 'a'\n\n[[claims]]\nlevel = 4", "", "3: unknown key 'claims': expected any of .*Did you mean claim"),
+    ('"[[claim]]" = 3', GOOD, "1: unknown key '..claim"),
     ("corpus = 3", GOOD, "1: expected corpus as a list of paths, found 3"),
     ("", 'head = "L0H0"; rolle = "sink"', "4: unknown key 'rolle': .* Did you mean role?"),
     ("", 'head = "L0H0"; role = "sinc"', "4: unknown role 'sinc': .* Did you mean sink?"),

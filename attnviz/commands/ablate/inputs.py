@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.models.encoding import mask_token
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
-from attnviz.texts.reading import Corpus, Target, Text, as_labelled, open_corpus, read_texts
+from attnviz.texts.reading import Corpus, DecoderTarget, Text, as_labelled, open_corpus, read_texts
 from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -250,7 +250,7 @@ def with_targets(
                 raise
             warn(f"{text.place}: left out: {error}")
         else:
-            made = Target(read.text, read.predicted, read.tokens.truncated > 0)
+            made = DecoderTarget(read.text, read.predicted, read.tokens.truncated > 0)
             targets.append(replace(text, target=made))
         tell(number, n)
     return replace(sources, texts=tuple(targets))

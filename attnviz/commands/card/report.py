@@ -131,10 +131,8 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
 def markdown(card: Card, heading: str = "") -> str:
     """The card as Markdown, below a heading."""
     table = card.paper_table(ViewOptions(table="md")) if card.roles else ""
-    shown, parts = (
-        card.shown_examples,
-        [heading or f"# {card.head} of {markdown_text(visible(card.checkpoint.short_name))}"],
-    )
+    shown, model = card.shown_examples, markdown_text(visible(card.checkpoint.short_name))
+    parts = [heading or f"# {card.head} of {model}"]
     parts += [f"**{name}.** {markdown_text(text)}" for name, text in paragraphs(card).items()]
     parts += [table, evidence_of(card.roles)]
     if card.profile is not None and shown is not None:

@@ -96,7 +96,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
     lines, tables = _key_lines(text), of_file.pop("claim", None)
-    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "[[claim]]"))
+    of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "claim"))
     if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
     lines += [{"": lines[0].get("claim", 1)}] * len(tables)  # of claims in one line: claim = [{...}]
@@ -145,13 +145,8 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     roles = dict.fromkeys((*labels, "semantic", *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS))
     scores = dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels))
-    known = {
-        "role": roles,
-        "label": (*labels, DIAGONAL, UNNAMED),
-        "score": scores,
-        "ablate": METRICS,
-        "level": list("1234"),
-    }
+    names_of_labels = (*labels, DIAGONAL, UNNAMED)
+    known = {"role": roles, "label": names_of_labels, "score": scores, "ablate": METRICS, "level": tuple("1234")}
     values: list[tuple[str, str, Collection[str]]] = [(kind, part, known[kind]) for part in (
         what.split(BOTH) if kind == "label" else [what] * (kind in known)
     )]  # fmt: skip

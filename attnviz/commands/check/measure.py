@@ -125,7 +125,8 @@ def check(
         if len(paths) != 1:
             raise UsageError(f"expected one file of claims (corpora: with --published PAPER), found {len(paths)}.")
         claims, named, at = read_claims(Path(paths[0]))
-        model, place = (named, at) if named is not None and model is adapter is None else (model, "")
+        if named is not None and model is None and adapter is None:
+            model, place = named, at
     opened: Any = {"device": device, "dtype": dtype, "any_family": True}
     head = published is not None or any(each.kind in ("role", "ablate") for each in claims)
     with placed(place):
