@@ -1,6 +1,5 @@
 """How every command runs: its options, folder, measurement, files, tables or JSON, exit codes."""
 
-import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from attnviz.errors import (
     UsageError,
     VerificationError,
 )
-from attnviz.memory import address_space, limit_note, memory_size, out_of_memory_named
+from attnviz.memory import out_of_memory_named
 from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress
@@ -41,9 +40,6 @@ Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | 
 
 None where another process writes it.
 """
-
-_LIBRARIES_TAKE = 1e9
-"""Bytes of address space, measured with torch 2.13 for CPUs, the smallest."""
 
 _OF_ONE_PROCESS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
@@ -200,7 +196,7 @@ class Run:
             with output, progress(quiet, rate) as tell:
                 output.refuse_other_texts([*known_texts, *map(str, corpora)])
                 tell("loading", 0, 0)
-                result = measure(output, collecting(tell), partial(say, quiet=quiet))
+                result = measure(output, tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
@@ -214,7 +210,7 @@ class Run:
             say_what_was_written(output, quiet)
 
         def only_measure() -> None:
-            measure(output, collecting(lambda *_: None), lambda _: None)
+            measure(output, lambda *_: None, lambda _: None)
 
         return Job(only_measure if silent else work, output, kept, silent)
 
@@ -284,18 +280,6 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
     return note
 
 
-def collecting(tell: Progress) -> Progress:
-    """Enable the garbage collector at the first progress: loading makes a million objects, and all stay."""
-
-    def report(what: str, done: int, total: int) -> None:
-        if not gc.isenabled():
-            gc.freeze()
-            gc.enable()
-        tell(what, done, total)
-
-    return report
-
-
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
     """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
@@ -314,7 +298,6 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                     _check_ids(values.get("select", ()), function.__name__)
                 if "device" in values:
                     _check_working_folder()
-                    _check_address_space()
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
                 run = Run(function.__name__, values)
                 job = function(run, **arguments)
@@ -406,13 +389,6 @@ def _check_working_folder() -> None:
         Path.cwd()
     except OSError as error:
         raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
-
-
-def _check_address_space() -> None:
-    """Raise OutOfMemoryError below the memory that torch's libraries take, where they abort or hang."""
-    if address_space() < _LIBRARIES_TAKE:
-        least = memory_size(_LIBRARIES_TAKE)
-        raise OutOfMemoryError(f"torch and transformers alone need {least} of memory{limit_note()}; allow more.")
 
 
 def _model_folder(model: str) -> Path | None:

@@ -1,7 +1,6 @@
 """Entry point of the process; nothing heavy is imported before signal handlers are installed."""
 
 import errno
-import gc
 import io
 import os
 import sys
@@ -9,10 +8,7 @@ from contextlib import suppress
 
 from attnviz import signals
 from attnviz.errors import INTERRUPTED, OutOfMemoryError
-from attnviz.memory import address_space, out_of_memory_named
-
-_THREADS_FIT = 8e9  # bytes of address space
-_SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
+from attnviz.memory import out_of_memory_named
 
 
 class _InterruptedError(BaseException):
@@ -30,7 +26,6 @@ def main() -> None:
                 _run()
         finally:
             signals.ignore()
-            gc.freeze()  # all of it ends now: to look for cycles in a million objects first takes a fifth of the time
     except OutOfMemoryError as error:  # while importing
         _say(str(error))
         sys.exit(error.exit_code)
@@ -64,8 +59,6 @@ def _prepare() -> None:
     """Set up streams, and environment variables that keep libraries silent and off the display."""
     import logging
 
-    gc.set_threshold(*_SELDOM)
-    gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
     for descriptor in range(3):  # the next file would get the number of a closed one, and what is printed to it
         try:
             os.fstat(descriptor)
@@ -76,8 +69,6 @@ def _prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
     sys.stderr = _Messages(sys.stderr) if isinstance(sys.stderr, io.TextIOWrapper) else sys.stderr
-    if address_space() < _THREADS_FIT:  # a thread takes 0.1 GB; where it cannot, its library ends or hangs the process
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnviz.errors import ParserError
 from attnviz.language.universal import Node, is_clear, is_universal, to_universal
-from attnviz.memory import limit_note, out_of_memory
+from attnviz.memory import is_out_of_memory
 from attnviz.models.libraries import first_line
 
 LEAST_WORDS = 6
@@ -84,7 +84,7 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
     try:
         document = pipeline(text)
     except Exception as error:
-        if out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         raise ParserError(
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
@@ -157,10 +157,10 @@ def _spacy() -> Any:
     try:
         import spacy
     except Exception as error:
-        if out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         raise ParserError(
-            f"spaCy is installed, but cannot be imported{limit_note()}: {first_line(error)}; install it again, or "
+            f"spaCy is installed, but cannot be imported: {first_line(error)}; install it again, or "
             "leave syntax out with --no-syntax (syntax=False)."
         ) from error
     return spacy
@@ -188,7 +188,7 @@ def _load_pipeline(name: str) -> Any:
             warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
     except Exception as error:
-        if out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         reason = first_line(error)
         installed = ", ".join(_installed()) or "none"

@@ -18,6 +18,7 @@ from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
 from attnviz.models.configs import check_sizes, dequantised_from, empty_model, read_config, refuse_other_weights
 from attnviz.models.encoding import encodings, load_tokenizer, tokenize
+from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.undeclared import Undeclared
@@ -276,7 +277,6 @@ def load_checkpoint(
     language_head: bool = False,
     any_family: bool = False,
     device_map: DeviceMap | None = None,
-    before_weights: Callable[["Checkpoint"], None] = lambda _: None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
@@ -284,12 +284,13 @@ def load_checkpoint(
     head is left out, since no attention depends on it, unless ``language_head`` asks for that of token or class
     logits. ``any_family`` also takes a family of which the patterns alone are recomputed. With a ``device_map``
     accelerate places every part of the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's
-    own. ``before_weights`` is called with the checkpoint with an empty model, and may raise.
+    own.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
+        OutOfMemoryError: the weights take more memory than is free.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
@@ -307,7 +308,8 @@ def load_checkpoint(
     )
     empty = check_sizes(source.folder, config, n_bytes).to(dtype)
     bare = architecture.base_model(empty)
-    before_weights(Checkpoint(source.title, source.revision, architecture, bare, tokenizer, dequantised_from=kind))
+    if device_map is None:
+        refuse_beyond_memory(source.title, bare, device)
     weights = _read_weights(source.folder, architecture, keep=device_map is None)
     declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
     language_head = (language_head and declared) or may_generate

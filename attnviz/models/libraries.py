@@ -12,7 +12,7 @@ from logging import CRITICAL, getLogger
 from typing import TypeVar
 
 from attnviz.errors import AttnvizError, CheckpointError
-from attnviz.memory import out_of_memory
+from attnviz.memory import is_out_of_memory
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     except AttnvizError:
         raise
     except BaseException as error:
-        if out_of_memory(error) or not (isinstance(error, Exception) or _is_panic(error)):
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or _is_panic(error)):
             raise
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         reason = " ".join(reason.split())[:300] or type(error).__name__

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import nn
 
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.models.estimate import TextRun, refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.undeclared import Undeclared
 from attnviz.models.offloading import DeviceMap, running_device
@@ -44,7 +42,6 @@ def open_checkpoint(
     device_map: DeviceMap | Path | None = None,
     adapter: str | Path | None = None,
     several_devices: bool = False,
-    run: TextRun | None = None,
 ) -> tuple[Checkpoint, Source | None]:
     """The checkpoint of a model, and the source of its weights; None for a model in memory.
 
@@ -60,7 +57,6 @@ def open_checkpoint(
         device_map: spread the model by accelerate; see :func:`resolve_device_map`.
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         several_devices: whether the caller supports layers on different devices.
-        run: the text, to refuse a model by name that needs too much memory before its weights are read.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
@@ -91,8 +87,7 @@ def open_checkpoint(
             )
         torch_device = resolve_device(_name("device", device, torch.device, "auto"))
         number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), torch_device)
-        fits = partial(refuse_beyond_memory, source=source, device=torch_device, spread=spread is not None, run=run)
-        checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread, fits)
+        checkpoint = load_checkpoint(source, torch_device, number_format, language_head, any_family, spread)
     if not any_family:
         refuse_undeclared(checkpoint)
     if checkpoint.weight_devices and not several_devices:

@@ -1,7 +1,6 @@
 """What reaches the terminal and the tables: nothing that steers it, words that fit their numbers, streams that fail."""
 
 import csv
-import gc
 import inspect
 import io
 import sys
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.cli.runner import Job, Run, collecting, command
+from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import label_and_role
 from attnviz.errors import UsageError
@@ -179,21 +178,6 @@ def test_a_command_that_only_prints_has_the_options_that_it_lists_and_tells_of_n
         letters(as_json=False, **options)
     assert stopped.value.exit_code == 1
     assert capsys.readouterr().err == "attnviz: cannot print the results: standard output is closed.\n"
-
-
-@pytest.mark.parametrize("enabled", [False, True])
-def test_garbage_is_collected_from_the_first_sign_of_progress(enabled: bool):
-    told: list[tuple[str, int, int]] = []
-    frozen = gc.get_freeze_count()
-    if not enabled:
-        gc.disable()
-    try:
-        collecting(lambda *progress: told.append(progress))("verifying", 1, 6)
-        assert gc.isenabled()
-        assert (gc.get_freeze_count() > frozen) is not enabled  # what a caller from Python has is his own
-    finally:
-        gc.enable()
-    assert told == [("verifying", 1, 6)]
 
 
 def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):

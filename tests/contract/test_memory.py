@@ -2,10 +2,8 @@
 
 import errno
 import json
-import mmap
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ from attnviz.cli.program import app
 from attnviz.commands.compare.corpus.measure import compare_corpus
 from attnviz.errors import AttnvizError, CheckpointError, OutOfMemoryError, ParserError
 from attnviz.language import parsers
-from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory, out_of_memory_named
+from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory_named
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.libraries import calling_transformers
-from attnviz.options import checked
 from attnviz.texts.long_runs import Process as OneOfMany
 from attnviz.texts.long_runs import Unfinished, gathered
 from tests.conftest import SENTENCE
@@ -43,58 +40,39 @@ def short_of(n_bytes: int = PETABYTE) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("take", "asked"),
+    "take",
     [
-        (short_of, "out of memory: 1.13 PB more could not be had"),
-        (lambda: np.empty(PETABYTE // 8), "out of memory: 1.13 PB more could not be had"),
-        (lambda: bytearray(PETABYTE), "out of memory;"),
-        (lambda: mmap.mmap(-1, PETABYTE), "out of memory;"),
+        short_of,
+        lambda: np.empty(PETABYTE // 8),
+        lambda: bytearray(PETABYTE),
+        lambda: failed(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")),
+        lambda: failed(RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.")),
     ],
-    ids=["torch", "numpy", "python", "system"],
+    ids=["torch", "numpy", "python", "GPU", "Windows"],
 )
-def test_whatever_asks_for_too_much_is_named_with_how_much(take: Callable[[], Any], asked: str):
-    with pytest.raises(OutOfMemoryError) as raised, out_of_memory_named():
+def test_whatever_asks_for_too_much_is_named(take: Callable[[], Any]):
+    with pytest.raises(OutOfMemoryError, match="out of memory") as raised, out_of_memory_named():
         take()
-    assert str(raised.value).startswith(asked)
     assert LESS_MEMORY in str(raised.value)
     assert raised.value.exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "asked"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total"), "21.5 GB"),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 8.89 GB). Tried to allocate 256.00 MB on"), "268 MB"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), ""),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), ""),
-        (RuntimeError("std::bad_alloc"), ""),
-        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), ""),
-        (Exception("Cannot allocate memory (os error 12)"), ""),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), ""),
-    ],
-    ids=str,
-)
-def test_errors_of_other_machines_are_recognised_by_their_words(error: Exception, asked: str):
-    found = out_of_memory(error)
-    assert found is not None
-    assert (": " + asked in str(found)) == bool(asked)
+def failed(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(
     "error",
     [
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"),
-        ImportError("libgomp.so.1: cannot allocate memory in static TLS block"),
         ValueError("the label 'out of memory' is unknown"),
         KeyError("out of memory"),
         OSError(errno.ENOSPC, "No space left on device"),
         CheckpointError("expected a folder with a checkpoint at ./out of memory, found nothing."),
-        RuntimeError("can't start new thread"),
     ],
     ids=repr,
 )
 def test_other_errors_are_what_they_are(error: Exception):
-    assert out_of_memory(error) is None
     with pytest.raises(type(error)) as raised, out_of_memory_named():
         raise error
     assert raised.value is error
@@ -168,7 +146,7 @@ def test_a_command_that_runs_out_of_memory_says_so_in_a_line_and_leaves_its_fold
     result = CliRunner().invoke(app, [command, *text, "-m", str(bert_folder), "-o", str(out), *more])
     assert result.exit_code == 1, result.output
     (line,) = result.stderr.splitlines()
-    assert line == f"attnviz: out of memory: 1.13 PB more could not be had; {LESS_MEMORY}."
+    assert line == f"attnviz: out of memory; {LESS_MEMORY}."
     assert [path.name for path in out.rglob("*")] == ["mine.txt"]
 
 
@@ -180,26 +158,8 @@ def test_functions_raise_an_error_of_ours(tmp_path: Path):
         lambda: compare_corpus(model, model, texts, syntax=False),
     ]
     for call in calls:
-        with pytest.raises(attnviz.OutOfMemoryError, match="out of memory: "):
+        with pytest.raises(attnviz.OutOfMemoryError, match="out of memory"):
             call()
-
-
-class Held:
-    """Something large."""
-
-
-def test_what_was_measured_is_let_go_of():
-    seen: list[weakref.ref[Held]] = []
-
-    @checked
-    def measure() -> None:
-        held = Held()
-        seen.append(weakref.ref(held))
-        short_of()
-
-    with pytest.raises(OutOfMemoryError):
-        measure()
-    assert seen[0]() is None
 
 
 @pytest.mark.parametrize(("command", "last"), [("profile", 4), ("compare", 14)])
@@ -244,33 +204,6 @@ def numbers(content: Any) -> list[float]:
     if isinstance(content, list):
         return [each for part in content for each in numbers(part)]
     return [float(content)] if isinstance(content, int | float) else []
-
-
-# --- limits that the libraries themselves do not survive
-
-
-def limited(kilobytes: int, *command: str) -> subprocess.CompletedProcess[str]:
-    line = f'ulimit -v {kilobytes} && exec "$@"'
-    return subprocess.run(["bash", "-c", line, "bash", sys.executable, *command], capture_output=True, text=True)  # noqa: PLW1510
-
-
-def test_less_than_the_libraries_take_is_refused_before_they_are_loaded(tmp_path: Path):
-    done = limited(850_000, "-m", "attnviz", "heads", "the cat", "-m", "tiny-gpt2", "-o", str(tmp_path / "out"))
-    message = "torch and transformers alone need 1 GB of memory (ulimit -v allows 870 MB); allow more."
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"attnviz: {message}\n")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("kilobytes", "threads"), [(4_000_000, "1"), (20_000_000, "many")])
-def test_a_process_with_little_memory_has_one_thread(kilobytes: int, threads: str):
-    code = (
-        "import os; os.environ.pop('OMP_NUM_THREADS', None)\n"
-        "from attnviz.cli.start import main; import sys; sys.argv = ['attnviz', '--version']\n"
-        "try: main()\n"
-        "except SystemExit: print(os.environ.get('OMP_NUM_THREADS', 'many'))\n"
-    )
-    done = limited(kilobytes, "-c", code)
-    assert done.stdout.splitlines()[-1:] == [threads], done.stderr
 
 
 def test_memory_that_ends_while_the_program_is_imported_is_a_line(tmp_path: Path):

@@ -17,7 +17,6 @@ from attnviz.measures.relations import RelatedWords, RelationTally
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import tokens_of_ids
-from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
 from attnviz.models.sources import Source
@@ -99,9 +98,8 @@ def analyze(
     check_parser(parser, syntax)
     of_block = block_memory(memory)
     checkpoint, source = open_checkpoint(
-        model, language_head=generate is not None, any_family=any_family, several_devices=True,
-        run=TextRun(text, pair, truncate, of_block, kept=1), **opening,
-    )  # fmt: skip
+        model, language_head=generate is not None, any_family=any_family, several_devices=True, **opening
+    )
     stored = profile_of(checkpoint, source, warn) if profile else None
     reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate)
     return reader.read(text, pair, target, progress)

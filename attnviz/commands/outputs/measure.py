@@ -17,7 +17,6 @@ from torch import Tensor
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
@@ -258,8 +257,7 @@ def head_outputs(
             a class that the model lacks.
     """
     of_block = block_memory(memory)
-    run = TextRun(text, pair, truncate, of_block)
-    checkpoint, _ = open_checkpoint(model, language_head=True, run=run, **opening)
+    checkpoint, _ = open_checkpoint(model, language_head=True, **opening)
     refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):

@@ -19,7 +19,6 @@ from attnviz.commands.rollout.rollout_and_flow import (
 )
 from attnviz.errors import UsageError
 from attnviz.measures.patterns import allowed_units
-from attnviz.models.estimate import TextRun
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.models.wording import counted
@@ -179,11 +178,7 @@ def rollout(
     if flow or all_flows:
         check_flow_library()
     of_block = block_memory(memory)
-    kept = 2 if words else 4  # means and norms of every layer; over tokens, both rolled out as well
-    run = TextRun(
-        text, pair, truncate, of_block, matrices=lambda empty: kept * (empty.n_layers if layer is None else layer + 1)
-    )
-    opened, _ = open_checkpoint(model, run=run, **opening)
+    opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
     if layer is not None and not 0 <= layer < checkpoint.n_layers:

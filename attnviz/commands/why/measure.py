@@ -10,7 +10,6 @@ from attnviz.commands.why.chain import Step, follow
 from attnviz.commands.why.scores import HeadScores, KeyScore, QueryScores
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.estimate import TextRun
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
@@ -128,8 +127,7 @@ def why(
     if head is None:
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_block = block_memory(memory)
-    run = TextRun(text, pair, truncate, of_block, kept=1)
-    opened, _ = open_checkpoint(model, language_head=True, run=run, **opening)
+    opened, _ = open_checkpoint(model, language_head=True, **opening)
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.n_layers, checkpoint.n_heads, stacks=checkpoint.stacks)
