@@ -139,6 +139,12 @@ def signals_heard() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long run keeps what it has measured after every batch."""
+    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
+
+
 UNCOVERED = {f"test_{name}" for name in """
 ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
 coverage cross_commands explain_figures fonts guide head_grid heads_views heatmap

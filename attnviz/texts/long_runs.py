@@ -1,13 +1,11 @@
-"""Long runs: several processes on one corpus, the file of an unfinished run, and Ctrl-C between batches.
+"""Long runs: several processes on one corpus, and the file of an unfinished run.
 
 Of N processes, as torchrun starts them on one machine or on many, each reads the whole corpus and measures every N-th
 text; at the end the first adds up all counts. torch is imported only where it is needed.
 """
 
-import hashlib
-import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError, ProcessError
-from attnviz.signals import Interrupted, handled
+from attnviz.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from attnviz.texts.reading import Text
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = timedelta(days=7)
 """Timeout of a process that waits for the others."""
-
-_DIGITS = 1 << 62
-
-_HEADER = b"attnviz, an unfinished run; SHA-256 of what follows: "
-"""Start of the file of an unfinished run; the hash and a line break follow."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +61,9 @@ def own_file(path: Path, process: Process) -> Path:
 
 
 def remove_kept(path: Path, process: Process) -> None:
-    """Delete the saved files of this run's processes, and only files with their header."""
+    """Delete the saved files of this run's processes."""
     for rank in range(process.count):
-        own = own_file(path, replace(process, rank=rank))
-        for each in (own, _new(own)):
-            if each.is_file() and each.read_bytes()[: len(_HEADER)] == _HEADER:
-                each.unlink()
+        own_file(path, replace(process, rank=rank)).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -114,6 +104,8 @@ def gathered(process: Process, state: Any) -> list[Any]:
     try:
         distributed.gather_object(state, states)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise ProcessError("another process has stopped before it was done; see its message.") from error
     return states or []
 
@@ -124,50 +116,22 @@ class Measured:
 
     Attributes:
         numbers: of the texts that are done, measured or left out.
-        digest: sum of the digests of these texts, independent of their order.
         texts: number of texts measured.
         tokens: tokens in these.
         left_out: number of texts left out.
-        pending: digests of texts that are being measured, by number.
     """
 
     numbers: set[int] = field(default_factory=set)
-    digest: int = 0
     texts: int = 0
     tokens: int = 0
     left_out: int = 0
-    pending: dict[int, int] = field(default_factory=dict)
 
     def note(self, text: "Text", n_tokens: int = 0) -> None:
         """Count a text as measured, or with 0 tokens as left out."""
         self.numbers.add(text.number)
-        self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
         self.texts += n_tokens > 0
         self.tokens += n_tokens
         self.left_out += n_tokens == 0
-
-    def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
-        """The texts of a corpus that are not done."""
-        done = frozenset(self.numbers)
-        for text in texts:
-            if text.number not in done:
-                self.pending[text.number] = _digest(text)
-                yield text
-
-    def changed(self, texts: "Iterator[Text]") -> str:
-        """How the texts that are done have changed, in words, or ''.
-
-        Reads no further than these.
-        """
-        digest, n_seen = 0, 0
-        for text in texts if self.numbers else ():
-            if text.number in self.numbers:
-                n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
-            if n_seen == len(self.numbers):
-                break
-        if n_seen < len(self.numbers):
-            return f"{len(self.numbers) - n_seen} of the {len(self.numbers)} texts that it had read are gone"
-        return "" if digest == self.digest else f"the {n_seen} texts that it had read are others now"
 
     def add(self, other: "Measured") -> None:
         """Add the counts of another process."""
@@ -177,7 +141,7 @@ class Measured:
 
     def state(self) -> dict[str, Any]:
         """Plain numbers and lists, to save."""
-        return {**vars(self), "numbers": sorted(self.numbers), "pending": {}}
+        return {**vars(self), "numbers": sorted(self.numbers)}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Measured":
@@ -186,7 +150,7 @@ class Measured:
 
 
 class Unfinished:
-    """The file of an unfinished run; only a run with the same settings can resume it."""
+    """The file of an unfinished run, replaced whole at each save; only a run with the same settings can resume it."""
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
         self.path = path
@@ -203,10 +167,9 @@ class Unfinished:
         import torch
 
         with self.restoring():
-            header, _, saved = (self.path.read_bytes() if self.path.is_file() else b"").partition(b"\n")
-            if header != _header(saved):
-                raise ValueError("the hash is another")
-            content = torch.load(io.BytesIO(saved), weights_only=True)
+            if not self.path.is_file():
+                raise ValueError("a folder, or a pipe, which would be waited for")
+            content = torch.load(self.path, weights_only=True)
             settings, state = dict(content["settings"]), dict(content["state"])
         other = [name for name in {**settings, **self._settings} if settings.get(name) != self._settings.get(name)]
         if other:
@@ -227,6 +190,8 @@ class Unfinished:
         try:
             yield
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise OutputError(
                 f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
                 "file; delete it to begin anew, or choose another folder with -o."
@@ -242,12 +207,11 @@ class Unfinished:
             return
         import torch
 
-        new, content = _new(self.path), io.BytesIO()
-        torch.save({"settings": self._settings, "state": state}, content)
-        saved = content.getvalue()
+        new = self.path.with_name(f"{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(_header(saved) + b"\n" + saved)
+            with new.open("wb") as file:
+                torch.save({"settings": self._settings, "state": state}, file)
             new.replace(self.path)
         except OSError as error:
             with suppress(OSError):
@@ -261,36 +225,3 @@ class Unfinished:
         """Delete the file, of a run that cannot be resumed."""
         if self.path is not None:
             remove_kept(self.path, Process())
-
-
-@contextmanager
-def interruptions_noted() -> Iterator[Callable[[], bool]]:
-    """Defer a first Ctrl-C while the block runs, so that a batch can be finished; a second interrupts.
-
-    Yields a function that returns whether there was one: call it between batches, and raise KeyboardInterrupt.
-    """
-    noted: list[int] = []
-
-    def note(number: int, _: object) -> None:
-        if noted:
-            raise Interrupted
-        noted.append(number)
-
-    with handled(note):
-        yield lambda: bool(noted)
-
-
-def _header(saved: bytes) -> bytes:
-    """The first line of the file of an unfinished run, with the hash of the rest."""
-    return _HEADER + hashlib.sha256(saved).hexdigest().encode()
-
-
-def _new(path: Path) -> Path:
-    """The temporary file that then replaces ``path``."""
-    return path.with_name(f"{path.name}.new")
-
-
-def _digest(text: "Text") -> int:
-    """A hash of what is measured of a text, the same in every process and run."""
-    content = repr((text.text, text.spans, text.arcs, text.answer))
-    return int.from_bytes(hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:7], "big")

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.models.wording import counted
 from attnviz.progress import Progress
 from attnviz.texts.batches import Batch, batches
-from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered, interruptions_noted
+from attnviz.texts.long_runs import Measured, Process, Unfinished, gathered
 from attnviz.texts.reading import Corpus, Parser, Text, read_texts
 
 _SAVED_EVERY = 10.0
@@ -71,24 +72,21 @@ class LongRun:
         self._save_at = time.monotonic() + _SAVED_EVERY
 
     def measure(self) -> None:
-        """Measure all corpora, from where an earlier run stopped, and save the counts.
+        """Measure all corpora, from where an earlier run stopped, and save the counts now and then.
 
         Raises:
-            CorpusError: a corpus is malformed; texts before that line are measured and saved.
-            OutputError: texts that an earlier run has measured have changed; its file is left as it is.
-            KeyboardInterrupt: after the batch in which it came; the counts are saved.
+            CorpusError: a corpus is malformed, which is seen before anything is measured.
+            OutputError: the file of an unfinished run is of other settings.
         """
+        for corpus in self._settings.corpora:
+            deque(read_texts(corpus, self._settings.limit), maxlen=0)
         self._resume()
-        with interruptions_noted() as interrupted:
-            for number, measured in enumerate(self.measured):
-                for batch in self._batches(number, measured):
-                    self._count(number, batch)
-                    for item in batch.items:
-                        measured.note(item.source, len(item))
-                    self._report_progress(number, measured)
-                    if interrupted():
-                        self._save()
-                        raise KeyboardInterrupt
+        for number, measured in enumerate(self.measured):
+            for batch in self._batches(number, measured):
+                self._count(number, batch)
+                for item in batch.items:
+                    measured.note(item.source, len(item))
+                self._report_progress(number, measured)
         self._save()
 
     def gather(self) -> bool:
@@ -113,64 +111,49 @@ class LongRun:
         return bool(states)
 
     def _resume(self) -> None:
-        """Load the counts of an earlier run; raise OutputError if its texts have changed since."""
+        """Load the counts of an earlier run."""
         settings = self._settings
         if (state := settings.unfinished.load()) is None:
             return
         with settings.unfinished.restoring():
             self._merge(state)
             self.measured = [Measured.of(each) for each in state["measured"]]
-        for number, (corpus, measured) in enumerate(zip(settings.corpora, self.measured, strict=True)):
-            if change := measured.changed(self._own_texts(number)):
-                raise OutputError(
-                    f"{settings.unfinished.path} holds what an interrupted run has measured of {corpus.path}, which "
-                    f"has changed since: {change}. Give the corpus as it was to go on, choose another folder with -o, "
-                    "or delete that file to begin anew."
-                )
         settings.warn(
             f"continuing after {counted(sum(each.texts for each in self.measured), 'text')} that an earlier run "
             f"measured; to start again, delete {settings.unfinished.path}"
         )
 
-    def _own_texts(self, number: int) -> Iterator[Text]:
-        """This process's share of a corpus."""
-        texts = read_texts(self._settings.corpora[number], self._settings.limit)
-        return (text for text in texts if self._settings.process.owns(text.number))
-
     def _batches(self, number: int, measured: Measured) -> Iterator[Batch]:
-        """Batches of a corpus that are not done; of a malformed one those before the malformed line."""
-        settings, broken = self._settings, list[CorpusError]()
+        """Batches of this process's share of a corpus that are not done."""
+        settings, done = self._settings, frozenset(measured.numbers)
 
         def texts() -> Iterator[Text]:
-            try:
-                for text in measured.remaining(self._own_texts(number)):
-                    if (prepared := self._prepared(text)) is None:
-                        measured.note(text)
-                    else:
-                        yield prepared
-            except CorpusError as error:
-                broken.append(error)
+            for text in read_texts(settings.corpora[number], settings.limit):
+                if text.number in done or not settings.process.owns(text.number):
+                    continue
+                prepared = self._prepared(text)
+                if prepared is None:
+                    measured.note(text)
+                else:
+                    yield prepared
 
         def skipped(text: Text, why: str) -> None:
             measured.note(text)
             settings.warn(f"{text.place}: left out: {why}.")
 
-        yield from batches(settings.checkpoint, texts(), settings.batch_size, skipped)
-        if broken:
-            self._save()
-            raise broken[0]
+        return batches(settings.checkpoint, texts(), settings.batch_size, skipped)
 
     def _report_progress(self, number: int, measured: Measured) -> None:
-        """Report progress, and save now and then."""
+        """Save now and then, and report progress."""
         settings, corpus = self._settings, self._settings.corpora[number]
-        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
-        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
         if time.monotonic() > self._save_at:
             try:
                 self._save()
             except OutputError as error:  # the run itself may yet succeed
                 settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
                 self._save_at = math.inf
+        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
+        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
 
     def _save(self) -> None:
         """Save the counts, if there are any."""

@@ -18,6 +18,7 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.texts import batches
 from attnviz.texts.long_runs import Unfinished
 from tests.support import corpora
+from tests.support.long_runs import interrupting
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 
@@ -143,14 +144,13 @@ def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch:
 
 
 @pytest.mark.draws
-def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(
+    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
+):
     def stopping(*_: Any, **__: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(CorpusRun, "count", stopping)
-        result = run("trees.conllu", "--batch-size", "8")
-    assert result.exit_code == 130
+    result = interrupted_run(run, monkeypatch)
     assert "interrupted. What was measured is kept in out/profile.unfinished: the same command goes on" in result.stderr
     with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
         patched.setattr(Profile, "write", stopping)
@@ -159,13 +159,14 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
 
 
-def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    def stopping(*_: Any, **__: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-
+def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The result of a run that is interrupted in its second batch."""
+    count, stop = CorpusRun.count, interrupting(2, signal.SIGTERM)
     with monkeypatch.context() as patched:
-        patched.setattr(CorpusRun, "count", stopping)
-        assert run("trees.conllu", "--batch-size", "8", *arguments).exit_code == 130
+        patched.setattr(CorpusRun, "count", lambda *of: (stop(), count(*of)))
+        result = run("trees.conllu", "--batch-size", "8")
+    assert result.exit_code == 130
+    return result
 
 
 @pytest.mark.draws
@@ -178,7 +179,9 @@ def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json", *others]
 
 
-def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(run: Any, monkeypatch: pytest.MonkeyPatch):
+def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
+    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
+):
     interrupted_run(run, monkeypatch)
     for result in (run("trees.conllu", "--seed", "1"), run("missing.conllu"), run("gap.tsv")):
         assert result.exit_code == 1
@@ -196,12 +199,12 @@ def test_what_was_measured_in_vain_does_not_stay(run: Any):
     assert not Path("out").exists()
 
 
-def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
-    interrupted_run(run, monkeypatch)
+def test_right_settings_with_wrong_contents_are_one_message(
+    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
+):
     save = Unfinished.save
     monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
-    monkeypatch.setattr(CorpusRun, "count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert run("trees.conllu").exit_code == 130
+    interrupted_run(run, monkeypatch)
     result = run("trees.conllu")
     assert result.exit_code == 1
     assert "found something else, or a damaged file" in result.stderr
@@ -209,12 +212,12 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
 
 
 @pytest.mark.draws
-def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None):
     count, done = CorpusRun.count, []
 
     def stopping(*arguments: Any) -> None:
         done.append(1)
-        if len(done) == 8:  # five batches of the model, and the third of its copy
+        if len(done) == 9:  # five batches of the model, and the fourth of its copy
             os.kill(os.getpid(), signal.SIGINT)
         count(*arguments)
 

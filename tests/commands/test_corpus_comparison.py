@@ -313,7 +313,7 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
 
 @pytest.mark.draws
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, signals_heard: None
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, saved_at_once: None
 ):
     kept, told, verified = tmp_path / "u", list[str](), list[int]()
     options: dict[str, Any] = {"batch_size": 8, "unfinished": kept, "warn": told.append}
@@ -336,7 +336,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
 
 
 def test_an_interrupted_run_does_not_go_on_with_another_corpus(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, signals_heard: None
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, tmp_path: Path, saved_at_once: None
 ):
     kept, mine = tmp_path / "u", tmp_path / "mine.conllu"
     whole = trees.read_text()
@@ -345,14 +345,10 @@ def test_an_interrupted_run_does_not_go_on_with_another_corpus(
     with pytest.raises(KeyboardInterrupt):
         attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept, progress=stop)
     before = kept.read_bytes()
-    for changed, message in (
-        (whole.replace("\tthe\t", "\tthese\t"), r"mine.conllu, which has changed since: the \d+ texts .* begin anew"),
-        ("\n\n".join(whole.split("\n\n")[:3]) + "\n\n", r"of the \d+ texts that it had read are gone"),
-    ):
-        mine.write_text(changed)
-        with pytest.raises(attnviz.OutputError, match=message):
-            attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
-        assert kept.read_bytes() == before
+    mine.write_text(whole.replace("\tthe\t", "\tthese\t"))
+    with pytest.raises(attnviz.OutputError, match="begin anew"):
+        attnviz.compare_corpus(bert, tuned, mine, batch_size=8, unfinished=kept)
+    assert kept.read_bytes() == before
 
 
 def test_processes_change_nothing(
@@ -431,9 +427,9 @@ def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, mess
 
 @pytest.mark.draws
 def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
-    run: Any, monkeypatch: pytest.MonkeyPatch, signals_heard: None
+    run: Any, monkeypatch: pytest.MonkeyPatch, saved_at_once: None
 ):
-    count, stop = measure._Run.count, interrupting(2, signal.SIGINT)
+    count, stop = measure._Run.count, interrupting(3, signal.SIGINT)
     with monkeypatch.context() as patched:
         patched.setattr(measure._Run, "count", lambda *of: (stop(), count(*of)))
         done = run("-o", "out", "--batch-size", "8", "--figures", "none")

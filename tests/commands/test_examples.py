@@ -154,7 +154,7 @@ def test_processes_change_nothing(model, paths, whole, monkeypatch):
 
 
 @pytest.mark.draws
-def test_going_on_changes_nothing(model, paths, whole, tmp_path, signals_heard):
+def test_going_on_changes_nothing(model, paths, whole, tmp_path, saved_at_once):
     kept = tmp_path / "profile.unfinished"
     with pytest.raises(KeyboardInterrupt):
         every(settings(model, paths, batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT)))

@@ -159,7 +159,7 @@ def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, 
 
 @pytest.mark.parametrize(("checkpoint", "after"), [("bert", 3), ("gpt2", 17)], indirect=["checkpoint"])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, after: int, signals_heard: None
+    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, after: int, saved_at_once: None
 ):
     kept, stop = tmp_path / "profile.unfinished", interrupting(after, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -171,15 +171,6 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert told == [f"continuing after {4 * after} texts that an earlier run measured; to start again, delete {kept}"]
     close(numbers(parts), numbers(whole))
     assert kept.exists()  # whoever saves the profile deletes it then
-
-
-def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, tmp_path: Path, signals_heard: None):
-    before = signal.getsignal(signal.SIGINT)
-    twice = interrupting(1, signal.SIGTERM, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        measured(checkpoint, [folder / "trees.conllu"], unfinished=tmp_path / "u", progress=twice)
-    assert not (tmp_path / "u").exists()  # what was measured is not saved
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
@@ -205,21 +196,15 @@ def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     close(numbers(found), numbers(measured(checkpoint, [path])))
 
 
-def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
-    path, kept = tmp_path / "t.conllu", tmp_path / "u"
+def test_a_malformed_line_is_refused_before_anything_is_measured(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    path, told = tmp_path / "t.conllu", list[str]()
     good = (folder / "trees.conllu").read_text(encoding="utf-8")
     sentence = good.split("\n\n")[20] + "\n"
     line = good[: good.index(sentence)].count("\n") + 1
     path.write_text(good.replace(sentence, sentence.replace("\t", " ", 1), 1), encoding="utf-8")
-    with pytest.raises(CorpusError, match=rf"t.conllu:{line}: expected 10 columns with tabs between, found 9"):
-        measured(checkpoint, [path], unfinished=kept)
-    path.write_text(good, encoding="utf-8")
-    told: list[str] = []
-    mended = measured(checkpoint, [path], unfinished=kept, warn=told.append)
-    assert told[0].startswith("continuing after 20 texts")
-    whole = measured(checkpoint, [folder / "trees.conllu"])
-    for part in ("statistics", "syntax", "roles"):
-        close(numbers(mended)[part], numbers(whole)[part])
+    with pytest.raises(CorpusError, match=rf"t.conllu:{line}: expected 10 columns"):
+        measured(checkpoint, [path], progress=lambda *each: told.append(str(each)))
+    assert told == []
 
 
 # --- an untrained copy, and another corpus
@@ -313,7 +298,7 @@ def test_roles_that_pass_are_confirmed_on_another_corpus(
     ("checkpoint", "after", "part"), [("bert", 13, "untrained"), ("gpt2", 23, "confirmation")], indirect=["checkpoint"]
 )
 def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, after: int, part: str, signals_heard: None
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, after: int, part: str, saved_at_once: None
 ):
     """Ten batches each of the model and of its copy, then those of the other corpus."""
     other = corpora.treebank(tmp_path / "other.conllu", 60, seed=5)

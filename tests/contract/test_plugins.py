@@ -142,7 +142,7 @@ def test_a_pattern_of_a_package_is_a_role_over_a_corpus(mine, bert_folder, tmp_p
     assert [plugin["name"] for plugin in document["plugins"]] == ["punctuation"]
 
 
-def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder, tmp_path, signals_heard):
+def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder, tmp_path, saved_at_once):
     corpus, kept = sentences(tmp_path / "corpus.txt", 12), tmp_path / "kept"
 
     def profile(stop: bool) -> object:

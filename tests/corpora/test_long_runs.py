@@ -1,16 +1,13 @@
 """Long runs: what an unfinished one leaves and whether it is still the same, and which process does what."""
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from attnviz.errors import CorpusError, OutputError, ProcessError
-from attnviz.language.syntax import Arc
+from attnviz.errors import OutputError, ProcessError
 from attnviz.texts.long_runs import (
     Measured,
     Process,
@@ -23,24 +20,18 @@ from attnviz.texts.long_runs import (
 )
 from attnviz.texts.reading import Text
 
-TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
-
 
 def half_done() -> Measured:
     """Texts 3, 0 and 4 are measured, 1 was left out."""
     measured = Measured()
-    reading = measured.remaining(iter(TEXTS))
-    seen = {text.number: text for text in reading}
     for number in (3, 0, 4):
-        measured.note(seen[number], n_tokens=5)
-    measured.note(seen[1])
-    return Measured.of(measured.state())
+        measured.note(Text("", number=number), n_tokens=5)
+    measured.note(Text("", number=1))
+    return measured
 
 
-def test_what_is_done_is_counted_and_not_read_again():
-    measured = half_done()
-    assert (measured.texts, measured.tokens, measured.left_out) == (3, 15, 1)
-    assert [text.number for text in measured.remaining(iter(TEXTS))] == [2, 5]
+def test_what_is_done_is_counted():
+    assert half_done() == Measured({0, 1, 3, 4}, texts=3, tokens=15, left_out=1)
 
 
 def test_the_state_survives_a_file(tmp_path: Path):
@@ -72,14 +63,11 @@ def test_a_file_that_is_something_else_is_not_replaced(tmp_path: Path, content: 
             Unfinished(path, {}).load()
 
 
-@pytest.mark.parametrize("at", [0, 60, "among the numbers", -40, -1])
-def test_a_flipped_bit_is_noticed(tmp_path: Path, at: int | str):
+def test_a_damaged_file_is_noticed(tmp_path: Path):
     kept = Unfinished(tmp_path / "u", {"seed": 1})
     kept.save({"sums": torch.full((1000,), 1.5)})
-    content = bytearray((tmp_path / "u").read_bytes())
-    content[content.index(torch.tensor(1.5).numpy().tobytes() * 9) if isinstance(at, str) else at] ^= 4
-    (tmp_path / "u").write_bytes(content)
-    with pytest.raises(OutputError, match="found something else, or a damaged file; delete it to begin anew"):
+    (tmp_path / "u").write_bytes((tmp_path / "u").read_bytes()[:-40])
+    with pytest.raises(OutputError, match="damaged"):
         kept.load()
 
 
@@ -87,49 +75,17 @@ def test_only_the_parts_of_this_run_are_deleted(tmp_path: Path):
     base = tmp_path / "u"
     for process in (Process(), Process(0, 2), Process(1, 2), Process(1, 3)):
         Unfinished(own_file(base, process), {}).save({})
-    for name in ("u-notes", "u.new", "u-2-of-2.new"):
+    for name in ("u-notes", "u.old"):
         (tmp_path / name).write_text("mine")
     remove_kept(base, Process(0, 2))
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["u", "u-2-of-2.new", "u-2-of-3", "u-notes", "u.new"]
-    (tmp_path / "u.new").write_bytes(base.read_bytes()[:60])  # killed while it saved
-    remove_kept(base, Process())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["u-2-of-2.new", "u-2-of-3", "u-notes"]
+    assert left == ["u", "u-2-of-3", "u-notes", "u.old"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match=f"cannot keep what was measured in {tmp_path / 'file' / 'u'}: "):
         Unfinished(tmp_path / "file" / "u", {}).save({})
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        [*TEXTS[:3], replace(TEXTS[3], text="other"), *TEXTS[4:]],
-        [*TEXTS[:3], replace(TEXTS[3], arcs=(Arc(0, 1, "det"),)), *TEXTS[4:]],
-        [replace(TEXTS[0], answer=1), *TEXTS[1:]],
-        TEXTS[:3],
-    ],
-    ids=["text", "tree", "answer", "shorter"],
-)
-def test_a_change_of_what_is_done_is_noticed(changed: list[Text]):
-    found = half_done().changed(iter(changed))
-    assert re.fullmatch(
-        r"(the \d texts that it had read are others now|\d of the \d texts that it had read are gone)", found
-    )
-    assert half_done().changed(iter(TEXTS)) == ""
-
-
-def test_a_corpus_that_breaks_off_is_not_a_changed_one():
-    def broken_off() -> Iterator[Text]:
-        yield from TEXTS[:3]
-        raise CorpusError("a line that breaks the format")
-
-    reading = half_done().remaining(broken_off())
-    assert next(reading).number == 2
-    with pytest.raises(CorpusError, match="breaks the format"):
-        next(reading)
 
 
 # --- processes

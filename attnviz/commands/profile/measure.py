@@ -205,7 +205,7 @@ def profile_heads(
     Raises:
         UsageError: nothing to measure was given, or one corpus twice.
         OutputError: ``unfinished`` holds what a run with other settings has measured.
-        CorpusError: a corpus cannot be read; what stands before the place is kept in ``unfinished``.
+        CorpusError: a corpus cannot be read.
         VerificationError: the heads do not reproduce the model.
     """
     if not paths and not repeats:
@@ -231,10 +231,16 @@ def profile_heads(
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
         """Run over corpora and merge all processes; None in all but the first."""
         identity = {
-            "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
-            "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
+            "attnviz": __version__,
+            "model": of.name,
+            "weights": weights,
+            "dtype": str(of.dtype),
+            "seed": seed,
+            "limit": most,
+            "corpora": [f"{corpus.path} ({corpus.sha256[:12]})" for corpus in some],
+            "parser": parse and parse.name,
             "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
-        }  # fmt: skip
+        }
         settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),

@@ -190,7 +190,7 @@ def compare_corpus(
     identity = {
         "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
         "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
-        "corpus": str(file.path), "parser": parse and parse.name,
+        "corpus": f"{file.path} ({file.sha256[:12]})", "parser": parse and parse.name,
     }  # fmt: skip
     settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,
