@@ -252,7 +252,6 @@ _TABLE = (
 )
 _FILES = (
     _OUT,
-    _switch("overwrite", "Remove pictures of another text from the folder."),
     _JSON,
     _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q"),
 )

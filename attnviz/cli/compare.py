@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command, unfinished_note
+from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
@@ -75,7 +75,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
     """Compare over a corpus, resuming an interrupted run, together with other processes under torchrun."""
     (a, b), process = _sources(run, run.options["adapter"] is not None), this_process()
-    unfinished = run.results_folder(names, (), [corpus]) / "compare-corpus.unfinished"
+    unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
         return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)

@@ -1,5 +1,6 @@
 """The command ``attnviz heads``; with ``--each-line`` a folder for every line of a file, and one summary of all."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -77,15 +78,15 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line; each text is written whole before the next is read, the summary at the end.
+    """Analyse every line; each text is written before the next is read, the summary at the end.
 
     ``reading``: further arguments of :func:`attnviz.analyze_each`.
     """
     from attnviz.commands.heads.relations import without_relations
     from attnviz.models.head_ids import ids_and_names
-    from attnviz.present.documents import json_text, read_document
+    from attnviz.present.documents import json_text
     from attnviz.present.output_folder import OutputFolder
-    from attnviz.present.report import checked_views, layout_of
+    from attnviz.present.report import checked_views
 
     run.refuse(run.known.of_one, "is about one text; expected --each-line without it, found both")
     lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
@@ -103,20 +104,17 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         (view,) = checked_views(of_all.command, [_SUMMARY])
         if not written and of_all.options["figures"] == _SUMMARY and (why := view.drawing.missing(analysis)):
             raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
-        path = folder.path / one.folder
-        document = read_document(path / "heads.json")
         if one.folder not in written:
             missing = [view.name for view in checked_views("heads", names or []) if view.drawing.missing(analysis)]
             without.update([] if names == ["all"] else missing)
             drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
-                with OutputFolder(path, layout_of("heads"), run.options["overwrite"]) as output:
-                    shown = replace(choices, relations=choices.relations and not without_relations(analysis))
-                    document = analysis.write(output, shown, figures=drawn, formats=formats)
-                folder.below += len(output.written)
+                shown = replace(choices, relations=choices.relations and not without_relations(analysis))
+                analysis.write(folder, shown, figures=drawn, formats=formats, within=f"{one.folder}/")
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)
+        document = json.loads(folder.staged(f"{one.folder}/heads.json").read_bytes())  # which equal texts share
         folder.write("heads.jsonl", json_text(document, None), more=True)
 
     def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
@@ -131,20 +129,12 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         assert job.output is not None
         yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
 
-    def kept(_: BaseException) -> str:
-        assert job.output is not None
-        if not written or job.output.committed:
-            return ""
-        texts = f"{counted(len(written), 'text')} {'was' if len(written) == 1 else 'were'}"
-        return f"{texts} written to {job.output.path}, each whole in its own folder; the summary was not."
-
     job = of_all.job(
         measure,
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],
         corpora=[lines] if isinstance(lines, Path) else [],
         rate=True,
         finish=finish,
-        kept=kept,
     )
     return job
 

@@ -40,7 +40,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
     if verify:
         return _verify(list(dict.fromkeys(wanted)), out, as_json)
     from attnviz.commands.models.measure import Configuration, model_configurations
-    from attnviz.commands.models.report import LAYOUT, models_document, models_report
+    from attnviz.commands.models.report import models_csv, models_document, models_report
     from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__
 
@@ -58,10 +58,11 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         say(str(each))
     if not listed:
         raise failed[-1]
-    output = None if out is None else OutputFolder(Path(out), LAYOUT)
+    output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
-        _give(models_document(listed, __version__), lambda width: models_report(listed, width), as_json, output)
+        document = models_document(listed, __version__)
+        _give("models", document, models_csv(document), lambda width: models_report(listed, width), as_json, output)
         if failed:
             raise typer.Exit(failed[0].exit_code)
 
@@ -71,11 +72,11 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
 def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
     if not names:
         raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
-    from attnviz.commands.models.report import VERIFY_LAYOUT, verified_report
+    from attnviz.commands.models.report import verified_csv, verified_report
     from attnviz.commands.models.verify import VERSIONS, verified
     from attnviz.present.output_folder import OutputFolder
 
-    output = None if out is None else OutputFolder(Path(out), VERIFY_LAYOUT)
+    output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
         with progress(quiet=False) as tell:
@@ -83,7 +84,9 @@ def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
             for done, name in enumerate(names):
                 tell(f"verifying {name}", done, len(names))
                 found.append(verified(name))
-        _give(VERSIONS | {"models": found}, lambda width: verified_report(found, width), as_json, output)
+        document = VERSIONS | {"models": found}
+        report = partial(verified_report, found)
+        _give("models-verify", document, verified_csv(document), report, as_json, output)
         if any(each["reason"] for each in found):
             raise typer.Exit(1)
 
@@ -91,12 +94,22 @@ def _verify(names: list[str], out: str | None, as_json: bool) -> Job:
 
 
 def _give(
-    document: dict[str, Any], report: Callable[[int], "RenderableType"], as_json: bool, output: "OutputFolder | None"
+    name: str,
+    document: dict[str, Any],
+    table: str,
+    report: Callable[[int], "RenderableType"],
+    as_json: bool,
+    output: "OutputFolder | None",
 ) -> None:
-    """Write and print a document."""
+    """Write and print a document, and its CSV table."""
     if output is not None:
+        from attnviz.present.documents import json_text
+
+        document["files"] = [f"{name}.csv", f"{name}.json"]
         with output:
-            document = output.commit(document)
+            output.write(f"{name}.csv", table)
+            output.write(f"{name}.json", json_text(document))
+            output.put_in_place()
     print_results(document, report, as_json, folder=None if output is None else output.path)
     if output is not None:
         say_what_was_written(output)

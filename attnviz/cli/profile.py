@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command, unfinished_note
+from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
@@ -43,7 +43,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
         )
     source, process = run.find_model(), this_process()
-    unfinished = run.results_folder(run.model_names, (), corpora) / "profile.unfinished"
+    unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)

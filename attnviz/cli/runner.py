@@ -24,7 +24,7 @@ from attnviz.errors import (
 )
 from attnviz.memory import out_of_memory_named
 from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
-from attnviz.present.report import checked_views, layout_of, spec_of, views_of
+from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 from attnviz.texts.long_runs import this_process
@@ -172,7 +172,7 @@ class Run:
 
         Args:
             measure: returns the result.
-            texts: that the results are of; they name the folder, whose pictures of others are not removed.
+            texts: that the results are of; they name the folder.
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
             adds: figures implied by other options, such as ``lines`` for ``--token``.
@@ -190,16 +190,16 @@ class Run:
         spec.check_columns(choices.columns)
         known_texts = [text for text in texts if text is not None]
         path = self.results_folder(models or self.model_names, known_texts, corpora)
-        output = OutputFolder(path, layout_of(self.command), self.options["overwrite"])
+        output = OutputFolder(path, self.command)
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:
-                output.refuse_other_texts([*known_texts, *map(str, corpora)])
                 tell("loading", 0, 0)
                 result = measure(output, tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 document = result.write(output, choices, figures=figures, formats=self.format_names, progress=tell)
+                output.put_in_place()
             messages = list(finish(document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
@@ -256,6 +256,11 @@ class Run:
                 names = list(dict.fromkeys([*(name for name in names if name != "none"), *adds]))
         checked_views(self.command, names, self.format_names)
         return names
+
+
+def unfinished_file(folder: Path) -> Path:
+    """Where a run over corpora keeps what it has measured until its folder is written: ``FOLDER.unfinished``."""
+    return folder.with_name(f"{folder.name}.unfinished")
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
@@ -346,7 +351,7 @@ def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
         message, code = f"{error} {kept}".rstrip(), error.exit_code
         silent = silent and not isinstance(error, _OF_ONE_PROCESS)
     else:
-        written = job is not None and job.output is not None and job.output.committed
+        written = job is not None and job.output is not None and job.output.in_place
         how_far = "; all files were written." if written else "; nothing was written."
         message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
     if not silent:

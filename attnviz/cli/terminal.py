@@ -183,13 +183,9 @@ def say(message: str, quiet: bool = False) -> None:
 
 
 def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
-    """Print how many files were written, to which folder, and how many of an earlier run were removed."""
+    """Print how many files were written, and to which folder."""
     if not quiet:
-        files = "file" if output.removed == 1 else "files"
-        removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
-        typer.echo(
-            f"Wrote {len(output.written) + output.below} files to {printable(str(output.path))}{removed}", err=True
-        )
+        typer.echo(f"Wrote {len(output.written) - 1} files to {printable(str(output.path))}", err=True)
 
 
 def split_names(values: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.arguments import did_you_mean
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 CAPTIONS = "captions.md"
 LATEX_CAPTIONS = "captions.tex"
 
-_ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _LATEX = {
     **{character: f"\\{character}" for character in "#$%&_{}"},
@@ -233,16 +231,6 @@ def _text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def caption_files(folder: Path, kept: set[str], captions: dict[str, str]) -> dict[str, str]:
-    """Both files of captions by name: of these figures and of the earlier ones that stay in the folder."""
-    earlier: dict[str, str] = {}
-    if CAPTIONS in kept and (folder / CAPTIONS).is_file():
-        text = (folder / CAPTIONS).read_text(encoding="utf-8", errors="replace")
-        earlier = {name: sentence for name, sentence in read_captions(text) if name in kept}
-    figures = (earlier | captions).items()
-    return {CAPTIONS: captions_text(figures), LATEX_CAPTIONS: latex_captions_text(figures)}
-
-
 def captions_text(captions: Iterable[tuple[str, str]]) -> str:
     """Make the Markdown file from the file name and the caption of each figure.
 
@@ -272,12 +260,6 @@ def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
 
 
-def read_captions(text: str) -> list[tuple[str, str]]:
-    """Parse what :func:`captions_text` wrote: file name and caption of each figure; other lines are skipped."""
-    entries = filter(None, map(_ENTRY.fullmatch, text.splitlines()))
-    return [(name, re.sub(r"\\(.)", r"\1", entry[2])) for entry in entries for name in entry[1].split(", ")]
-
-
 def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
     """The document as ASCII JSON, so that no text can steer a terminal; one line without ``indent``.
 
@@ -291,33 +273,6 @@ def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
         raise OutputError(
             f"cannot write the results: {path} is not finite; nothing was written. A wider --dtype may help."
         ) from error
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a document that attnviz wrote; empty for any other file, or none."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            return {}
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) and "attnviz" in content else {}
-
-
-def files_of(document: dict[str, Any]) -> set[str]:
-    """The files that a document lists."""
-    files = document.get("files", [])
-    return {str(name) for name in files} if isinstance(files, list) else set()
-
-
-def texts_of(document: dict[str, Any]) -> frozenset[str]:
-    """The texts that a document is of, and the paths of its corpora."""
-    lists = {
-        key: value if isinstance(value := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
-    }
-    corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
-    texts = [document.get("text"), document.get("pair"), *lists["texts"], *lists["pairs"], *corpora]
-    return frozenset(text for text in texts if isinstance(text, str))
 
 
 def _not_finite(content: Any, path: str = "") -> Iterator[str]:

@@ -1,277 +1,182 @@
-"""Atomic writing of results; files that attnviz did not write are never touched."""
+"""The folder of a run: written beside its place, then put there whole; files that attnviz did not write stay."""
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from attnviz.errors import OutputError, UsageError
-from attnviz.models.wording import quoted
-from attnviz.present.documents import caption_files, files_of, json_text, read_document, texts_of
-from attnviz.present.report import FileLayout
 from attnviz.signals import held_back
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+MARKER = ".attnviz.json"
+"""The file that says which command wrote a folder, and which files: ``{"command": "heads", "files": [...]}``."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-PATIENCE = 10.0
-"""Seconds to wait for another run that is moving its files."""
-
-_POLL = 0.05
-
 _LONGEST = 40
 """Characters of a text in the name of its folder."""
-
-_STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
-"""Name of a run's hidden folder, with the id of its process."""
 
 
 class OutputFolder:
     """Writes all of a run's files at once, or none of them.
 
-    Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or an
-    interruption leaves what was there before. The folder always holds one analysis: a rerun of the same (by the keys
-    ``same`` of the layout) replaces the document, the table and files of the same name, and leaves all others; any
-    other run of the same command removes them, but pictures of another text on request only. A file that attnviz did
-    not write is neither replaced nor deleted. Runs move their files one after the other, and remove the hidden folders
-    of runs that were killed.
+    Files are written to a hidden folder beside, which takes the place of the folder when all are there: an error, a
+    full disk or an interruption leaves what was there before. The run that was there goes, as a whole; files that the
+    marker does not list are the user's, and stay. A folder without a marker is not replaced.
 
     Use as a context manager::
 
-        with OutputFolder(path, layout) as folder:
+        with OutputFolder(path, "heads") as folder:
             folder.write("overview.png", data)
-            folder.commit(document)
+            folder.put_in_place()
     """
 
-    def __init__(self, path: Path, layout: FileLayout, overwrite: bool = False) -> None:
-        """Touch nothing before the context is entered; ``overwrite``: remove pictures of another text, too."""
-        self.path, self.layout, self.overwrite = path, layout, overwrite
-        self._staging = path / f".attnviz-{os.getpid()}-{secrets.token_hex(4)}"
-        self._lock: int | None = None  # on the hidden folder, as long as the run lives
-        self._created: list[Path] = []  # the innermost first
-        self.written: dict[str, None] = {}  # the files of this run, in order, each once
-        self.below = 0  # files that this run wrote to result folders below this one
-        self.committed = False
-        self.removed = 0
+    def __init__(self, path: Path, command: str) -> None:
+        """Touch nothing before the context is entered."""
+        self.path = path
+        self.written: dict[str, None] = {}  # in order, each once
+        self.in_place = False
+        self._command = command.partition(".")[0]
+        self._place = path  # what a link leads to, once the context is entered
+        self._made: list[Path] = []  # parents, the innermost first
 
     def __enter__(self) -> "OutputFolder":
-        """Make the folder and check that it can be written to.
+        """Make the hidden folder.
 
         Raises:
-            OutputError: it is a file, cannot be written to, holds foreign files of our names, or another run holds it.
+            OutputError: the folder is a file, cannot be written to, or is not of this command.
         """
-        try:
-            with self._as_output_error("make the folder", self.path):
-                if self.path.exists() and not self.path.is_dir():
-                    raise OutputError(
-                        f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
-                    )
-                self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-                self.path.mkdir(parents=True, exist_ok=True)
-                with self.alone():
-                    below = [path for folder in ("", *self.layout.folders) for path in (self.path / folder).glob("*")]
-                    names = [path.relative_to(self.path).as_posix() for path in below]
-                    self._refuse_foreign(filter(self.layout.owns, names))
-                    self._clear_stale()
-                    self._staging.mkdir(mode=0o700)
-                    self._lock = lock(self._staging)
-        except BaseException:
-            self.__exit__()
-            raise
+        with self._as_output_error("write to"):
+            self._place = self.path.resolve()
+            self._refuse()
+            self._made = [folder for folder in self._place.parents if not folder.exists()]
+            self._beside("new").mkdir(parents=True)
         return self
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other runs from moving files here inside the block.
+    def _beside(self, what: str) -> Path:
+        """A hidden folder of this run beside its place."""
+        return self._place.with_name(f".{self._place.name[:_LONGEST]}-{what}-{os.getpid()}-{self._token}")
 
-        Raises:
-            OutputError: another run has not finished within :data:`PATIENCE`.
-        """
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                held = lock(self.path)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= until:
-                    processes = " or ".join(sorted(set(self._others().values())))
-                    who = f"another run of attnviz (process {processes})" if processes else "another program"
-                    raise OutputError(
-                        f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was "
-                        "changed. Wait for it, or choose another folder with -o."
-                    ) from error
-                time.sleep(_POLL)
-        try:
-            yield
-        finally:
-            unlock(held)
+    @cached_property
+    def _token(self) -> str:
+        return secrets.token_hex(4)
 
-    def refuse_other_texts(self, texts: Iterable[str]) -> None:
-        """Check that no pictures of other texts (or corpora, by path) would be removed, unless ``overwrite``.
-
-        Raises:
-            OutputError: some would; the message names both texts.
-        """
-        earlier, now = read_document(self.path / self.layout.manifest), frozenset(texts)
-        if self.overwrite or not earlier or (before := texts_of(earlier)) == now:
-            return
-        pictures = self._earlier() - {self.layout.manifest, self.layout.table}
-        if any((self.path / name).exists() for name in pictures):
+    def _refuse(self) -> None:
+        """Raise OutputError where the folder must not be replaced."""
+        place = self._place
+        if place.exists() and not place.is_dir():
+            raise OutputError(f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o.")
+        if place in (Path.cwd(), *Path.cwd().parents) or place.is_mount():
             raise OutputError(
-                f"{self.path} holds pictures of {_named(before)}; this run is of {_named(now)} and would remove them. "
-                "Choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
+                f"cannot write to {self.path}: the folder is replaced as a whole, and this one is in use; expected a "
+                "folder inside it, or a new name, for -o."
+            )
+        if not place.is_dir() or not any(place.iterdir()):
+            return
+        command, _ = self._marker()
+        if command is None:
+            some = ", ".join(sorted(path.name for path in place.iterdir())[:3])
+            raise OutputError(
+                f"{self.path} holds {some}, and no {MARKER} that says that attnviz wrote it; nothing was changed. "
+                "Choose another folder with -o."
+            )
+        if command != self._command:
+            raise OutputError(
+                f"{self.path} holds results of attnviz {command}; nothing was changed. Choose another folder with -o."
             )
 
-    def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
-        """Stage one file by its path relative to the folder; :meth:`commit` moves it there.
+    def _marker(self) -> tuple[str | None, frozenset[str]]:
+        """The command that wrote the folder, and its files; None and no file without a marker."""
+        try:
+            if not (self._place / MARKER).is_file():  # a pipe would be waited for
+                return None, frozenset()
+            content = json.loads((self._place / MARKER).read_bytes())
+            return str(content["command"]), frozenset(map(str, content["files"]))
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None, frozenset()
 
-        ``more`` appends to what this run has staged.
+    def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
+        """Stage one file by its path relative to the folder; ``more`` appends to what this run has staged.
 
         Raises:
             OutputError: the disk is full, or the like.
         """
-        target = self._staging / name
-        with self._as_output_error("write", self.path / name):
+        target = self.staged(name)
+        with self._as_output_error("write"):
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("ab" if more else "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
         self.written[name] = None
 
-    def commit(self, content: dict[str, Any], captions: dict[str, str] | None = None) -> dict[str, Any]:
-        """Write the captions, the table and the document, then move every file to its place.
+    def staged(self, name: str) -> Path:
+        """Where a file stands until :meth:`put_in_place`."""
+        return self._beside("new") / name
 
-        Args:
-            content: the document.
-            captions: of this run's figures, by file name.
-
-        Returns:
-            the document as written: the content, and a list of the command's files in the folder.
+    def put_in_place(self) -> None:
+        """Replace the folder by what was written; files of the user's move to the new one.
 
         Raises:
-            OutputError: a file that attnviz did not write has the name of one of these.
+            OutputError: one of these has the name of a file or folder of this run; nothing is changed then.
         """
-        manifest = self.layout.manifest
-        with self.alone():
-            self.refuse_other_texts(texts_of(content))
-            earlier, before = self._earlier(), read_document(self.path / manifest)
-            same = all(before.get(key) == content.get(key) for key in self.layout.same)
-            kept = {name for name in earlier if same and self._has(name)}
-            for name, text in caption_files(self.path, kept, captions).items() if captions else ():
-                self.write(name, text)
-            self.write(self.layout.table, self.layout.table_text(content))
-            complete = {**content, "files": sorted({*self.written, *kept, manifest})}
-            self.write(manifest, json_text(complete))
-            self._refuse_foreign(self.written)
-            self._move(earlier - kept - {manifest})
-        self._created.clear()
-        return complete
+        self.write(MARKER, json.dumps({"command": self._command, "files": [*self.written, MARKER]}) + "\n")
+        with held_back(), self._as_output_error("write to"):
+            self._refuse()
+            _, listed = self._marker()
+            foreign = [name for name in self._found() if name not in {*listed, MARKER}]
+            for name in foreign:
+                taken = self.staged(name)
+                if taken.exists() or any(parent.is_file() for parent in taken.parents):
+                    raise OutputError(
+                        f"{self.path} holds {name}, which attnviz did not write and will not replace; nothing was "
+                        "changed. Move it away, or choose another folder with -o."
+                    )
+            old = self._beside("old")
+            if self._place.exists():
+                self._place.rename(old)
+            try:
+                self._beside("new").rename(self._place)
+            except OSError:
+                if old.exists():
+                    old.rename(self._place)
+                raise
+            for name in foreign:
+                (self._place / name).parent.mkdir(parents=True, exist_ok=True)
+                (old / name).rename(self._place / name)
+            shutil.rmtree(old, ignore_errors=True)
+            self._made.clear()
+            self.in_place = True
 
-    def _move(self, stale: set[str]) -> None:
-        """Remove the files of another analysis, then move the document, which lists all files, and then those.
-
-        So the document lists every file at any time, and no file is of another analysis than it: a run that is killed
-        meanwhile leaves files missing, but none that the next run would not know as attnviz's own.
-        """
-        manifest = self.layout.manifest
-        with self._as_output_error("write to", self.path):
-            for name in self.written:
-                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        with held_back(), self._as_output_error("write to", self.path, unchanged=False):
-            self.removed = sum(self._has(name) for name in stale - set(self.written))
-            for name in stale:
-                (self.path / name).unlink(missing_ok=True)
-            for name in (manifest, *(name for name in self.written if name != manifest)):
-                (self._staging / name).replace(self.path / name)
-            for below in (self.path / folder for folder in self.layout.folders):
-                if stale and below.is_dir() and not any(below.iterdir()):
-                    below.rmdir()
-            self.committed = True
+    def _found(self) -> list[str]:
+        """All files and links in the folder."""
+        paths = (path for path in self._place.rglob("*") if path.is_symlink() or not path.is_dir())
+        return [path.relative_to(self._place).as_posix() for path in paths]
 
     def __exit__(self, *_: object) -> None:
-        """Remove the staging folder, and other new folders that stayed empty."""
+        """Remove the hidden folder, and new parents that stayed empty."""
         with held_back():
-            shutil.rmtree(self._staging, ignore_errors=True)
-            unlock(self._lock)
-            self._lock = None
-            for folder in self._created:
+            shutil.rmtree(self._beside("new"), ignore_errors=True)
+            for folder in self._made:
                 with suppress(OSError):
                     folder.rmdir()
 
-    def _others(self) -> dict[Path, str]:
-        """Staging folders of other runs, alive or not, by path, with the ids of their processes."""
-        names = {path: _STAGING.fullmatch(path.name) for path in self.path.glob(".attnviz-*") if path != self._staging}
-        return {path: name[1] for path, name in names.items() if name and path.is_dir() and not path.is_symlink()}
-
-    def _clear_stale(self) -> None:
-        """Remove the staging folders of runs that were killed; those of living ones are locked."""
-        for path in self._others():
-            with suppress(BlockingIOError):
-                if (held := lock(path)) is not None:
-                    shutil.rmtree(path, ignore_errors=True)
-                    unlock(held)
-
-    def _has(self, name: str) -> bool:
-        return os.path.lexists(self.path / name)
-
-    def _earlier(self) -> set[str]:
-        """Files of earlier runs as their document lists them; names that the command never gives are ignored."""
-        manifest = read_document(self.path / self.layout.manifest)
-        ours = {name for name in files_of(manifest) if self.layout.owns(name)}
-        return ours | ({self.layout.manifest} if manifest else set())
-
-    def _refuse_foreign(self, names: Iterable[str]) -> None:
-        earlier, names = self._earlier(), {*names, self.layout.manifest}
-        paths = {name: self.path / name for name in sorted(names | earlier)}
-        if folders := [name for name, path in paths.items() if path.is_dir() and not path.is_symlink()]:
-            raise OutputError(
-                f"{self.path} holds a folder named {folders[0]}, where attnviz writes a file of that name; move it "
-                "away, or choose another folder with -o."
-            )
-        foreign = sorted(name for name in names - earlier if self._has(name))
-        for folder in self.layout.folders:
-            below = self.path / folder
-            if below.is_symlink() or (below.exists() and not below.is_dir()):
-                foreign.append(folder)
-        if not foreign:
-            return
-        some = f"{', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}"
-        documents = sorted(path.name for path in self.path.glob("*.json"))
-        listed = {name: set(foreign) & files_of(read_document(self.path / name)) for name in documents}
-        if set().union(*listed.values()) == set(foreign):
-            others = ", ".join(name for name, files in listed.items() if files)
-            holds = f"results of another attnviz command ({others}), with files of the same names ({some})"
-        else:
-            no_list = f"no {self.layout.manifest} of attnviz lists it"
-            holds = f"{some}, which attnviz did not write ({no_list}) and will not replace"
-        raise OutputError(f"{self.path} holds {holds}; choose another folder with -o.")
-
     @contextmanager
-    def _as_output_error(self, action: str, path: Path, *, unchanged: bool = True) -> Iterator[None]:
+    def _as_output_error(self, action: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            room = ", or make room" if error.errno in _FULL else ""
             raise OutputError(
-                f"cannot {action} {path}: {error.strerror or error}; "
-                f"{'nothing was changed' if unchanged else 'some of its files may be missing: run again'}. "
-                f"Choose another folder with -o{', or make room' if error.errno in _FULL else ''}."
+                f"cannot {action} {self.path}: {error.strerror or error}; nothing was changed. Choose another folder "
+                f"with -o{room}."
             ) from error
-
-
-def _named(texts: frozenset[str]) -> str:
-    some = [quoted(text) for text in sorted(texts)[:2]]
-    return ", ".join([*some, *["…"] * (len(texts) > 2)]) or "random tokens"
 
 
 def folder_named(folder: object) -> Path:
@@ -282,39 +187,11 @@ def folder_named(folder: object) -> Path:
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
-        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
+        raise UsageError(f"expected a folder as a text or a Path, found {folder!r}.")
     try:
         return Path(str(folder)).expanduser()
     except RuntimeError as error:
         raise UsageError(f"expected a folder, found {str(folder)!r}, which is of no user here: {error}") from error
-
-
-def lock(folder: Path) -> int | None:
-    """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
-
-    Returns:
-        the argument of :func:`unlock`; None where folders cannot be locked (Windows, some network drives): runs do not
-        wait for each other there.
-
-    Raises:
-        BlockingIOError: another run holds it.
-    """
-    descriptor = None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (AttributeError, OSError) as error:  # no fcntl, a folder that cannot be read, or locks that are not there
-        unlock(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
-def unlock(held: int | None) -> None:
-    """Release a lock."""
-    if held is not None:
-        os.close(held)
 
 
 def text_folder(

@@ -16,7 +16,7 @@ from attnviz.arguments import check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, check_columns, csv_text
+from attnviz.present.documents import check_columns, csv_text
 from attnviz.present.fields import Field, csv_rows
 
 if TYPE_CHECKING:
@@ -113,11 +113,9 @@ class CommandSpec(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         fields: of the entries that the CSV file has rows of.
         entries: the key of the document with these entries, or from the document to them.
-        same: keys of the document that, where equal to those of an earlier run, keep its files in the folder.
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper, where none are named.
-        extra: names of further files that a run may write.
         text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
         afterwards: called with the document once everything is written; returns messages for standard error.
@@ -127,11 +125,9 @@ class CommandSpec(Generic[R]):
     tables: "Callable[[R, ViewOptions, int], Iterable[RenderableType]]"
     fields: tuple[Field[Any], ...] = ()
     entries: str | Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = "heads"
-    same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
-    extra: tuple[str, ...] = ()
     text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
     afterwards: "Callable[[R, ViewOptions, dict[str, Any]], Iterable[str]]" = _none
@@ -154,31 +150,6 @@ class CommandSpec(Generic[R]):
     def csv(self, content: dict[str, Any]) -> str:
         """The CSV file of a document."""
         return csv_text(*self.csv_rows(content))
-
-
-@dataclass(frozen=True)
-class FileLayout:
-    """The files of one command.
-
-    Attributes:
-        manifest: the JSON document, which lists all the files.
-        table: the CSV file.
-        table_text: from the document to the content of the table.
-        others: what the names of all the other files match.
-        same: as for :class:`CommandSpec`.
-        folders: of these files, those below the output folder.
-    """
-
-    manifest: str
-    table: str
-    table_text: Callable[[dict[str, Any]], str]
-    others: re.Pattern[str]
-    same: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-
-    def owns(self, name: str) -> bool:
-        """Whether the command writes files of this name, relative to the output folder."""
-        return name == self.table or bool(self.others.fullmatch(name))
 
 
 def _native_views(command: str) -> tuple[View, ...]:
@@ -281,24 +252,3 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
 def _usable(views: Iterable[View]) -> list[View]:
     """Those of attnviz, and of plug-ins those that load."""
     return [view for view in views if not view.plugin or FIGURES.usable([f"{view.command}.{view.name}"])]
-
-
-def layout_of(command: str) -> FileLayout:
-    """The files of a command, by its views and its spec."""
-    from attnviz.figures.style import FORMATS
-
-    spec, views, name = spec_of(command), views_of(command), command.replace(".", "-")
-    tensors = [] if spec.tensors is None else spec.tensors[:1]
-    others = map(
-        re.escape,
-        [CAPTIONS, LATEX_CAPTIONS, f"{name}.tex", f"{name}.md", *spec.extra, *(spec.text or ())[:1], *tensors],
-    )
-    pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
-    return FileLayout(
-        manifest=f"{name}.json",
-        table=f"{name}.csv",
-        table_text=spec.csv,
-        others=re.compile("|".join([*pictures, *others])),
-        same=spec.same,
-        folders=tuple(view.stems.partition("/")[0] for view in views if "/" in view.stems),
-    )

@@ -21,7 +21,7 @@ from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
 from attnviz.present.figure_context import FigureContext
-from attnviz.present.report import View, checked_views, layout_of, spec_of, views_of
+from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
@@ -210,19 +210,17 @@ class Result:
         figures: Sequence[str] | None = None,
         formats: Sequence[str] = ("png",),
         style: "Style | None" = None,
-        overwrite: bool = False,
         progress: Progress | None = None,
         **choices: Unpack[DrawingOptionNames],
     ) -> Document:
         """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
-            folder: made where it is missing; ``~`` is your home. Pictures of an earlier run there stay where it was of
-                the same model, text and options; all other files that this command wrote there before are removed.
+            folder: made where it is missing; ``~`` is your home. An earlier run of the command there goes; files of
+                your own stay.
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
             style: theme, scale and width; or these as keywords.
-            overwrite: remove pictures of another text that are there.
             progress: callback for every figure drawn.
             choices: what to draw and list; see :class:`attnviz.present.view.ViewOptions`.
 
@@ -230,8 +228,7 @@ class Result:
             the document as it was written, a dict.
 
         Raises:
-            OutputError: the folder cannot be written to, or holds foreign files of our names, or pictures of another
-                text.
+            OutputError: the folder cannot be written to, or was not written by this command.
             UsageError: an unknown figure, format, option or head.
         """
         from attnviz.present.output_folder import OutputFolder, folder_named
@@ -239,8 +236,9 @@ class Result:
         path = folder_named(folder)
         wanted = self._choices(style, choices)
         self.wanted_views(figures, formats)
-        with OutputFolder(path, layout_of(self.command), overwrite) as output:
+        with OutputFolder(path, self.command) as output:
             written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+            output.put_in_place()
         return Document(written, path)
 
     def write(
@@ -251,26 +249,39 @@ class Result:
         figures: Sequence[str] | None,
         formats: Sequence[str],
         progress: Progress | None = None,
+        within: str = "",
     ) -> dict[str, Any]:
-        """Write as :meth:`save` does, into an open folder."""
+        """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it."""
+        from attnviz.present.documents import CAPTIONS, LATEX_CAPTIONS, captions_text, json_text, latex_captions_text
+
+        spec, stem = spec_of(self.command), self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
         if choices.table:
-            output.write(f"{self.command.replace('.', '-')}.{choices.table}", self.paper_table(choices))
-        if text := spec_of(self.command).text:
-            output.write(text[0], text[1](self))
-        if choices.tensors and (tensors := spec_of(self.command).tensors):
-            name, content = tensors
-            output.write(name, content(self, choices))
+            output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
+        if spec.text:
+            name, text = spec.text
+            output.write(within + name, text(self))
+        if choices.tensors and spec.tensors:
+            name, tensors = spec.tensors
+            output.write(within + name, tensors(self, choices))
         formats = tuple(dict.fromkeys(formats))
         planned = [(view, view.planned(self, choices)) for view in views] if formats else []
         total = sum(self._n_files(*each, choices, len(formats)) for each in planned)
         for view, plans in planned:
             for name, picture, caption in view.written(self, choices, formats, plans):
-                output.write(name, picture)
+                output.write(within + name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), total)
-        return output.commit(self._document(list(captions), choices), captions)
+        if captions:
+            output.write(within + CAPTIONS, captions_text(captions.items()))
+            output.write(within + LATEX_CAPTIONS, latex_captions_text(captions.items()))
+        document = self._document(list(captions), choices)
+        output.write(f"{within}{stem}.csv", spec.csv(document))
+        files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
+        document["files"] = sorted({*files, f"{stem}.json"})
+        output.write(f"{within}{stem}.json", json_text(document))
+        return document
 
     def _n_files(self, view: View, plans: "Sequence[Plan] | None", choices: "ViewOptions", n_formats: int) -> int:
         """How many files a view has."""

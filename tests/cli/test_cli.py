@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.present.documents import read_captions
 from attnviz.profiles.store import store_profile
 from attnviz.signals import SIGNALS
 from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
+from tests.support.captions import read_captions
 from tests.support.stored import document_for
 
 runner = CliRunner()
@@ -124,7 +124,7 @@ def test_figures_are_chosen_by_name_format_and_options_of_their_own(heads, optio
     result = heads(*options.split(), "--select", "L0H1", "--json")
     assert json.loads(result.stdout)["figures"] == expected.split()
     captions = ["captions.md", "captions.tex"] if expected else []
-    assert names_in("out") == sorted([*expected.split(), *captions, "heads.csv", "heads.json"])
+    assert names_in("out") == sorted([*expected.split(), *captions, ".attnviz.json", "heads.csv", "heads.json"])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -143,25 +143,8 @@ def test_all_figures_of_a_pair_have_captions_and_are_removed_with_the_next_text(
     drawn = json.loads(result.stdout)["figures"]
     assert {"pair.png", "pair/L00H01.png", "lines.png", "mean.png"} <= set(drawn)
     assert [name for name, _ in read_captions(Path("out/captions.md").read_text())] == drawn
-    result = heads("--figures", "none", "--overwrite", text="the dog ran")
-    assert f"removed {len(drawn) + 2} files of an earlier run there" in result.stderr
-    assert names_in("out") == ["heads.csv", "heads.json"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_pictures_and_captions_of_the_same_text_stay_until_they_are_drawn_anew(heads):
-    def captions() -> dict[str, str]:
-        return dict(read_captions(Path("out/captions.md").read_text()))
-
-    heads("--figures", "overview", "--format", "svg")
-    first = captions()
-    heads("--figures", "heads", "--select", "L0H0", "--scale", "log")
-    assert list(captions()) == ["overview.svg", "heads/L00H00.png"]
-    assert captions()["overview.svg"] == first["overview.svg"]
-    assert "logarithmic" in captions()["heads/L00H00.png"]
-    heads("--figures", "overview", "--format", "svg", "--scale", "per-head")
-    assert len(captions()) == 2
-    assert captions()["overview.svg"] != first["overview.svg"]
+    heads("--figures", "none", text="the dog ran")
+    assert names_in("out") == [".attnviz.json", "heads.csv", "heads.json"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -279,16 +262,6 @@ def test_a_folder_that_is_not_ours_is_refused_before_the_model_is_run(heads, mon
     assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr
     assert (names_in("."), Path(name).read_text()) == ([name], content)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, monkeypatch):
-    assert heads("--figures", "heads", "--select", "L0H0").exit_code == 0
-    monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
-    result = heads("--select", "L0H0", text="the dog ran")
-    assert result.exit_code == 1
-    assert "out holds pictures of “The cat that I saw ran away”; this run is of “the dog ran”" in plain(result)
-    assert "--overwrite" in result.stderr
 
 
 def test_a_working_folder_that_was_removed_is_one_message(bert_folder, tmp_path, monkeypatch):

@@ -38,6 +38,10 @@ def run(tmp_path: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return invoke
 
 
+def names_in(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
 def document() -> dict[str, Any]:
     content: dict[str, Any] = json.loads(Path("out/profile.json").read_text(encoding="utf-8"))
     return content
@@ -124,11 +128,8 @@ def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
-    refused = run("gap.tsv", "--no-control")
-    assert refused.exit_code == 1
-    assert "out holds pictures of “trees.conllu”; this run is of “gap.tsv” and would remove them." in refused.stderr
-    assert "removed" in run("gap.tsv", "--overwrite", "--no-control").stderr
-    assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
+    assert run("gap.tsv", "--no-control").exit_code == 0
+    assert names_in("out") == [".attnviz.json", "mine.png", "profile.csv", "profile.json"]
 
 
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -151,12 +152,12 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(
         os.kill(os.getpid(), signal.SIGINT)
 
     result = interrupted_run(run, monkeypatch)
-    assert "interrupted. What was measured is kept in out/profile.unfinished: the same command goes on" in result.stderr
+    assert "interrupted. What was measured is kept in out.unfinished: the same command goes on" in result.stderr
     with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
         patched.setattr(Profile, "write", stopping)
         assert run("trees.conllu").exit_code == 130
     assert run("trees.conllu").stderr.count("continuing after 40 texts") == 2  # the model, and its untrained copy
-    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+    assert names_in("out") == [".attnviz.json", "profile.csv", "profile.json"]
 
 
 def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -171,12 +172,11 @@ def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.draws
 def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
-    Path("out").mkdir()
-    others = ["profile.unfinished-1-of-2", "profile.unfinished-notes.txt", "profile.unfinished.old"]
+    others = ["out.unfinished-1-of-2", "out.unfinished-notes.txt", "out.unfinished.old"]
     for name in others:
-        Path("out", name).write_text("mine")
+        Path(name).write_text("mine")
     assert run("trees.conllu").exit_code == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json", *others]
+    assert sorted(path.name for path in Path.cwd().glob("out*")) == ["out", *others]
 
 
 def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
@@ -186,7 +186,7 @@ def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(
     for result in (run("trees.conllu", "--seed", "1"), run("missing.conllu"), run("gap.tsv")):
         assert result.exit_code == 1
         assert "goes on from there" not in result.stderr
-    kept = Path("out/profile.unfinished")
+    kept = Path("out.unfinished")
     assert kept.exists()
 
 
@@ -224,24 +224,20 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr(CorpusRun, "count", stopping)
         assert run("trees.conllu", "--batch-size", "8").exit_code == 130
-    names = ["profile.unfinished", "profile.unfinished-untrained"]
-    assert sorted(path.name for path in Path("out").iterdir()) == names
+    assert sorted(path.name for path in Path.cwd().glob("out*")) == ["out.unfinished", "out.unfinished-untrained"]
     stderr = " ".join(run("trees.conllu", "--batch-size", "8").stderr.split())
     assert "continuing after 40 texts" in stderr
     assert "continuing after 24 texts" in stderr
-    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+    assert names_in("out") == [".attnviz.json", "profile.csv", "profile.json"]
     assert document()["control_texts"] == 40
 
 
 def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
-    Path("out").mkdir()
-    Path("out/profile.unfinished").write_text("my notes")
+    Path("out.unfinished").write_text("my notes")
     result = run("trees.conllu")
     assert result.exit_code == 1
-    assert (
-        "expected what an interrupted run has measured in out/profile.unfinished, found something else" in result.stderr
-    )
-    assert Path("out/profile.unfinished").read_text() == "my notes"
+    assert "expected what an interrupted run has measured in out.unfinished, found something else" in result.stderr
+    assert Path("out.unfinished").read_text() == "my notes"
 
 
 @pytest.mark.draws
@@ -263,7 +259,7 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
 @pytest.mark.draws
 def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
     assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
-    told = run("trees.conllu", "--no-control", "--overwrite").stderr
+    told = run("trees.conllu", "--no-control").stderr
     assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
     told = run("trees.conllu", "--no-control").stderr
     assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told

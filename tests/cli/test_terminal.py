@@ -22,10 +22,11 @@ from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.models.wording import counted, percent, rounded, signed
 from attnviz.options import COMMANDS, Command
-from attnviz.present.documents import captions_text, csv_text, read_captions
+from attnviz.present.documents import captions_text, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import column_table, plain_text
 from tests.conftest import SENTENCE
+from tests.support.captions import read_captions
 from tests.support.results import result_of
 
 

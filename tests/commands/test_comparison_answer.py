@@ -13,7 +13,7 @@ import attnviz
 from attnviz.commands.compare.dropout import dropping_out
 from attnviz.commands.compare.wording import answer
 from attnviz.models.checkpoint import from_loaded
-from attnviz.present.report import layout_of
+from attnviz.present.report import spec_of
 from tests.support.drawn import texts_of
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, tuned
@@ -137,7 +137,7 @@ def test_the_largest_difference_of_content_has_no_sink_at_either_end(texts):
 
 def test_the_table_shows_it_and_the_files_have_both(texts):
     document = texts.document()
-    rows = csv.DictReader(io.StringIO(layout_of("compare").table_text(document)))
+    rows = csv.DictReader(io.StringIO(spec_of("compare").csv(document)))
     report = texts.report(150)
     for head, entry, row in zip(texts.heads, document["heads"], rows, strict=True):
         query, key = texts.ends(head, head.largest_content)
@@ -155,7 +155,7 @@ def test_where_only_attention_to_sinks_differs_the_table_says_so(texts):
     without = replace(texts, heads=heads)
     assert {entry["largest_content"] for entry in without.document()["heads"]} == {None}
     assert without.report(150).count("none: to or from sinks alone") == 12
-    (row, *_) = csv.DictReader(io.StringIO(layout_of("compare").table_text(without.document())))
+    (row, *_) = csv.DictReader(io.StringIO(spec_of("compare").csv(without.document())))
     assert (row["content_difference"], row["content_query_label"]) == ("", "")
 
 

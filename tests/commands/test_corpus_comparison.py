@@ -434,7 +434,7 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
         patched.setattr(measure._Run, "count", lambda *of: (stop(), count(*of)))
         done = run("-o", "out", "--batch-size", "8", "--figures", "none")
     assert done.exit_code == 130
-    kept = "What was measured is kept in out/compare-corpus.unfinished: the same command goes on from there."
+    kept = "What was measured is kept in out.unfinished: the same command goes on from there."
     assert kept in done.stderr
     done = run("-o", "out", "--batch-size", "8", "--figures", "none", "--select", "L9")
     assert done.exit_code == 2
@@ -442,7 +442,11 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     assert "names layer 9, but the model has layers 0 to 2" in done.stderr
     assert kept in done.stderr
     assert "continuing after 40 texts" in run("-o", "out", "--batch-size", "8", "--figures", "none").stderr
-    assert sorted(path.name for path in Path("out").iterdir()) == ["compare-corpus.csv", "compare-corpus.json"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        ".attnviz.json",
+        "compare-corpus.csv",
+        "compare-corpus.json",
+    ]
 
 
 def test_a_text_that_only_another_process_reads_is_named_by_that_one(

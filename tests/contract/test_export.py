@@ -12,14 +12,15 @@ from safetensors import safe_open
 from attnviz.errors import OutputError
 from attnviz.language.parsers import Vocabulary
 from attnviz.language.syntax import Arc, Parse, Word
-from attnviz.present.documents import captions_text, json_text, latex_captions_text, read_captions
-from attnviz.present.report import layout_of, spec_of
+from attnviz.present.documents import captions_text, json_text, latex_captions_text
+from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
+from tests.support.captions import read_captions
 from tests.support.hand_made import LABELS, by_design, hand_made
 from tests.support.stored import PROFILE, published
 
-HEADS = layout_of("heads")
+HEADS = spec_of("heads")
 LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
@@ -96,7 +97,7 @@ def test_json_refuses_what_is_no_number_and_names_it():
 
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
     content = document_of(hand_made())
-    text = HEADS.table_text(content)
+    text = HEADS.csv(content)
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     for row, head in zip(rows, content["heads"], strict=True):
@@ -105,7 +106,7 @@ def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
     assert rows[0]["long_range"] == ""
     assert "\r" not in text
     content["heads"][0]["label"] = 'syntactic:a,"b'
-    rows = list(csv.DictReader(io.StringIO(HEADS.table_text(content))))
+    rows = list(csv.DictReader(io.StringIO(HEADS.csv(content))))
     assert rows[0]["label"] == 'syntactic:a,"b'
 
 
@@ -168,10 +169,6 @@ def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure
     ]
 
 
-def test_lines_that_are_no_captions_are_passed_over():
-    assert read_captions("# Captions\n\nmine\n**: x\n") == []
-
-
 # --- a stored profile, published heads
 
 
@@ -188,7 +185,7 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     nsubj = {"name": "syntactic:nsubj", "direction": "dependent_to_head", **numbers, "in_text": None}
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     assert found["heads"][1]["label"] == "broad"
-    (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.table_text(found))) if row["id"] == "L0H1"]
+    (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.csv(found))) if row["id"] == "L0H1"]
     assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n")] == [
         "syntactic:nsubj", "dependent_to_head", "0.7", "0.4", "200",
     ]  # fmt: skip

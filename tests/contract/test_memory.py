@@ -188,7 +188,7 @@ def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
     with monkeypatch.context() as limited:
         limited.setattr(BertModel, "forward", short)
         failed = run("out")
-    kept = tmp_path / "out" / f"{stem}.unfinished"
+    kept = tmp_path / "out.unfinished"
     assert failed.exit_code == 1
     assert f"takes less memory. What was measured is kept in {kept}: the same command goes on" in failed.stderr
     resumed = run("out")

@@ -58,13 +58,6 @@ def test_an_unknown_column_is_refused_before_anything_is_written(tmp_path: Path)
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_a_run_of_another_text_removes_the_table_of_the_earlier_one(tmp_path: Path):
-    hand_made().save(tmp_path, figures=(), table="md")
-    assert (tmp_path / "heads.md").is_file()
-    hand_made(text="another").save(tmp_path, figures=(), overwrite=True)
-    assert not (tmp_path / "heads.md").exists()
-
-
 def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_left_out():
     content = "id,cosine,loss,n,layer_baseline\nL0H0,0.00349,,7,1.0\nL0H1,-9.7e-05,,8,0.5\n"
     text = paper_table(content, "md", (), "Some heads.", "tab:some")

@@ -9,7 +9,6 @@ from matplotlib.colors import LogNorm
 
 from attnviz.commands.heads.pair_view import PAIR, PairShares, segment_positions
 from attnviz.figures.style import Style
-from attnviz.present.report import layout_of
 from attnviz.present.view import ViewOptions
 from tests.support.hand_made import by_design, hand_made
 
@@ -107,7 +106,6 @@ def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
     assert [plan.stem for plan in plans_of(found)] == ["pair"]
     stems = [plan.stem for plan in plans_of(found, "L0H1", "L1")]
     assert stems == ["pair", "pair/L00H01", "pair/L01H00", "pair/L01H01"]
-    assert all(layout_of("heads").owns(f"{stem}.png") for stem in stems)
 
 
 def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_attention(found):

@@ -214,7 +214,7 @@ def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
     assert "some.txt:1: left out: its only token is a sink" in " ".join(result.stderr.split())
     document = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert document["corpora"][0]["sentences"] == 1
-    nothing = CliRunner().invoke(app, ["profile", str(tmp_path / "none.txt"), *options, "--overwrite"])
+    nothing = CliRunner().invoke(app, ["profile", str(tmp_path / "none.txt"), *options])
     assert nothing.exit_code == 1
     assert "could be measured: all 2 are too long, too short" in " ".join(nothing.stderr.split())
 

@@ -104,7 +104,7 @@ def test_a_long_text_is_drawn_on_the_logarithmic_scale_unless_another_is_asked_f
 
     def caption(n: int, **look: str) -> str:
         analysis, out = attnviz.analyze("the cat " * n, model, tokenizer=tokenizer, syntax=False), tmp_path / str(n)
-        analysis.save(out, figures=["overview"], style=attnviz.figures.Style(**look), overwrite=True)
+        analysis.save(out, figures=["overview"], style=attnviz.figures.Style(**look))
         return (out / "captions.md").read_text(encoding="utf-8")
 
     assert "logarithmic" in caption(25)

@@ -224,10 +224,6 @@ def test_a_page_is_written_once_whatever_the_formats(tmp_path: Path) -> None:
     content = hand_made().save(tmp_path, figures=["page"], formats=["png", "svg"])
     assert content["figures"] == ["heads.html"]
     assert "heads.html" in (tmp_path / "captions.md").read_text()
-    hand_made().save(tmp_path, figures=[], overwrite=True)
-    assert (tmp_path / "heads.html").exists()  # of the same text: it stays, and is still attnviz's own
-    hand_made(text="another").save(tmp_path, figures=[], overwrite=True)
-    assert not (tmp_path / "heads.html").exists()
 
 
 def test_a_page_is_no_figure() -> None:

@@ -420,5 +420,4 @@ SPEC = CommandSpec[Ablation](
     content=lambda result, choices: with_intervals(_content(result, choices)),
     tables=_tables,
     fields=_FIELDS,
-    same=("attnviz", "model", "corpora", "texts", "options", "measured"),
 )  # fmt: skip

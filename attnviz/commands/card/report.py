@@ -88,7 +88,6 @@ def head_content(card: Card) -> dict[str, Any]:
     }  # fmt: skip
 
 
-SAME = ("attnviz", "model", "texts", "corpora", "options")
 """What two runs have in common whose files belong together."""
 
 
@@ -152,6 +151,6 @@ def _line(named: NamedExample) -> str:
 
 
 SPEC = CommandSpec[Card](
-    content=_content, tables=_tables, fields=ROLES, entries="roles", same=SAME,
+    content=_content, tables=_tables, fields=ROLES, entries="roles",
     text=("card.md", markdown),
 )  # fmt: skip

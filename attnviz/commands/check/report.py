@@ -59,4 +59,4 @@ def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType
     yield notes(*named, *(f"On {source}." for source in sources if source))
 
 
-SPEC = CommandSpec[Check](content=_content, tables=_tables, fields=_FIELDS, entries="claims", same=("attnviz", "model"))
+SPEC = CommandSpec[Check](content=_content, tables=_tables, fields=_FIELDS, entries="claims")

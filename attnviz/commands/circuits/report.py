@@ -105,6 +105,4 @@ def _tables(result: Circuits, choices: ViewOptions, width: int) -> Iterator[Rend
     )
 
 
-SPEC = CommandSpec[Circuits](
-    content=_content, tables=_tables, fields=_PAIR, entries="pairs", same=("attnviz", "model", "options"), top=8
-)
+SPEC = CommandSpec[Circuits](content=_content, tables=_tables, fields=_PAIR, entries="pairs", top=8)

@@ -153,7 +153,6 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
-    same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
     all_selected=True,
     paper=(
         "rank", "id", "distance", "content_difference", "content_query_label", "content_key_label", "label_before",

@@ -186,7 +186,6 @@ SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
     fields=FIELDS,
-    same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,
     paper=(

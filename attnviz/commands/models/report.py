@@ -1,6 +1,5 @@
 """JSON, CSV and tables of models, with the sources of the numbers; and of the reproduced families."""
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ from attnviz.commands.models.measure import PAPERS, Configuration
 from attnviz.models.wording import abbreviated, percent, visible
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
-from attnviz.present.report import FileLayout
 from attnviz.present.tables import column_table, notes, spaced
 
 _SIZES = {
@@ -40,26 +38,18 @@ def models_document(models: Sequence[Configuration], version: str) -> dict[str, 
     return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
 
 
-def _csv(content: dict[str, Any]) -> str:
+def models_csv(content: dict[str, Any]) -> str:
+    """The CSV file of the document of models.json."""
     columns = [name for name in Configuration("", "").entry() if name != "origins"]
     return csv_text(columns, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
 
 
-LAYOUT = FileLayout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
-"""Files that ``attnviz models`` writes on request."""
-
-
-def _verify_csv(content: dict[str, Any]) -> str:
+def verified_csv(content: dict[str, Any]) -> str:
+    """The CSV file of the document of models-verify.json."""
     columns = ("name", "revision", "weights_sha256", "dtype", "level", "seconds", "peak_bytes", "reason")
     errors = list(next((model["errors"] for model in content["models"] if model["level"]), ()))
     rows = ({**model["model"], **model, **model.get("errors", {})} for model in content["models"])
     return csv_text([*columns, *errors], ({key: row.get(key) for key in (*columns, *errors)} for row in rows))
-
-
-VERIFY_LAYOUT = FileLayout(
-    "models-verify.json", "models-verify.csv", _verify_csv, others=re.compile(r"(?!)"), same=("attnviz",)
-)
-"""Files that ``attnviz models --verify`` writes on request."""
 
 
 def verified_report(models: Sequence[dict[str, Any]], width: int) -> RenderableType:

@@ -313,6 +313,5 @@ SPEC = CommandSpec[Profile](
     tables=_tables,
     fields=_FIELDS,
     entries="roles",
-    same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
 )

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.card.measure import Card, Cards, clarity_key
-from attnviz.commands.card.report import ROLES, SAME, head_content, markdown, roles_on, run_content
+from attnviz.commands.card.report import ROLES, head_content, markdown, roles_on, run_content
 from attnviz.commands.card.wording import evidence_of, in_words
 from attnviz.models.wording import unisolated, visible
 from attnviz.present.documents import markdown_text
@@ -58,5 +58,5 @@ def _markdown(result: Cards) -> str:
 
 SPEC = CommandSpec[Cards](
     content=_content, tables=_tables, fields=(*plain("id"), *ROLES), entries=_rows, top=20,
-    same=SAME, text=("cards.md", _markdown),
+    text=("cards.md", _markdown),
 )  # fmt: skip

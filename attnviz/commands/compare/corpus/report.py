@@ -131,7 +131,6 @@ SPEC = CommandSpec(
     content=_content,
     tables=_tables,
     fields=_FIELDS,
-    same=("attnviz", "models", "corpora", "seed"),
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "changed", "role_before", "role_after"),
 )  # fmt: skip

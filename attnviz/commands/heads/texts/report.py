@@ -114,7 +114,5 @@ SPEC = CommandSpec(
     tables=_tables,
     fields=_FIELDS,
     entries=_entries,
-    same=("attnviz", "model", "corpora", "texts", "options", "lines"),
-    extra=("heads.jsonl",),
 )  # fmt: skip
 """The command's presentation."""
