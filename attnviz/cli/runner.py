@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 import typer
 
 from attnviz import plugins
-from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written, split_names
+from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_what_was_written, split_names
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -307,7 +307,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with handled(interruption()), out_of_memory_named():
+            with handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":

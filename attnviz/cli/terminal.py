@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -135,6 +135,28 @@ def printable(message: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
 
 
+_printed_to: list[TextIO | None] = []
+"""Standard output, while it is for results alone."""
+
+
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Send what libraries and plug-ins print to standard error while the block runs."""
+    _printed_to.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _printed_to.pop()
+
+
+@contextmanager
+def _on_standard_output() -> Iterator[None]:
+    with redirect_stdout(_printed_to[-1] if _printed_to else sys.stdout):
+        yield
+
+
+@_on_standard_output()
 def print_results(
     document: dict[str, Any],
     tables: "Callable[[int], RenderableType]",

@@ -18,7 +18,7 @@ from torch.nn.functional import threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live
+from attnviz.plugins import Registry, live, named
 
 
 def distances(n: int) -> Tensor:
@@ -280,16 +280,14 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     """
     masks = {}
     for spec in patterns:
-        try:
+        with named(REGISTRY.plugins.get(spec.name)):
             masks[spec.statistic] = spec.mask(text)
-        except Exception as error:
-            if (plugin := REGISTRY.plugins.get(spec.name)) is None:
-                raise
-            raise UsageError(plugin.refused(error)) from error
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
-        tensor = isinstance(mask, Tensor)
-        if mask is not None and not (tensor and (mask.dtype, [*mask.shape]) == (torch.bool, shape)):
-            found = f"{[*mask.shape]} of {mask.dtype}" if tensor else repr(mask)
-            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {shape} of torch.bool.")
+        found = repr(mask)
+        if isinstance(mask, Tensor) and not mask.is_nested:
+            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}, on {mask.device}"
+        expected = f"{shape} of torch.bool, torch.strided, on cpu"
+        if mask is not None and found != expected:
+            raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {expected}.")
     return masks

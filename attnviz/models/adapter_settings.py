@@ -1,8 +1,8 @@
 """The settings of an adapter that peft is given: those listed here, and no others.
 
 Some settings make peft import a module, or read or download a file, that the adapter names; more come with new
-versions. So what merging needs is allowed, what it does not depend on is left out, and an adapter with any other setting
-is refused. peft takes some names as regular expressions, which may take for ever: here a name is a plain one.
+versions. So what merging needs is allowed, what it does not depend on is left out, and an adapter that sets anything
+else is refused. peft takes some names as regular expressions, which may take for ever: here a name is a plain one.
 """
 
 import re
@@ -44,15 +44,8 @@ ALLOWED: dict[str, set[str]] = {
 """The settings of each kind of adapter (peft's name for it) that its merged weights depend on."""
 
 _WITHOUT_EFFECT = {"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version"}
-_WITHOUT_EFFECT |= {
-    "runtime_config",
-    "megatron_core",
-    "qalora_group_size",
-    "init_weights",
-    "init_ia3_weights",
-    "d_initial",
-}
-_WITHOUT_EFFECT |= {"rank_dropout_scale", "init_vector_bank_bound", "init_logits_std"}
+_WITHOUT_EFFECT |= {"init_weights", "init_ia3_weights", "init_vector_bank_bound", "init_logits_std", "d_initial"}
+_WITHOUT_EFFECT |= {"megatron_core", "qalora_group_size", "rank_dropout_scale", "runtime_config"}
 """Settings for training, or for what is loaded by other means; so is every dropout."""
 
 _NAME = re.compile(r"\^?(?:[\w-]|\\?\.)+")
