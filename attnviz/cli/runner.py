@@ -27,7 +27,7 @@ from attnviz.memory import address_space, limit_note, memory_size, out_of_memory
 from attnviz.options import COMMANDS, PICTURES, Command, Option, ViewOptionNames
 from attnviz.present.report import checked_views, layout_of, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.signals import handled, interruption
+from attnviz.signals import delivered, handled, interruption, raise_again
 from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
@@ -285,9 +285,13 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
 
 
 def collecting(tell: Progress) -> Progress:
-    """Enable the garbage collector at the first progress: loading makes a million objects, and all stay."""
+    """Enable the garbage collector at the first progress: loading makes a million objects, and all stay.
+
+    Progress is also where an interruption that a library has swallowed is raised again.
+    """
 
     def report(what: str, done: int, total: int) -> None:
+        raise_again()
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
@@ -307,7 +311,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
+            with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 if function.__name__ != "heads":

@@ -11,9 +11,11 @@ import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
+from attnviz.arguments import is_there
 from attnviz.errors import ParserError
 from attnviz.language.universal import Node, is_clear, is_universal, to_universal
 from attnviz.memory import limit_note, out_of_memory
@@ -182,6 +184,14 @@ def _first_that_loads(names: Sequence[str]) -> Any:
 
 
 def _load_pipeline(name: str) -> Any:
+    """The pipeline, loaded once a process; one in a folder again where its meta.json is another."""
+    _spacy()
+    own = Path(name, "meta.json").absolute()
+    return _loaded(name, str(own), own.stat().st_mtime_ns if is_there(str(own), Path.is_file) else None)
+
+
+@lru_cache(maxsize=4)
+def _loaded(name: str, *_: str | int | None) -> Any:
     spacy = _spacy()
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,8 @@
 """Which spaCy pipeline is taken, for which texts, and what its relations are called."""
 
 import importlib.util
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +23,11 @@ needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reas
 
 
 @pytest.fixture(autouse=True)
-def _loaded_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _loaded_anew() -> Iterator[None]:
     """Other tests load a pipeline once."""
-    monkeypatch.setattr(parsers, "_load_pipeline", parsers._load_pipeline.__wrapped__)  # type: ignore[attr-defined]
+    parsers._loaded.cache_clear()
+    yield
+    parsers._loaded.cache_clear()
 
 
 @pytest.fixture
@@ -110,6 +114,19 @@ def test_the_users_own_pipeline_is_read_from_a_folder(tmp_path: Path):
     parse = parse_texts(load_parser(str(tmp_path / "pipeline")), [text], read(text))
     assert parse.parser == "en_my_own"
     assert parse.arcs[:2] == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
+
+
+def test_a_pipeline_is_loaded_once_a_process_and_one_in_a_folder_again_when_it_was_written_again(
+    installed: Any, tmp_path: Path
+):
+    tried = installed("en_core_web_sm")
+    assert parser_for([ENGLISH]) == parser_for([ENGLISH]) == (load_parser("en_core_web_sm"), "")
+    assert tried == ["en_core_web_sm"]
+    for time in (1, 1, 2):
+        (tmp_path / "meta.json").write_text("{}")
+        os.utime(tmp_path / "meta.json", (time, time))
+        load_parser(str(tmp_path))
+    assert tried[1:] == [str(tmp_path)] * 2
 
 
 # --- the one of the text's language --------------------------------------------------------------
