@@ -5,6 +5,7 @@ Python functions, of the same name and default, and :func:`checked` holds what t
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -630,6 +631,8 @@ class ViewOptionValues:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function to check its arguments against its annotations and the table of options.
 
+    Of such functions one runs at a time, in whichever thread it was called.
+
     Raises:
         TextError: by the function, where ``text`` or ``pair`` is no string.
         UsageError: by the function, with what was expected and found; for an unknown keyword also the nearest one.
@@ -670,7 +673,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 check_kind(name, each, kinds[name])
             if name in options:
                 options[name].check_value(value)
-        with out_of_memory_named():
+        with _ONE_CALL, out_of_memory_named():
             return function(*args, **kwargs)
 
     return call
+
+
+_ONE_CALL = threading.RLock()
+"""Held during a call: threads share a model's hooks, transformers' registry of attention and matplotlib's settings."""
