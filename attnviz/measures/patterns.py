@@ -284,9 +284,11 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
-        plain = isinstance(mask, Tensor) and not mask.is_nested
-        found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}, on {mask.device}" if plain else repr(mask)
         expected = f"{shape} of torch.bool, torch.strided, on cpu"
-        if mask is not None and found != expected:
+        if isinstance(mask, Tensor) and not mask.is_nested:
+            found = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}, on {mask.device}"
+        else:
+            found = expected if mask is None else repr(mask)
+        if found != expected:
             raise UsageError(f"the mask of the pattern {name!r} is {found}; expected {expected}.")
     return masks
