@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
 from attnviz.errors import AttnvizError, UsageError
+from attnviz.printable import one_line
 
 T = TypeVar("T")
 
@@ -196,4 +197,4 @@ def live(registry: Registry[Any], make: Callable[[], T]) -> T:
 def say(message: str) -> None:
     """Print a line on standard error, once."""
     if sys.stderr is not None and not quiet:
-        sys.stderr.write(f"attnviz: {message}\n")
+        sys.stderr.write(f"attnviz: {one_line(message)}\n")

@@ -47,7 +47,8 @@ class Document(dict[str, Any]):
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
+        folder = visible(str(self.folder))
+        return f"<{counted(len(self['files']), 'file')} in {folder}; a dict with the keys {', '.join(self)}>"
 
 
 class Result:
@@ -391,7 +392,7 @@ class TextResult(Result):
     def figure_context(self) -> FigureContext:
         """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return FigureContext(visible(self.checkpoint.short_name), texts, len(self.tokens))
+        return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
     def pair_note(self) -> str:

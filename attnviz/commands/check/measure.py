@@ -23,7 +23,7 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, rounded
 from attnviz.options import checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
@@ -87,7 +87,7 @@ class Check(Result):
 
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
-        return f"<Check of {counted(len(self.claims), 'claim')} on {visible(self.checkpoint.short_name)}: {found}>"
+        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
 
 
 @checked

@@ -178,8 +178,8 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(
             Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
-    title = "Relations ({}, the most frequent first)"
-    return first_rows(title, columns, rows, top, "profile.json", width=width, noun="relation")
+    order = "the most frequent first"
+    return first_rows("Relations", columns, rows, top, "profile.json", width=width, noun="relation", order=order)
 
 
 class _RelationRow(NamedTuple):

@@ -143,7 +143,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         file = [visible(self.corpus.path.name)] if self.corpus else []
         n_tokens = sum(text.n_tokens for text in self.texts)
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
-        return " · ".join([visible(self.checkpoint.short_name), *file, counts])
+        return " · ".join([self.checkpoint.short_name, *file, counts])
 
     def __repr__(self) -> str:
         """One line: what was read, and the verified heads."""
