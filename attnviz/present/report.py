@@ -117,6 +117,7 @@ class CommandSpec(Generic[R]):
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper, where none are named.
+        in_paper: the keys of the document that this table has otherwise, such as fewer entries.
         extra: names of further files that a run may write.
         text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
@@ -131,6 +132,7 @@ class CommandSpec(Generic[R]):
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
+    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = lambda *_: {}
     extra: tuple[str, ...] = ()
     text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None

@@ -185,6 +185,10 @@ class Result:
 
         spec = spec_of(self.command)
         document, listed = self._document((), choices), ""
+        in_paper = {**document, **spec.in_paper(self, choices, document)}
+        n_rows, of_rows = (len(spec.csv_rows(each)[1]) for each in (in_paper, document))
+        if n_rows < of_rows:
+            listed = f"; {n_rows:,} of {counted(of_rows, 'row')} listed"
         if choices.select:
             every = self._document((), replace(choices, select=()))
             rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
@@ -193,7 +197,7 @@ class Result:
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(
-            spec.csv(document), choices.table or "md", choices.columns, caption, label, default=spec.paper
+            spec.csv(in_paper), choices.table or "md", choices.columns, caption, label, default=spec.paper
         )
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":

@@ -95,7 +95,8 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             clearest = "of what selected them" if names else "pattern"
             yield _head_table(part, heads, top, f"clearest {clearest} first", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
-        yield _pattern_table(heads, whole, width)
+        if len(heads) > 1:
+            yield _pattern_table(heads, whole, width)
         if choices.relations:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}

@@ -315,4 +315,6 @@ SPEC = CommandSpec[Profile](
     entries="roles",
     same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
+    in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},
+    paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )
