@@ -91,7 +91,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
         yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield from [] if _short(heads) else [layers_table(heads, width)]
+            yield from [] if _short(heads) or len(heads) == 1 else [layers_table(heads, width)]
             clearest = "of what selected them" if names else "pattern"
             yield _head_table(part, heads, top, f"clearest {clearest} first", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
