@@ -7,7 +7,7 @@ measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -258,9 +258,9 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     views = views_of(command)
     known = [view.name for view in views]
     for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if requested is None:
+        if requested is None and kind == "figure":
             continue
-        if isinstance(requested, str) or not isinstance(requested, Iterable):
+        if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]

@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_whole
+from attnviz.arguments import check_kind, check_whole
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
@@ -136,9 +136,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
         """
-        if isinstance(figures, str) or not isinstance(figures, Sequence):
-            raise UsageError(f"expected a list of figures, found {figures!r}.")
-        return self._document(figures, self._choices(None, choices))
+        check_kind("figures", figures, Sequence[str | Path])
+        return self._document(list(map(str, figures)), self._choices(None, choices))
 
     @checked
     def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
@@ -353,7 +352,8 @@ class Result:
         from attnviz.present.view import ViewOptions
 
         spec, select = spec_of(self.command), choices.get("select")
-        if isinstance(select, Sized) and not isinstance(select, str | tuple) and not len(select):  # () is the default
+        several = isinstance(select, Sized) and not isinstance(select, str | tuple)  # () is the default
+        if several and not selection_texts(select):  # () is the default
             raise UsageError(
                 "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
             )
@@ -376,7 +376,7 @@ class _Entry(Protocol):
 E = TypeVar("E", bound=_Entry)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextResult(Result):
     """What a command measured on one text, or a pair of texts.
 

@@ -298,5 +298,7 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
     if not is_whole(width) or width < _NARROWEST:
         raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
     text = io.StringIO()
-    Console(file=text, width=width, color_system=None, highlight=False).print(Printable(tables(width)))
+    Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False).print(
+        Printable(tables(width))
+    )
     return text.getvalue()

@@ -65,7 +65,7 @@ class CheckedClaim:
     reason: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Check(Result):
     """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
 

@@ -56,7 +56,7 @@ class CorpusCount:
     left_out: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Profile(Result):
     """Statistics and roles of a model's heads on corpora; parts without data are None.
 

@@ -114,7 +114,7 @@ class HeadSpread:
         return self.label not in (UNNAMED, *NO_LABEL), self.labels[self.label], self.score.mean or 0.0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """Result of :func:`analyze_each`; every head of every text is verified.
 
