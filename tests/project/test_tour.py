@@ -24,8 +24,8 @@ def run_cell(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
         if last is not None and (value := eval(compile(ast.Expression(last.value), "cell", "eval"), names)) is not None:
             data = {"text/plain": [repr(value)]}
             for kind, method in (("text/html", "_repr_html_"), ("image/png", "_repr_png_")):
-                if hasattr(value, method):
-                    made = getattr(value, method)()
+                made = getattr(value, method, lambda: None)()
+                if made is not None:
                     data[kind] = "" if isinstance(made, bytes) else made
     stream = [{"output_type": "stream", "text": printed.getvalue()}] if printed.getvalue() else []
     return [*stream, {"data": data}] if data else stream
