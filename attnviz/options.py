@@ -97,7 +97,7 @@ class Option:
         """Raise UsageError for a value out of range; None is always valid."""
         if value is None:
             return
-        if self.choices and value not in self.choices:
+        if self.choices and not (isinstance(value, str) and value in self.choices):
             raise UsageError(f"unknown {self.name} {value!r}: expected one of {', '.join(self.choices)}.")
         if self.least is not None:
             check_whole(self.name, value, self.least, self.most)
@@ -639,7 +639,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         OutOfMemoryError: by the function, whatever a library raised for want of memory.
     """
     signature = inspect.signature(function)
-    commands = [command for command in COMMANDS.values() if function.__name__ in command.functions]
+    commands = [command for command in COMMANDS.values() if function.__qualname__ in command.functions]
     options = {option.name: option for command in commands for option in command.options}
     known = dict.fromkeys(name for name in signature.parameters if name != "self")
     more = next((name for name in known if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD), "")

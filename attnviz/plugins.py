@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.memory import out_of_memory
+from attnviz.printable import one_line
 
 T = TypeVar("T")
 
@@ -250,4 +251,4 @@ def live(registry: Registry[Any], make: Callable[[], T]) -> T:
 def say(message: str) -> None:
     """Print a line on standard error, once."""
     if sys.stderr is not None and not quiet:
-        sys.stderr.write(f"attnviz: {message}\n")
+        sys.stderr.write(f"attnviz: {one_line(message)}\n")

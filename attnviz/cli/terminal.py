@@ -13,6 +13,7 @@ import typer
 
 from attnviz.arguments import is_there
 from attnviz.errors import OutputError, TextError, UsageError
+from attnviz.printable import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +41,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
 
     console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
     columns: list[Any] = [
-        TextColumn("{task.description:<10}"),
+        TextColumn("{task.description:<10}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
@@ -55,7 +56,7 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
                 for earlier in display.tasks:
                     if earlier.total is None:  # of unknown length, and over: it would go on pulsing
                         display.update(earlier.id, visible=False)
-                tasks[what] = display.add_task(what, total=total or None, count="", rate="")
+                tasks[what] = display.add_task(one_line(what), total=total or None, count="", rate="")
             speed = display.tasks[display.task_ids.index(tasks[what])].speed
             told: dict[str, Any] = {
                 "count": f"{done}/{total}" if total else "",
@@ -130,11 +131,6 @@ def _decode(name: str, data: bytes, advice: str) -> str:
         raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
-def printable(message: str) -> str:
-    """The message without control characters."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
-
-
 _printed_to: list[TextIO | None] = []
 """Standard output, while it is for results alone."""
 
@@ -179,9 +175,11 @@ def print_results(
         elif not quiet:
             from rich.console import Console
 
+            from attnviz.present.tables import Printable
+
             console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
             console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-            console.print(tables(console.width))
+            console.print(Printable(tables(console.width)))
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
@@ -201,7 +199,7 @@ def discard(stream: TextIO | None) -> None:
 def say(message: str, quiet: bool = False) -> None:
     """Print one line without control characters on standard error."""
     if not quiet:
-        typer.echo(f"attnviz: {printable(message)}", err=True)
+        typer.echo(f"attnviz: {one_line(message)}", err=True)
 
 
 def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
@@ -210,7 +208,7 @@ def say_what_was_written(output: "OutputFolder", quiet: bool = False) -> None:
         files = "file" if output.removed == 1 else "files"
         removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
         typer.echo(
-            f"Wrote {len(output.written) + output.below} files to {printable(str(output.path))}{removed}", err=True
+            f"Wrote {len(output.written) + output.below} files to {one_line(str(output.path))}{removed}", err=True
         )
 
 

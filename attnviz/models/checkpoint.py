@@ -37,7 +37,7 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
-from attnviz.models.wording import counted
+from attnviz.models.wording import counted, visible
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 
@@ -119,11 +119,11 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: the last part of a folder; with ``(encoder)`` for an encoder alone."""
+        """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
         name = " + ".join(
             Path(each).resolve().name if "/" in each and Path(each).is_dir() else each for each in self.names
         )
-        return f"{name} (encoder)" if self.encoder_only else name
+        return visible(f"{name} (encoder)" if self.encoder_only else name)
 
     @property
     def names(self) -> list[str]:

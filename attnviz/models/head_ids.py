@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
@@ -155,10 +155,12 @@ def selection_texts(selections: object) -> list[str]:
     Raises:
         UsageError: not a selection.
     """
-    several = [selections] if isinstance(selections, str | HeadId) else selections
-    if not isinstance(several, Iterable):
-        raise UsageError(f"expected a list of selections such as ['L2H8', 'L0-3'], found {selections!r}.")
-    texts = list(several)
+    several: Any = [selections] if isinstance(selections, str | HeadId) else selections
+    try:
+        texts = list(several)
+    except TypeError as error:
+        message = f"expected a list of selections such as ['L2H8', 'L0-3'], found {selections!r}."
+        raise UsageError(message) from error
     for text in texts:
         if not isinstance(text, str | HeadId):
             raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {text!r} among them.")

@@ -7,7 +7,7 @@ measurement no rich, and a run without figures no matplotlib.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -117,6 +117,7 @@ class CommandSpec(Generic[R]):
         top: default rows of the ranked table; None where the command decides.
         all_selected: whether ``--select`` also sets the default of ``top`` to all.
         paper: columns of the table for a paper, where none are named.
+        in_paper: the keys of the document that this table has otherwise, such as fewer entries.
         extra: names of further files that a run may write.
         text: name and content of a text file that every run writes; None if there is none.
         tensors: name and content of the safetensors file, written on request; None if there is none.
@@ -131,6 +132,7 @@ class CommandSpec(Generic[R]):
     top: int | None = 12
     all_selected: bool = False
     paper: tuple[str, ...] = ()
+    in_paper: "Callable[[R, ViewOptions, dict[str, Any]], dict[str, Any]]" = lambda *_: {}
     extra: tuple[str, ...] = ()
     text: "tuple[str, Callable[[R], str]] | None" = None
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
@@ -256,9 +258,9 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     views = views_of(command)
     known = [view.name for view in views]
     for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if requested is None:
+        if requested is None and kind == "figure":
             continue
-        if isinstance(requested, str) or not isinstance(requested, Iterable):
+        if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]

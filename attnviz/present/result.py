@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_whole
+from attnviz.arguments import check_kind, check_whole
 from attnviz.errors import UsageError
-from attnviz.models.head_ids import HeadId, head_named, select_heads
+from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.wording import counted, visible
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
@@ -47,7 +47,8 @@ class Document(dict[str, Any]):
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
+        folder = visible(str(self.folder))
+        return f"<{counted(len(self['files']), 'file')} in {folder}; a dict with the keys {', '.join(self)}>"
 
 
 class Result:
@@ -135,9 +136,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.present.view.ViewOptions`.
         """
-        if isinstance(figures, str) or not isinstance(figures, Sequence):
-            raise UsageError(f"expected a list of figures, found {figures!r}.")
-        return self._document(figures, self._choices(None, choices))
+        check_kind("figures", figures, Sequence[str | Path])
+        return self._document(list(map(str, figures)), self._choices(None, choices))
 
     @checked
     def report(self, width: int = 100, **choices: Unpack[ViewOptionNames]) -> str:
@@ -184,6 +184,10 @@ class Result:
 
         spec = spec_of(self.command)
         document, listed = self._document((), choices), ""
+        in_paper = {**document, **spec.in_paper(self, choices, document)}
+        n_rows, of_rows = (len(spec.csv_rows(each)[1]) for each in (in_paper, document))
+        if n_rows < of_rows:
+            listed = f"; {n_rows:,} of {counted(of_rows, 'row')} listed"
         if choices.select:
             every = self._document((), replace(choices, select=()))
             rows, all_rows = (len({row["id"] for row in spec.csv_rows(each)[1]}) for each in (document, every))
@@ -192,7 +196,7 @@ class Result:
         caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(
-            spec.csv(document), choices.table or "md", choices.columns, caption, label, default=spec.paper
+            spec.csv(in_paper), choices.table or "md", choices.columns, caption, label, default=spec.paper
         )
 
     def tables(self, choices: "ViewOptions", width: int) -> "RenderableType":
@@ -348,7 +352,8 @@ class Result:
         from attnviz.present.view import ViewOptions
 
         spec, select = spec_of(self.command), choices.get("select")
-        if isinstance(select, Sized) and not isinstance(select, str | tuple) and not len(select):  # () is the default
+        several = isinstance(select, Sized) and not isinstance(select, str | tuple)  # () is the default
+        if several and not selection_texts(select):  # () is the default
             raise UsageError(
                 "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
             )
@@ -371,7 +376,7 @@ class _Entry(Protocol):
 E = TypeVar("E", bound=_Entry)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextResult(Result):
     """What a command measured on one text, or a pair of texts.
 
@@ -391,7 +396,7 @@ class TextResult(Result):
     def figure_context(self) -> FigureContext:
         """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return FigureContext(visible(self.checkpoint.short_name), texts, len(self.tokens))
+        return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
     def pair_note(self) -> str:

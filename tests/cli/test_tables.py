@@ -441,6 +441,10 @@ def test_one_selected_head_is_not_counted_and_several_say_what_to_type_next():
     assert "On this text" not in one.split("Heads to look at")[0]
     assert "Next:" not in one
     assert "Over a corpus:" not in one
+    for top in (None, 0):  # tables of how heads compare
+        of_one, of_two = (text_of(hand_made(), top=top, select=heads) for heads in (["L0H1"], ["L0H0", "L0H1"]))
+        assert ("Patterns (" in of_one, "Patterns (" in of_two) == (False, True)
+        assert "Labels by layer" not in of_one
     unknown = text_of(hand_made(), top=None, select=["L0H1"], width=100)
     assert "attnviz profile CORPUS.conllu --model by-hand measures it" in unknown
     for top in (None, 0):

@@ -82,7 +82,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
 
 
 def test_one_head_and_one_text_are_one():
-    assert "(1 head, the largest first)" in result_of("outputs").report(100, select="L0H0")
+    assert "(1, the largest first)" in result_of("outputs").report(100, select="L0H0")
     one = attnviz.ablate("the cat ran", "tiny-gpt2", select="L0H0", curve=False, gradient=False, device="cpu")
     assert "1 head on 1 text, L0H0" in repr(one)
 

@@ -155,7 +155,7 @@ def test_captions_for_latex_are_escaped_and_name_their_files():
         r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
         "",
         "% heads/L00H00.png",
-        r"\caption{“é” – ‖A‖ × '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
+        r"\caption{“é” – $\|$A$\|$ $\times$ '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
         r"\textless{}\textbar{}\textasciigrave{}}",
     ]
 

@@ -160,6 +160,20 @@ def test_of_few_tokens_labels_are_grey_and_questions():
         assert (cell.beside, cell.muted) == (("previous-token", False) if certain else ("previous-token?", True))
 
 
+@pytest.mark.parametrize("view", ["overview", "heads", "lines"])
+def test_the_scale_of_a_single_head_is_compared_with_no_other(view: str):
+    for scale in ("shared", "log"):
+        of_one, of_two = (
+            next(plans(hand_made(), view, select=heads, style=Style(scale=scale)))
+            for heads in (["L0H1"], ["L0H0", "L0H1"])
+        )
+        assert ("same for every head" in of_one.caption, "same for every head" in of_two.caption) == (
+            False,
+            scale == "shared" or view == "lines",
+        )
+        assert "every head" not in getattr(of_one, "bar", "")
+
+
 def test_the_overview_shows_every_selected_head_with_its_label():
     plan = overview(hand_made(), select=("L1",))
     assert "2 of 4 heads" in plan.title

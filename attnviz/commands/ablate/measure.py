@@ -39,7 +39,7 @@ MANY = 2000
 """Inputs from which on a message gives their number."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Ablation(Result):
     """Result of :func:`ablate`: heads ranked by the effect of removing them.
 

@@ -15,7 +15,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.models.head_ids import HeadId
-from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, unisolated, visible
+from attnviz.models.wording import amount, counted, error, percent, quoted, rounded, visible
 from attnviz.present.documents import model_entry, stack_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, entry, named
 from attnviz.present.figure_context import capital
@@ -279,7 +279,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
-    yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
+    yield Text(f"{result.checkpoint.short_name} on {source_line(result)}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.methods[0]])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
@@ -310,8 +310,8 @@ def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) 
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options["gradient"]:
         columns += named(_FIELDS, "gradient", "gradient_normalised")
-    title = "Heads removed one at a time ({}, the one that matters most first)"
-    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width)
+    title, order = "Heads removed one at a time", "the one that matters most first"
+    return first_rows(title, columns, result.heads, top, "ablate.csv", width=width, order=order)
 
 
 def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
@@ -329,8 +329,8 @@ def _role_table(result: Ablation, top: int | None, width: int, intervals: bool) 
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
     rows.sort(key=lambda row: -row[1].difference[metric.name].value)
-    title = f"Heads on the tokens of roles ({metric.title}, {metric.unit}; {{}}, the largest difference first)"
-    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row")
+    title, order = f"Heads on the tokens of roles, {metric.title} in {metric.unit}", "the largest difference first"
+    return first_rows(title, columns, rows, top, "ablate.json", width=width, noun="row", order=order)
 
 
 def _set_table(result: Ablation, width: int, intervals: bool) -> Table:

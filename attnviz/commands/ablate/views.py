@@ -21,7 +21,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten, settled, written
 from attnviz.figures.style import Style, figure_style, outer_ink
-from attnviz.models.wording import counted, visible
+from attnviz.models.wording import counted
 from attnviz.present.figure_context import capital, sentence
 from attnviz.present.view import Drawing, ViewOptions
 
@@ -50,7 +50,7 @@ def _plan(
     result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
 ) -> EffectsPlan:
     """Plan a figure with caption and notes; ``more`` stands in both."""
-    model, source = visible(result.checkpoint.short_name), source_line(result)
+    model, source = result.checkpoint.short_name, source_line(result)
     measured, method = what_is_measured(result), GIVES[result.methods[0]]
     on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)

@@ -23,7 +23,7 @@ from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, rounded
 from attnviz.options import checked
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
@@ -65,7 +65,7 @@ class CheckedClaim:
     reason: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Check(Result):
     """What :func:`check` found: every claim with its verdict, in the order of the file or the paper."""
 
@@ -87,7 +87,7 @@ class Check(Result):
 
     def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
-        return f"<Check of {counted(len(self.claims), 'claim')} on {visible(self.checkpoint.short_name)}: {found}>"
+        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
 
 
 @checked

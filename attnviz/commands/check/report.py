@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from attnviz.commands.check.measure import VERDICTS, Check, CheckedClaim
 from attnviz.measures.estimates import Interval
-from attnviz.models.wording import amount, span, visible
+from attnviz.models.wording import amount, span
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import Field, entry, plain
 from attnviz.present.published import shown_baseline
@@ -51,7 +51,7 @@ def _tables(check: Check, _: ViewOptions, width: int) -> Iterator[RenderableType
     found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words, left=True, least=20, fold=True)
     lines = [_of_claim("line")] * (check.claims[0].claim.line is not None)
-    title = f"Claims on {visible(check.checkpoint.short_name)} ({found})"
+    title = f"Claims on {check.checkpoint.short_name} ({found})"
     yield column_table(title, [*lines, claim, *_MEASURED], check.claims, width=width)
     reasons = ((each.claim, each.reason) for each in check.claims if each.reason)
     named = (f"{claim.words if claim.line is None else f'Line {claim.line}'}: {reason}." for claim, reason in reasons)

@@ -63,7 +63,7 @@ class Pair:
     deviations: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Circuits(Result, OfHeads[HeadCopying]):
     """What :func:`circuits` measured.
 

@@ -86,8 +86,12 @@ def telling_heads(
         Field("Kind", fit=_kind_text, left=True, least=10 if width >= _NARROW else 5),
         Field("Head", lambda row: row[1].id, left=True),
         Field("On this text", fit=lambda row, room: label_text(row[1], room), left=True, least=least),
-        Field("Score", lambda row: beside(_verdict(row[1], names))),
-        Field("n", lambda row: row[1].labelled.n if (its := _verdict(row[1], names)) is None else its.n, optional=2),
+        Field("Score", lambda row: beside(selected_verdict(row[1], names))),
+        Field(
+            "n",
+            lambda row: getattr(selected_verdict(row[1], names), "n", row[1].labelled.n),
+            optional=2,
+        ),
     ]
     if part.profile is not None:
         columns += [
@@ -121,7 +125,7 @@ def _in_words(heads: Sequence[HeadFindings]) -> str:
     return f"{'; '.join(named)}." if named else ""
 
 
-def _verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
+def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
     """The verdict on the text that one of these names selects, else that of the label."""
     selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
     return next(selected, head.labelled.verdict)

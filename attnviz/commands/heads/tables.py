@@ -23,7 +23,7 @@ from attnviz.plugins import live
 from attnviz.present.fields import HEAD, Field, named
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, beside, published_table, role_name, score_text
-from attnviz.present.statistics import statistic_field
+from attnviz.present.statistics import filled, statistic_field
 from attnviz.present.tables import column_table, cut_note, first_rows, notes, target_note, titled, verification_line
 from attnviz.present.view import ViewOptions
 
@@ -91,11 +91,12 @@ def head_tables(analysis: Analysis, choices: ViewOptions, width: int) -> Iterato
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter})", "bold")
         yield from telling_heads(part, heads, top if choices.select else 0, names, width)
         if whole:
-            yield from [] if _short(heads) else [layers_table(heads, width)]
-            first = f"clearest {'of what selected them' if names else 'pattern'} first"
-            yield _head_table(part, heads, top, f"Heads ({{}}, {first})", width)
+            yield from [] if _short(heads) or len(heads) == 1 else [layers_table(heads, width)]
+            clearest = "of what selected them" if names else "pattern"
+            yield _head_table(part, heads, top, f"clearest {clearest} first", width)
             yield from [_profile_table(heads[:top], width)] * (part.profile is not None)
-        yield _pattern_table(heads, whole, width)
+        if len(heads) > 1:
+            yield _pattern_table(heads, whole, width)
         if choices.relations:
             yield from _relation_table(part, choices, top, width)
     ids = {head.id for _, heads in parts for head in heads}
@@ -110,7 +111,7 @@ def _short(heads: Sequence[HeadFindings]) -> bool:
     return all(head.label == TOO_SHORT for head in heads)
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, title: str, width: int) -> Table:
+def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str, width: int) -> Table:
     """Table of labels, roles and statistics; last line: uniform attention."""
     context = analysis.context
     uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
@@ -126,9 +127,9 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
     of_text = (*_OF_ALL_HEADS, *[NOWHERE] * context.learned_sinks, "distance", "distance_non_sink")
     of_text = (*of_text, *(spec.statistic for spec in PATTERNS if spec.column))
     for field in named(FIELDS, *(of_text if context.source is None else (DIAGONALITY, *_OF_ALL_HEADS))):
-        columns.append(replace(field, unit=field.unit.format(unit=analysis.units.name)))
+        columns.append(replace(field, unit=filled(field.unit, unit=analysis.units.name)))
         last.append(uniform.get(field.name, ""))
-    return first_rows(title, columns, ranked, top, "heads.csv", width=width, last=last)
+    return first_rows("Heads", columns, ranked, top, "heads.csv", width=width, order=order, last=last)
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:

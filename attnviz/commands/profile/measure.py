@@ -56,7 +56,7 @@ class CorpusCount:
     left_out: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Profile(Result):
     """Statistics and roles of a model's heads on corpora; parts without data are None.
 
@@ -139,7 +139,7 @@ class Profile(Result):
         ]
         if self.repeats is not None and "repeats" in kinds:
             read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
-        return " · ".join([visible(self.checkpoint.short_name), *read, *more])
+        return " · ".join([self.checkpoint.short_name, *read, *more])
 
     def __repr__(self) -> str:
         """One line: the model, what was read, and how many heads have a role."""

@@ -178,8 +178,8 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(
             Field("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
-    title = "Relations ({}, the most frequent first)"
-    return first_rows(title, columns, rows, top, "profile.json", width=width, noun="relation")
+    order = "the most frequent first"
+    return first_rows("Relations", columns, rows, top, "profile.json", width=width, noun="relation", order=order)
 
 
 class _RelationRow(NamedTuple):
@@ -315,4 +315,6 @@ SPEC = CommandSpec[Profile](
     entries="roles",
     same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
+    in_paper=lambda _, __, document: {"roles": [role for role in document["roles"] if role["passed"]]},
+    paper=("id", "role", "direction", "score", "baseline", "n", "low", "high", "error_reduction", "untrained"),
 )

@@ -65,7 +65,7 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
         for family, label in counted_families(families)
     ]
     source = profile.source()
-    title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
+    title = f"{profile.checkpoint.short_name}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest error reduction, specific roles first, sink last; +2: two further roles."
     each = HeadMap(

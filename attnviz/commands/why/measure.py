@@ -30,7 +30,7 @@ _KEYS = 3
 """Keys that are explained where none is named."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Account(TextResult):
     """Result of :func:`why`: scores of one query of one head as sums over what made them.
 

@@ -15,7 +15,7 @@ from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import encoder_note
-from attnviz.models.wording import counted, error, percent, quoted, rounded, signed, unisolated
+from attnviz.models.wording import counted, error, percent, quoted, rounded, signed
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.report import CommandSpec
@@ -174,7 +174,7 @@ def _tables(result: Account, choices: ViewOptions, width: int) -> Iterator[Rende
     table = column_table("", columns, [*shown, *below[:-1]], width=width, last=last)
     yield titled(f"Why {result.label(key.key)}, rather than its other keys: parts of the difference", table)
     totals = totals_of(result, key)
-    yield first_rows("Sources ({})", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
+    yield first_rows("Sources", _TOTAL_FIELDS, totals, choices.top, "why.json", width=width, noun="source")
     if result.depth > 1:
         yield tree_of(result)
     if result.effects is not None:
@@ -214,8 +214,8 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
         Field("Key", result.label, left=True, least=8),
         Field("Adds", lambda key: signed(effects.keys[key]), "logits"),
     ]
-    yield first_rows("What it does ({})", columns, ranked, top, "why.json", width=width, noun="key")
-    answer, foil = (unisolated(quoted(each.text)) for each in (effects.answer, effects.foil))
+    yield first_rows("What it does", columns, ranked, top, "why.json", width=width, noun="key")
+    answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
     without = ", ".join(f"{signed(value)} ({method})" for method, value in result.ablated.items())
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(

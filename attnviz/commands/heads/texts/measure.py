@@ -114,7 +114,7 @@ class HeadSpread:
         return self.label not in (UNNAMED, *NO_LABEL), self.labels[self.label], self.score.mean or 0.0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TextsAnalysis(Result, OfHeads[HeadSpread]):
     """Result of :func:`analyze_each`; every head of every text is verified.
 
@@ -143,7 +143,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         file = [visible(self.corpus.path.name)] if self.corpus else []
         n_tokens = sum(text.n_tokens for text in self.texts)
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
-        return " · ".join([visible(self.checkpoint.short_name), *file, counts])
+        return " · ".join([self.checkpoint.short_name, *file, counts])
 
     def __repr__(self) -> str:
         """One line: what was read, and the verified heads."""
