@@ -354,7 +354,7 @@ class HeadStatistics:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
         if pattern.shape[1]:
             self._add(first, pattern)
-            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).sum(-1).cpu().double()
+            sums = torch.stack([values.to(pattern) for values in self._rows.values()]).cpu().double().sum(-1)
             for name, summed in zip(self._rows, sums, strict=True):
                 self._sums[name] = self._sums[name] + summed if name in self._sums else summed
             self._rows.clear()

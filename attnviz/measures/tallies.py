@@ -104,7 +104,7 @@ class StatisticsTally(TextTally):
         self.roles = [spec.name for spec in self._patterns]
         masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in masks.items()}
-        n_sums = len(_MEANS) + 1 + len(self._patterns) + learned_sinks
+        n_sums = len(_MEANS) + 2 + len(self._patterns) + learned_sinks
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, n_sums),
             positions=(replicates + 1, 2),  # all, content
@@ -138,7 +138,9 @@ class StatisticsTally(TextTally):
         pairs = (batch.non_sink[:, None, :, None] & batch.non_sink[:, None, None, :]).to(pattern)
         values = row_values(pattern)
         values = with_nowhere(values, pattern) if self._learned else values
-        means = torch.stack([(values[name] * queries).sum(2) for name in _MEANS], -1)
+        on_sinks = pattern @ (batch.valid & ~batch.non_sink)[:, None, :, None].to(pattern)
+        means = [(values[name] * queries).sum(2) for name in _MEANS]
+        means.append((on_sinks[..., 0] * batch.non_sink[:, None]).sum(2))
         masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         for i, spec in enumerate(self._patterns):
@@ -146,7 +148,7 @@ class StatisticsTally(TextTally):
                 far = self._masks[:, i].to(pattern.device) & pairs[:, 0].bool()
                 shares[..., i + 1] = on_chosen(pattern, self._n_visible[window], far).sum(-1)
         gone = [(values[NOWHERE] * batch.non_sink[:, None].to(pattern)).sum(2)[..., None]] if self._learned else []
-        return torch.cat([means, shares, *gone], -1)
+        return torch.cat([torch.stack(means, -1), shares, *gone], -1)
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
@@ -164,13 +166,12 @@ class StatisticsTally(TextTally):
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         sums, positions = self._counts[name], self._counts["positions"][:, :, None, None]
-        total = sums[..., len(_MEANS)]
+        total = sums[..., len(_MEANS) + 1]
         values = {mean: sums[..., i] / positions[:, 0] for i, mean in enumerate(_MEANS)}
-        values["sink"] = 1 - total / positions[:, 1]
+        values["sink"] = sums[..., len(_MEANS)] / positions[:, 1]  # rows in half precision do not sum to 1
         if self._learned:
             values[NOWHERE] = sums[..., -1] / positions[:, 1]
-            values["sink"] = values["sink"] - values[NOWHERE]
-        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
+        for i, (share, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 2):
             values[share] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
         return values
 
