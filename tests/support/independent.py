@@ -99,7 +99,7 @@ def statistics(
         "next": lambda q, k: k == q + 1,
         "local": lambda q, k: abs(q - k) <= window,
         "long_range": lambda q, k: abs(q - k) >= far,
-        "induction": lambda q, k: ids is not None and 0 < k <= q and ids[k - 1] == ids[q],
+        "induction": lambda q, k: ids is not None and 0 < k < q and ids[k - 1] == ids[q],
         "duplicate": lambda q, k: ids is not None and k < q and ids[k] == ids[q],
     }
     found: dict[str, Any] = {
