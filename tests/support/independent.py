@@ -135,6 +135,8 @@ def heads(
     """(layer, head, statistics) of every head of a model on a text."""
     sink = sink_flags(model, tokenizer, text, pair)
     groups = word_groups(tokenizer, text, pair) if words else [[position] for position in range(len(sink))]
+    apart = [[[i for i in group if sink[i] == is_sink] for is_sink in (True, False)] for group in groups]
+    groups = [part for parts in apart for part in parts if part]  # a sink is no part of a word
     tokens = tokenizer(text, pair)["input_ids"]
     ids = [[tokens[position] for position in group] for group in groups]
     for layer, patterns in enumerate(attentions(model, tokenizer, text, pair)):
