@@ -109,6 +109,7 @@ class StatisticsTally(TextTally):
             sums=(replicates + 1, n_layers, n_heads, n_sums),
             positions=(replicates + 1, 2),  # all, content
             uniform=(replicates + 1, len(self._windows), 2, n_sums),  # see :meth:`_uniform`
+            queries=(len(self._windows), len(self._patterns)),  # content with a key under the mask
         )
         self._masks, self._n_visible = torch.empty(0), list[Tensor]()
 
@@ -122,6 +123,9 @@ class StatisticsTally(TextTally):
             allowed = allowed_units(batch.valid.shape[1], self.causal, window).to(batch.valid.device)
             self._n_visible.append((batch.valid[:, None] & allowed).sum(-1))
             self._add_to("uniform", i, self._sums(self._uniform(batch, window), batch, i))
+            pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed
+            for number, mask in enumerate(self._masks.unbind(1)):
+                self._counts["queries"][i, number] += int((pairs & mask.to(pairs.device)).any(-1).sum())
 
     def _uniform(self, batch: Batch, window: int | None) -> Tensor:
         """Two heads: attention uniform over all visible keys, and over those that are not sinks, [batch, 2, n, n]."""
@@ -195,12 +199,14 @@ class StatisticsTally(TextTally):
         assert entropy is not None
         samples["sink"] = samples["sink"] + samples.get(NOWHERE, 0.0)  # a learned sink is one, too
         broad = samples["entropy"] / entropy[..., None]
-        shares = {name: self._estimate(samples[name], each) for name, each in uniform.items() if each is not None}
-        return shares | {"broad": self._estimate(broad, torch.ones_like(entropy))}
+        queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
 
-    def _estimate(self, values: Tensor, uniform: Tensor) -> HeadScores:
-        baselines = {"uniform attention": uniform[:, None, :, None]}
-        return estimated(values[:, None], baselines, self.n_non_sink, self.n_texts)
+        def estimate(name: str, values: Tensor, uniform: Tensor) -> HeadScores:
+            n = queries[name][:, None] if name in queries else self.n_non_sink
+            return estimated(values[:, None], {"uniform attention": uniform[:, None, :, None]}, n, self.n_texts)
+
+        shares = {name: estimate(name, samples[name], each) for name, each in uniform.items() if each is not None}
+        return shares | {"broad": estimate("broad", broad, torch.ones_like(entropy))}
 
     def baselines(self) -> dict[str, float | None]:
         """Shares, sink and entropy (nats) of uniform attention.
