@@ -156,10 +156,11 @@ def merge_subwords(tokens: Tokens, words: bool) -> Positions:
     firsts = [group[0] for group in members]
     grouped = groupby(range(len(members)), key=lambda unit: word_of[firsts[unit]])
     parts = [(word, tuple(units)) for word, units in grouped]
-    labels = list(tokens.labels) if not words else [_joined([tokens.labels[i] for i in group]) for group in members]
-    for word, units in parts:
-        if words and word >= 0 and len(units) == 1:
-            labels[units[0]] = tokens.word_labels[word]
+    labels = [tokens.labels[first] for first in firsts]
+    for word, units in parts if words else []:
+        for unit in units if word >= 0 else ():
+            pieces = [tokens.labels[position] for position in members[unit]]
+            labels[unit] = _part_of(tokens.word_labels[word], pieces) if len(units) > 1 else tokens.word_labels[word]
     return Positions(
         "word" if words else "token",
         tuple(labels),
@@ -170,10 +171,12 @@ def merge_subwords(tokens: Tokens, words: bool) -> Positions:
     )
 
 
-def _joined(pieces: Sequence[str]) -> str:
-    """Labels of neighbouring pieces as one; a mark of the first stays."""
+def _part_of(word: str, pieces: Sequence[str]) -> str:
+    """Label of some pieces of a word: joined, or where these are bytes, of which no text can be made, the whole word."""
     first, *others = pieces
-    return first + "".join(piece.removeprefix(WORDPIECE).removeprefix(OTHERS) for piece in others)
+    joined = first + "".join(piece.removeprefix(WORDPIECE).removeprefix(OTHERS) for piece in others)
+    text = joined.removeprefix(WORDPIECE).removeprefix(OTHERS)
+    return joined if text in word or not others else f"{OTHERS}{word}"
 
 
 class UnitRows:
