@@ -117,8 +117,8 @@ def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
     length = min(LENGTH, checkpoint.positions // 2)
     if length < 2:  # of a single token, what followed it is its copy, the query itself
         raise CheckpointError(
-            f"the model has {counted(checkpoint.positions, 'position')}; --repeats needs four at least, for two tokens and their "
-            "copies: leave it out."
+            f"the model has {counted(checkpoint.positions, 'position')}; --repeats needs four at least, "
+            "for two tokens and their copies: leave it out."
         )
     if not (ordinary := ordinary_ids(checkpoint)):
         raise CheckpointError(

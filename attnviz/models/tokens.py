@@ -172,7 +172,7 @@ def merge_subwords(tokens: Tokens, words: bool) -> Positions:
 
 
 def _part_of(word: str, pieces: Sequence[str]) -> str:
-    """Label of some pieces of a word: joined, or where these are bytes, of which no text can be made, the whole word."""
+    """Label of some pieces of a word: joined, or where these are bytes that make up no text, the whole word."""
     first, *others = pieces
     joined = first + "".join(piece.removeprefix(WORDPIECE).removeprefix(OTHERS) for piece in others)
     text = joined.removeprefix(WORDPIECE).removeprefix(OTHERS)

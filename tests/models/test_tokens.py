@@ -195,7 +195,9 @@ def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
     assert sinks_in_words(units, units.name) == "the first token"
     whole = merge_subwords(replace(tokens, sink=(True, True, False)), words=True)
     assert (whole.labels, whole.members, whole.sink) == (("The", "cat"), ((0, 1), (2,)), (True, False))
-    found = merge_subwords(replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True)), words=True)
+    found = merge_subwords(
+        replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True)), words=True
+    )
     assert found.labels == ("[CLS]", "the", "un", "##believ", "##able", "[SEP]")
 
 
