@@ -71,7 +71,8 @@ class Role:
         role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
         score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
         baseline: the largest of ``baselines``.
-        n: content positions, instances, or sequences of the score.
+        n: what the score rests on: content positions, of a pattern those with a key at its place; cases of copying;
+            instances, or sequences.
         texts: texts, or sequences, of the intervals.
         interval: of the score, corrected for the number of heads; the whole range of scores with too few texts.
         difference: interval of score - baseline, from paired bootstrap samples of texts; of ``broad`` above
@@ -79,7 +80,8 @@ class Role:
         p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
         q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
             too few texts.
-        untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
+        untrained: the best score of any head of a freshly initialised copy of the model, in the same direction; None
+            where not measured.
         threshold: the rule in words, with its source.
         passed: whether the head passes.
         direction: of a relation or of coreference, who attends to whom.
@@ -146,21 +148,21 @@ class Candidate:
         """One head in one direction; ``rate`` is the error rate of its intervals."""
         estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
-        score = min(1.0, score)
+        score, n = min(1.0, score), int(estimate.n[id])
         against = baseline if self.rule.least is None else self.rule.least
         errors = float(estimate.errors[index]), float(estimate.differences[index])
-        enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
+        enough = estimate.texts >= self.enough and n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
         evidence = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
         if enough and self.scale == "proportion":
-            evidence = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+            evidence = proportion_evidence(score, against, errors, (n, estimate.texts), rate)
         elif enough:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
             evidence = evidence_of(score, against, errors, estimate.texts, rate)
         elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
         holds = enough and self.rule.holds(score, baseline, elsewhere) and evidence.difference[0] > 0
         return Role(
-            id, self.role, score, baseline, estimate.n, estimate.texts, evidence.interval, evidence.difference,
+            id, self.role, score, baseline, n, estimate.texts, evidence.interval, evidence.difference,
             self.threshold, holds, estimate.directions[direction] or None,
             baselines, evidence.p if enough else None,
         )  # fmt: skip
@@ -237,22 +239,27 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         uniform = {"uniform attention": baseline}
-        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
+        of_each = torch.full(scores.shape[1:], n)
+        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, of_each, n)
         rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
         yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
 
-def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
-    """By role, the best score of any head of an untrained model with enough texts; without broad."""
-    return {
-        each.role: float(scores.max())
-        for each in candidates
-        if each.role != "broad" and min(each.estimate.n, each.estimate.texts) >= each.enough
-        and len(scores := each.estimate.scores[each.estimate.scores.isfinite()])
-    }  # fmt: skip
+def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], float]:
+    """By role and direction, the best score of any head of an untrained model with enough texts; without broad."""
+    best = {}
+    for each in candidates:
+        estimate = each.estimate
+        measured = estimate.scores.isfinite() & (estimate.n >= each.enough)
+        if each.role == "broad" or estimate.texts < each.enough:
+            continue
+        for direction, scores, known in zip(estimate.directions, estimate.scores, measured, strict=True):
+            if known.any():
+                best[each.role, direction] = float(scores[known].max())
+    return best
 
 
-def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
+def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, str], float]) -> list[Role]:
     """Every head's verdict for every role: by its interval, the false discovery rate, and the control.
 
     ``untrained`` are the :func:`untrained_scores` of a freshly initialised copy of the model; empty without one.
@@ -262,7 +269,8 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
     rates = iter(false_discovery(tested))
     judged = []
     for role in roles:
-        q, control = None if role.p is None else next(rates), untrained.get(role.role)
+        q = None if role.p is None else next(rates)
+        control = untrained.get((role.role, role.direction or ""))
         above = control is None or role.interval[0] > control
         passed = role.passed and q is not None and q <= ERROR_RATE and above
         judged.append(replace(role, q=q, untrained=control, passed=passed))

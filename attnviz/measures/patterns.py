@@ -49,9 +49,13 @@ def duplicate(tokens: Sequence[Hashable], first: int = 0, last: int | None = Non
 
 
 def induction(tokens: Sequence[Hashable], first: int = 0, last: int | None = None) -> Tensor:
-    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`."""
-    earlier = duplicate(tokens, first, last)
-    return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
+    """The position just after an earlier copy of the query's token (Olsson et al. 2022); see :func:`duplicate`.
+
+    It is never the query itself, where a token comes twice running.
+    """
+    earlier, positions = duplicate(tokens, first, last), torch.arange(len(tokens))
+    after = torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
+    return after & (positions != positions[first:last, None])
 
 
 CHOSEN_OF_UNIFORM = 5
@@ -121,7 +125,7 @@ class MaskInput:
 
     @property
     def after_earlier_copies(self) -> Tensor:
-        """Keys just after an earlier copy of the query's token, boolean [rows, n]."""
+        """Keys just after an earlier copy of the query's token, but for the query itself, boolean [rows, n]."""
         return induction(self.tokens, self.first, self.last)
 
 

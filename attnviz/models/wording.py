@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from attnviz.printable import ISOLATES, escaped
 
 _LONGEST_QUOTE = 90
+_ROUNDING = 1e-6
 
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
 """Isolates, which no font needs to have."""
@@ -46,7 +47,9 @@ def ordinal(number: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in whole per cent, without a minus before 0; a dash for None."""
+    """A share in whole per cent, without a minus before 0, and 100 % of nothing less; a dash for None."""
+    if share is not None and 0.995 <= share < 1 - _ROUNDING:
+        return f"{math.floor(1000 * share) / 10} %"
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
 
 

@@ -408,7 +408,7 @@ class TextResult(Result):
         """The sink positions of this text in words, or ''."""
         from attnviz.models.tokens import sinks_in_words
 
-        return sinks_in_words(self.tokens, self.figure_context.unit)
+        return sinks_in_words(self.tokens, "token")
 
 
 class OfHeads(Generic[E]):

@@ -48,10 +48,11 @@ class StoredRole:
     Attributes:
         role: ``previous-token``, ``syntactic:nsubj``, ``coreference``, …
         score, baseline: 0-1; the baseline is that of uniform attention or of the best guess.
-        n: content positions, instances or sequences of the score.
+        n: what the score rests on, as :attr:`attnviz.judge.roles.Role.n`.
         interval: of the score, corrected for the number of heads.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
-        untrained: the best score of any head of an untrained copy of the model; None without this control.
+        untrained: the best score of any head of an untrained copy of the model, in the same direction; None without
+            this control.
     """
 
     role: str

@@ -81,6 +81,12 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
 
 
+def test_what_is_not_all_is_not_100_percent():
+    """2,757 of 2,769 cases are 99.57 %; a sum of shares is 1 but for rounding."""
+    found = [percent(share) for share in (2757 / 2769, 0.99499, 0.9999, 1 - 1e-7, 1.0, 1.2)]
+    assert found == ["99.5 %", "99 %", "99.9 %", "100 %", "100 %", "120 %"]
+
+
 def test_one_head_and_one_text_are_one():
     assert "(1, the largest first)" in result_of("outputs").report(100, select="L0H0")
     one = attnviz.ablate("the cat ran", "tiny-gpt2", select="L0H0", curve=False, gradient=False, device="cpu")

@@ -67,7 +67,8 @@ def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 100
     errors = torch.full_like(values, error)
     directions = DIRECTIONS if len(values) == 2 else ("",)
     return HeadScores(
-        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, n, texts, directions
+        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, torch.full(values.shape[1:], n),
+        texts, directions,
     )  # fmt: skip
 
 
@@ -480,13 +481,21 @@ def test_roles_without_a_chance_are_no_tests():
 
 def test_a_role_passes_only_above_every_untrained_head():
     candidate = Candidate("sink", ANY_SCORE, estimate([[[0.9, 0.7]]], error=0.01))
-    fresh = Candidate("sink", ANY_SCORE, estimate([[[0.2, 0.7]], [[0.1, NOTHING]]]))
+    fresh = Candidate("sink", ANY_SCORE, estimate([[[0.2, 0.7]]]))
     roles = judged_roles([candidate], untrained_scores([fresh]))
     assert [(role.untrained, role.passed) for role in roles] == [(0.7, True), (0.7, False)]
     low = roles[0].interval[0]
     for control, passed in ((low - 1e-6, True), (low + 1e-6, False)):  # all of the interval, not the score
-        assert judged_roles([candidate], {"sink": control})[0].passed is passed
+        assert judged_roles([candidate], {("sink", ""): control})[0].passed is passed
     assert {role.untrained for role in judged_roles([candidate], {})} == {None}
+
+
+def test_the_control_of_a_relation_is_that_of_its_direction():
+    """The best untrained head is at 0.7 from dependent to head, and at 0.2 from head to dependent."""
+    candidate = of_relation([[[0.9, 0.4]], [[0.5, 0.6]]], error=0.01)
+    fresh = of_relation([[[0.1, 0.7]], [[0.2, NOTHING]]])
+    roles = judged_roles([candidate], untrained_scores([fresh]))
+    assert [role.untrained for role in roles] == [0.7, 0.2]
 
 
 def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
@@ -496,7 +505,7 @@ def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
         Candidate("nothing", ANY_SCORE, estimate(NOTHING)),
         Candidate("enough", ANY_SCORE, estimate(0.3)),
     ]
-    assert untrained_scores(fresh) == {"enough": 0.3}
+    assert untrained_scores(fresh) == {("enough", ""): 0.3}
     assert verdicts([next(c for c in statistic_candidates(statistics(broad=0.95)) if c.role == "broad")],
                     untrained_scores(fresh)) == {"broad"}  # fmt: skip
 

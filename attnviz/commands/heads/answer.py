@@ -12,7 +12,7 @@ from attnviz.commands.heads.summary import KINDS, on_two_lines, role_text
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, UNNAMED, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.patterns import SINK
-from attnviz.models.wording import counted, rounded, visible
+from attnviz.models.wording import counted, visible
 from attnviz.present.fields import Field
 from attnviz.present.published import beside, role_name
 from attnviz.present.tables import column_table, first_that_fits, listed_of, notes, titled
@@ -166,11 +166,14 @@ def label_text(head: HeadFindings, room: int) -> Text:
 
 
 def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
-    """The heads with the largest long-range score that do not rest on sinks, whether they pass or not; or ''."""
+    """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
+    uniform = part.context.uniform["distance_non_sink"] or 0.0
     known = [
-        (score, head.statistics["distance_non_sink"] or 0.0, head.id)
-        for head in heads if (score := head.statistics["long_range"]) and SINK not in head.kinds
-    ]  # fmt: skip
-    ranked = sorted(known, key=lambda each: (-each[0], each[2]))[:_FARTHEST]
-    named = ", ".join(f"{id} {rounded(score)} ({away:.1f})" for score, away, id in ranked)
-    return f"Farthest (no sinks), score (mean {part.units.name}s away): {named}." if named else ""
+        (away, head.id)
+        for head in heads
+        if (away := head.statistics["distance_non_sink"]) is not None and away > uniform and SINK not in head.kinds
+    ]
+    ranked = sorted(known, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
+    named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
+    beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
+    return f"Farthest (no sinks), {beside}: {named}." if named else ""

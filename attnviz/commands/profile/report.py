@@ -277,8 +277,8 @@ def _notes(profile: Profile) -> RenderableType:
     control = "No untrained copy was measured (--control)"
     if profile.control_texts is not None:
         control = (
-            f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts; all roles "
-            "but broad must beat it"
+            f"Untrained: the best head of a freshly initialised copy, in the same direction, on "
+            f"{profile.control_texts:,} texts; all roles but broad must beat it"
         )
     return notes(
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "

@@ -195,10 +195,10 @@ def _answer(result: Account) -> Text:
     where = "above" if key.difference > 0 else "below"
     most = []
     for side in SIDES:
-        shares = [(source_name(source), key.share(value) or 0.0) for source, value in result.scores.totals(side, key)]
-        named = [f"{name} ({percent(share)})" for name, share in shares if share > 0][:2]
+        parts = [(source, value) for source, value in result.scores.totals(side, key) if value * key.difference > 0]
+        named = [f"{source_name(source)} ({_amount(key, value)})" for source, value in parts[:2]]
         most.append(f"{' and '.join(named) or 'no source'} in the {side}")
-    extras = [f" {name.capitalize()}: {percent(key.share(value))}." for name, (_, value) in key.extras.items()]
+    extras = [f" {name.capitalize()}: {_amount(key, value)}." for name, (_, value) in key.extras.items()]
     return Text(
         f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
         f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."
@@ -223,6 +223,12 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
         f"logit of {answer} minus {foil}, which is {signed(effects.difference)}. Without the head there it falls by "
         f"{without}: that differs, since later layers react, too (self-repair, McGrath et al. 2023).{along}"
     )
+
+
+def _amount(key: KeyScore, part: float) -> str:
+    """A part as a share of the difference; itself where the difference is small beside its parts."""
+    share = key.share(part)
+    return signed(part) if share is None else percent(share)
 
 
 def tree_of(result: Account) -> Tree:
