@@ -277,8 +277,7 @@ def _wide_logits(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
         logits: Tensor = weight @ final
         return logits if bias is None else logits + upcast(bias)
     wide = {name: upcast(each.detach()) for name, each in (*head.named_parameters(), *head.named_buffers())}
-    logits = functional_call(head, wide | moved, (final,))
-    return logits
+    return functional_call(head, wide | moved, (final,))  # type: ignore[no-any-return]
 
 
 def _check_slope(

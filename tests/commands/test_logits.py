@@ -28,7 +28,7 @@ class _Negated(LlamaForCausalLM):
 
 
 @pytest.mark.parametrize("function", [
-    lambda *given, **more: attnviz.head_outputs(*given, **more),
+    attnviz.head_outputs,
     lambda *given, **more: attnviz.why(*given, head="L1H1", **more),
     lambda *given, **more: attnviz.ablate(*given, select="L1", curve=False, gradient=False, **more),
 ])  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
-from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches, kind_of
+from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, Tell, input_batches, kind_of, metrics_of
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
@@ -178,7 +178,7 @@ class Passes:
         tell: Tell,
         gradients: GradientTally | None = None,
     ) -> list[dict[HeadSet, Tensor]]:
-        """The two metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, 2], float64.
+        """The metrics without each set of heads, by each replacement, in sums: [n_texts, n_sums, n_metrics], float64.
 
         All share the unchanged passes. The first run verifies a sample of the batches; ``gradients`` is filled on the
         way.
@@ -187,7 +187,8 @@ class Passes:
             VerificationError: the heads, resumed passes, or the head for logits do not reproduce the model.
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
-        sums = torch.zeros(len(removals), *self.counts.shape, 2, dtype=torch.float64)
+        n_metrics = len(metrics_of(kind_of(self._checkpoint)))
+        sums = torch.zeros(len(removals), *self.counts.shape, n_metrics, dtype=torch.float64)
         clean = torch.zeros(2, len(self.counts), dtype=torch.float64)
         first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
