@@ -62,6 +62,8 @@ class Checkpoint:
         dequantised_from: the kind of quantisation of the files, whose weights are dequantised here; else empty.
         adapter: what was merged into the weights; None for nothing.
         image_token: the token in place of which the whole model reads an image; None of other models.
+        whole: the transformers model with its head, whose logits are compared with those of the head alone; None
+            where there is no head.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Checkpoint:
     dequantised_from: str = ""
     adapter: Source | None = None
     image_token: int | None = None
+    whole: nn.Module | None = None
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -317,7 +320,7 @@ def load_checkpoint(
     loaded = Checkpoint(
         source.title, source.revision, architecture, model, tokenizer, head, digest, classifier,
         weight_devices=weight_devices, dequantised_from=kind, adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None),
+        image_token=getattr(config, "image_token_id", None), whole=whole if head or classifier else None,
     )  # fmt: skip
     for module in (model, loaded.prediction_head):
         if module is not None:
@@ -348,7 +351,7 @@ def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> C
     digest, devices = parameters_sha256(model), weight_devices_of(model)
     return Checkpoint(
         str(name), None, architecture, base, tokenizer, head, digest, classifier, weight_devices=devices,
-        image_token=getattr(model.config, "image_token_id", None),
+        image_token=getattr(model.config, "image_token_id", None), whole=model if head or classifier else None,
     )  # fmt: skip
 
 

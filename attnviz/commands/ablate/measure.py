@@ -70,7 +70,7 @@ class Ablation(Result):
     curve: Curve | None  # more and more heads; None if not requested
 
     @property
-    def metrics(self) -> tuple[Metric, Metric]:
+    def metrics(self) -> tuple[Metric, ...]:
         """The metrics; heads are ranked by the first."""
         return metrics_of(self.kind)
 

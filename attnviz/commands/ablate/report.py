@@ -49,6 +49,16 @@ def source_line(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
+def of_one_text(result: Ablation) -> str:
+    """What the mean over a single text cannot show, or ''."""
+    if result.n_texts > 1 or result.methods[0] != "mean":
+        return ""
+    return (
+        ": a head is replaced by its mean over this text alone, so that what it does alike at all its tokens, such as "
+        "telling this text from others, does not show; give more texts, or --method zero"
+    )
+
+
 def first_order(result: Ablation) -> str:
     """Note on importance by gradients if heads are removed by another method than ``zero``, or ''."""
     return "" if result.methods[0] == "zero" else "to first order what zero does, not " + result.methods[0]
@@ -279,7 +289,7 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions, width: int) -> Iterator[RenderableType]:
     checked, intervals = result.verified, result.has_intervals and width >= _ROOM  # numbers are never cut
-    yield Text(f"{result.checkpoint.short_name} on {source_line(result)}", style="bold")
+    yield Text(f"{result.checkpoint.short_name} on {source_line(result)}{of_one_text(result)}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(GIVES[result.methods[0]])}.")
     more = (
         f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
@@ -305,7 +315,7 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
 
 def _head_table(result: Ablation, top: int | None, width: int, intervals: bool) -> Table:
     columns = named(_FIELDS, "rank", "id")
-    for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
+    for metric, wide in zip(result.metrics, (True, width >= _WIDE, False), strict=False):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, capital(metric.title), metric.unit, wide and intervals)
     if result.options["gradient"]:
@@ -400,7 +410,7 @@ def _notes(result: Ablation) -> Iterator[str]:
             "of a word in its text."
         )
     if any(role.verdict for role in result.heads[0].roles):
-        first, second = result.metrics
+        first, second, *_ = result.metrics
         both = "the loss" if first.signed else f"{first.title} and {second.title}, which must agree"
         yield f"Verdict: whether its tokens depend on the head more than the others, by {both}."
     if result.curve is not None:

@@ -261,7 +261,7 @@ def _composed(circuits: Circuits, head: HeadId) -> Iterator[str]:
 def _without(card: Card) -> Iterator[str]:
     """What happens without it: on all tokens, on those of its first relation, on random tokens that repeat."""
     if card.ablation is not None:
-        (metric, second), on = card.ablation.metrics, card.ablation.texts_measured
+        (metric, second, *_), on = card.ablation.metrics, card.ablation.texts_measured
         effect = card.ablation.head(card.head)
         whole = effect.damage[metric.name]
         none = f", so no effect on {_MOVES[metric.name][0]} is shown" * (whole.side == 0)

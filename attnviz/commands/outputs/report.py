@@ -141,7 +141,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions, width: int) -> Iterator[R
     if effects is not None:
         verified.append(
             f" All parts sum to the difference of the model's logits at #{effects.position} within "
-            f"{error(effects.error)} of the largest (tolerance {effects.tolerance:.0e})."
+            f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
     heads, order = result.select(choices.select), "the largest share of their layer’s output first"

@@ -42,7 +42,8 @@ class Account(TextResult):
         named: whether the key was.
         effects: direct effects at the query on an answer minus a foil, those of the head also by key; None if
             ``no_effects`` gives a reason.
-        ablated: by how much that difference falls where the head is removed at the query alone, by method.
+        ablated: by how much that difference falls where the head is removed at the query alone, by method;
+            ``mean`` is that of this text, in :func:`attnviz.ablate` that of all texts.
     """
 
     command: ClassVar[str] = "why"

@@ -216,7 +216,8 @@ def _what_it_does(result: Account, effects: DirectEffects, top: int | None, widt
     ]
     yield first_rows("What it does", columns, ranked, top, "why.json", width=width, noun="key")
     answer, foil = (quoted(each.text) for each in (effects.answer, effects.foil))
-    without = ", ".join(f"{signed(value)} ({method})" for method, value in result.ablated.items())
+    by = {"zero": "zero", "mean": "its mean over this text"}
+    without = ", ".join(f"{signed(value)} ({by[method]})" for method, value in result.ablated.items())
     along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
     yield Text(
         f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
