@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from attnviz.arguments import as_found
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.wording import quoted
 from attnviz.present.documents import caption_files, files_of, json_text, read_document, texts_of
@@ -282,7 +283,7 @@ def folder_named(folder: object) -> Path:
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
-        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
+        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {as_found(folder)}.")
     try:
         return Path(str(folder)).expanduser()
     except RuntimeError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from attnviz.arguments import check_kind
+from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
@@ -57,7 +57,9 @@ class ViewOptions(ViewOptionValues):
         if choices.get("columns") and not choices.get("table"):
             raise UsageError("columns are those of a table for a paper: expected --table tex or md (table=...), too.")
         if style is not None and not isinstance(style, Style):
-            raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
+            raise UsageError(
+                f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
+            )
         for name in ("maps", "columns"):
             options[name] = tuple(names := options.get(name, ()))
             if isinstance(names, str):

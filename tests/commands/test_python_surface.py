@@ -25,6 +25,16 @@ from tests.support.signatures import parameters_of
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
 
 
+class Unwritable:
+    """A value whose own function cannot write it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not written")
+
+
+BAD = Unwritable()
+
+
 # --- keywords
 
 
@@ -56,6 +66,18 @@ def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
         attnviz.analyze()
     with pytest.raises(UsageError, match=r"^explain\(\): too many positional arguments\.$"):
         attnviz.explain("the cat", "minilm", 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [("check", {"files": 1.5}), ("cards", {"select": np.array("x")}), ("cards", {"select": [10**5000]}),
+     ("check", {"files": "a", "seed": 10**5000}), ("ablate", {"texts": 1.5}), ("analyze", {"text": "a", "words": BAD}),
+     ("ablate", {"texts": "a", "label": 10**5000}), ("analyze", {"text": "a", "generate": 10**5000})],
+)  # fmt: skip
+def test_any_wrong_value_is_a_usage_error_of_one_line(function: str, given: dict[str, Any]):
+    with pytest.raises(UsageError, match="^expected .* found ") as error:
+        FUNCTIONS[function](**given)
+    assert "\n" not in str(error.value)
 
 
 # --- styles

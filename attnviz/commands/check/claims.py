@@ -10,7 +10,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import check_kind, did_you_mean, is_there
+from attnviz.arguments import as_found, check_kind, did_you_mean, is_there
 from attnviz.commands.ablate.inputs import METRICS
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
@@ -179,7 +179,7 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             if value in ("", []):
                 raise UsageError(f"{key} is empty; leave it out, or fill it in.")
             if _TYPES[key] is float and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
-                raise UsageError(f"expected {key} as a number, found {value!r}.")
+                raise UsageError(f"expected {key} as a number, found {as_found(value)}.")
             several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
