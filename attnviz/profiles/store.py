@@ -17,6 +17,7 @@ from typing import Any
 from attnviz.errors import OutputError, UsageError
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import rank_of_role
+from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.models.wording import counted
@@ -52,6 +53,7 @@ class StoredRole:
         interval: of the score, corrected for the number of heads.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
         untrained: the best score of any head of an untrained copy of the model; None without this control.
+        refuted: whether it cannot pass, even at the upper ends of its intervals.
     """
 
     role: str
@@ -62,6 +64,7 @@ class StoredRole:
     passed: bool
     direction: str | None = None
     untrained: float | None = None
+    refuted: bool = False
 
     @property
     def error_reduction(self) -> float | None:
@@ -311,6 +314,8 @@ def _sizes(model: Entry) -> tuple[int, int]:
 
 
 def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
+    for corpus in content["corpora"].each():
+        corpus["sha256"].text(), corpus["left_out"].whole()
     return tuple(
         StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
         for corpus in content["corpora"].each()
@@ -334,7 +339,11 @@ def _role(content: Entry) -> StoredRole:
     low, high = content["interval"].each(2)
     interval = low.number(*_SHARES), high.number(low.value, *_SHARES[1:])
     content["texts"].maybe(Entry.whole)
+    role = content["role"].text()
+    if "offset:" in role and role not in OFFSETS:
+        raise content["role"].refused("a role")
     return StoredRole(
-        content["role"].text(), score, baseline, content["n"].whole(), interval, content["passed"].flag(),
+        role, score, baseline, content["n"].whole(), interval, content["passed"].flag(),
         content["direction"].maybe(Entry.text), content["untrained"].maybe(lambda score: score.number(*_SHARES)),
+        content["refuted"].maybe(Entry.flag) or False,
     )  # fmt: skip

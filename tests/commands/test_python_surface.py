@@ -75,7 +75,7 @@ def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
      ("ablate", {"texts": "a", "label": 10**5000}), ("analyze", {"text": "a", "generate": 10**5000})],
 )  # fmt: skip
 def test_any_wrong_value_is_a_usage_error_of_one_line(function: str, given: dict[str, Any]):
-    with pytest.raises(UsageError, match="^expected .* found ") as error:
+    with pytest.raises(UsageError, match=r"^expected .* found ") as error:
         FUNCTIONS[function](**given)
     assert "\n" not in str(error.value)
 

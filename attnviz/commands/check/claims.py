@@ -1,6 +1,5 @@
 """Claims: what a TOML file, or a paper's table, says of a model's heads."""
 
-import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ class Claim:
     what: str
     head: str = ""
     text: str = ""
-    corpus: tuple[str, ...] = ()
+    corpus: tuple[Path, ...] = ()
     direction: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -95,7 +94,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"expected a TOML file of claims at {path}, found: {why}.") from error
-    lines, tables = _key_lines(text), of_file.pop("claim", None)
+    lines, tables = _key_lines(text.split("\n")), of_file.pop("claim", None)
     of_file = _checked(path, lines[0], of_file, ("model", "text", "corpus", "claim"))
     if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
@@ -104,7 +103,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{lines[0].get('model', 1)}: "
 
 
-def published_claim(paper: str, head: PublishedHead, corpus: Sequence[str]) -> Claim:
+def published_claim(paper: str, head: PublishedHead, corpus: Sequence[Path]) -> Claim:
     """That a paper's head passes its role, a relation by its name in Universal Dependencies."""
     (role, direction), score = head.universal, head.score
     said = "" if score is None else f"({rounded(score)} there, baseline {rounded(head.baseline)})"
@@ -186,8 +185,8 @@ def _checked(path: Path, lines: Mapping[str, int], given: dict[str, Any], known:
             raise refused(path, lines, error, key) from error
         if key in ("model", "distance_to", "corpus"):
             names = [several] if isinstance(several, str) else several
-            found = tuple(str(path.parent / each) if is_there(path.parent / each) else each for each in names)
-            values[key] = found if key == "corpus" else found[0]
+            found = [str(path.parent / each) if is_there(path.parent / each) else each for each in names]
+            values[key] = tuple(map(Path, found)) if key == "corpus" else found[0]
     return values
 
 
@@ -205,17 +204,24 @@ def refused(path: Path, lines: Mapping[str, int], message: object, key: str = ""
     return UsageError(f"{path}:{lines.get(key, lines[''])}: {message}")
 
 
-def _key_lines(text: str) -> list[dict[str, int]]:
-    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''."""
+def _key_lines(lines: Sequence[str]) -> list[dict[str, int]]:
+    """Lines of the keys before the first ``[[claim]]``, then of each claim's; a claim's own line is that of ''.
+
+    A statement of TOML is the shortest run of lines that can be read by itself.
+    """
     sections: list[dict[str, int]] = [{"": 1}]
-    inside = False  # a text of several lines
-    for number, line in enumerate(text.split("\n"), 1):
-        before = inside
-        inside ^= (line.count('"""') + line.count("'''")) % 2 == 1
-        if before:
+    first = 0
+    for number, line in enumerate(lines, 1):
+        if number > first + 1 and not any(end in line for end in ("]", "}", '"""', "'''")):
+            continue  # within a list or a text
+        try:
+            keys = tomllib.loads("\n".join(lines[first:number]))
+        except tomllib.TOMLDecodeError:
             continue
-        if re.match(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]", line):
-            sections.append({"": number})
-        elif key := re.match(r"\s*\[{0,2}[\"']?([\w-]+)[\"']?\s*[=.\]]", line):
-            sections[-1].setdefault(key[1], number)
+        if keys == {"claim": [{}]}:
+            sections.append({"": first + 1})
+        else:
+            of_file = line.lstrip().startswith("[") and "claim" not in keys
+            sections[0 if of_file else -1] |= dict.fromkeys(keys, first + 1)
+        first = number
     return sections
