@@ -9,12 +9,14 @@ import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from attnviz.errors import OutputError, UsageError
+from attnviz.locks import lock, unlock
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import rank_of_role
 from attnviz.measures.tallies import OFFSETS
@@ -170,27 +172,41 @@ def store_profile(
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
-    after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
     path = folder / profile_file_name(run)
-    if after.new or after.replaced:
-        _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
+    with _alone(folder):
+        earlier = _search(_shape_of(run), run["model"]["weights_sha256"], warn)
+        after = merged(run, None if earlier is None else earlier[1], date, smaller=smaller)
+        if after.new or after.replaced:
+            _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
     return path, after
 
 
 def _write(path: Path, content: str) -> None:
-    """Write a file atomically; OutputError if the folder cannot be written to."""
-    folder = path.parent
+    """Write a file atomically."""
+    handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=path.parent)
+    staged = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Make the folder, and let other runs wait while the block reads, merges and writes.
+
+    Raises:
+        OutputError: it cannot be made, or written to in the block.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=folder)
-        staged = Path(name)
+        held = lock(folder, wait=True)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            staged.replace(path)
+            yield
         finally:
-            staged.unlink(missing_ok=True)
+            unlock(held)
     except OSError as error:
         raise OutputError(
             f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
@@ -315,7 +331,7 @@ def _sizes(model: Entry) -> tuple[int, int]:
 
 def _corpora(content: Entry) -> tuple[StoredCorpus, ...]:
     for corpus in content["corpora"].each():
-        corpus["sha256"].text(), corpus["left_out"].whole()
+        corpus["sha256"].maybe(Entry.text), corpus["left_out"].maybe(Entry.whole)
     return tuple(
         StoredCorpus(PurePath(corpus["path"].text()).name, corpus["sentences"].whole())
         for corpus in content["corpora"].each()

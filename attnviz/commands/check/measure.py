@@ -311,7 +311,7 @@ def _is_same(
         return False
     of_part = corpora_of(name, {"corpora": [{"path": path} for path in opened], "syntax": {"gold": gold}})
     read = [opened[each["path"]] for each in of_part]
-    return {each["sha256"]: each["sentences"] + each["left_out"] for each in part["corpora"]} == {
+    return {each.get("sha256"): each["sentences"] + (each.get("left_out") or 0) for each in part["corpora"]} == {
         corpus.sha256: sum(1 for _ in read_texts(corpus, limit)) for corpus in read
     }
 
