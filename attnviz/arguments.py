@@ -19,6 +19,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
+def relation_named(name: str) -> str:
+    """The relation's name in Universal Dependencies for the words that people type; any other name as it is."""
+    return {"subject": "nsubj", "object": "obj"}.get(name.casefold(), name)
+
+
 def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bool:
     """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``.
 
@@ -113,7 +118,7 @@ def check_kind(name: str, value: object, annotation: object) -> None:
 
 def _fits(value: object) -> bool:
     """Whether it is a whole number that fits into 64 bits."""
-    return is_whole(value) and abs(value) < 2**63
+    return is_whole(value) and abs(value) < 2**64
 
 
 def _are_paths(value: object) -> bool:

@@ -137,12 +137,12 @@ def printable(message: str) -> str:
 
 def print_results(
     document: dict[str, Any],
-    tables: "Callable[[int], RenderableType]",
+    tables: "Callable[[int], RenderableType | str]",
     as_json: bool,
     quiet: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Print the document as JSON, or else tables for the terminal's width, or with ``quiet`` nothing.
+    """Print the document as JSON, or else tables for the terminal's width, a text as it is; with ``quiet`` nothing.
 
     Raises:
         OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
@@ -159,7 +159,11 @@ def print_results(
 
             console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
             console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-            console.print(tables(console.width))
+            printed = tables(console.width)
+            if isinstance(printed, str):
+                sys.stdout.write(printed)
+            else:
+                console.print(printed)
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attnviz.arguments import as_found, is_whole
+from attnviz.arguments import as_found, is_whole, relation_named
 from attnviz.errors import UsageError
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
@@ -168,10 +168,10 @@ def selection_texts(selections: object) -> list[str]:
 
 
 def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
-    """Split selections into ids of heads, and labels or roles."""
+    """Split selections into ids of heads, and labels or roles (``subject`` as ``nsubj``)."""
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     ids = [part for part in parts if _IDS.fullmatch(part)]
-    return ids, [part for part in parts if part not in ids]
+    return ids, [relation_named(part) for part in parts if part not in ids]
 
 
 def check_ids(selections: Iterable[str], command: str) -> None:

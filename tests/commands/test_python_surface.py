@@ -14,9 +14,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import attnviz
+from attnviz.commands.ablate.matched import role_names
+from attnviz.commands.check.claims import read_claims
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
 from attnviz.figures.style import THEMES, figure_bytes
+from attnviz.models.head_ids import ids_and_names
 from attnviz.present.report import spec_of, views_of
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 from tests.support.results import MEASURES, TEXT, TEXTS, result_of
@@ -78,6 +81,14 @@ def test_any_wrong_value_is_a_usage_error_of_one_line(function: str, given: dict
     with pytest.raises(UsageError, match=r"^expected .* found ") as error:
         FUNCTIONS[function](**given)
     assert "\n" not in str(error.value)
+
+
+def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
+    assert ids_and_names("Subject, L0H1") == (["L0H1"], ["nsubj"])
+    assert role_names(["object", "det"]) == ["obj", "det"]
+    path = tmp_path / "claims.toml"
+    path.write_text('[[claim]]\nhead = "L0H0"\nrole = "subject"\n', encoding="utf-8")
+    assert read_claims(path)[0][0].what == "syntactic:nsubj"
 
 
 # --- styles

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from attnviz.arguments import as_found, check_kind, did_you_mean, is_there
+from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
@@ -133,7 +133,8 @@ def _claim(path: Path, lines: Mapping[str, int], given: dict[str, Any], of_file:
         raise refused(path, lines, f"a claim on {kind} {wrong}.")
     what = str(given.pop(kind))
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
-        what = BOTH.join(f"{SYNTACTIC * (each.partition(':')[0] in RELATIONS)}{each}" for each in what.split(BOTH))
+        names = map(relation_named, what.split(BOTH))
+        what = BOTH.join(f"{SYNTACTIC}{each}" if each.partition(":")[0] in RELATIONS else each for each in names)
     for key, why in _wrong_values(kind, what, given):
         raise refused(path, lines, why, key)
     return Claim(place=str(path), line=lines[""], kind=kind, what=what, **given)
