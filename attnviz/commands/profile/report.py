@@ -285,10 +285,9 @@ def _notes(profile: Profile) -> RenderableType:
     trees = "gold" if profile.gold else "a parser's, not gold"
     control = "No untrained copy was measured (--control)"
     if profile.control_texts is not None:
-        control = (
-            f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts; all roles "
-            "but broad must beat it"
-        )
+        texts = [counted(profile.control_texts, "text")] if profile.control_texts else []
+        read = " and ".join([*texts, *(["the same random tokens"] if profile.repeats is not None else [])])
+        control = f"Untrained: the best head of a freshly initialised copy, on {read}; all roles but broad must beat it"
     return notes(
         "A role passes by its threshold (a relation: 0.1 above its baseline), with the interval of score less baseline "
         f"above 0 and a false discovery rate of at most {ERROR_RATE:g}, over all heads. {control}. profile.json has "
