@@ -37,7 +37,7 @@ from attnviz.texts.reading import LONGEST, SHORTEST
 _ROLES = 4
 """Roles listed per head."""
 
-_FIELDS: tuple[Field[Role], ...] = (
+_FIELDS: tuple[Field[Any], ...] = (
     *plain("id", "role"),
     Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), left=True, optional=1),
     Field("Score", name="score"),
@@ -251,7 +251,7 @@ class _RoleRow(NamedTuple):
     role: Role | StoredRole | None
 
 
-def _of_role(field: Field[Role]) -> Field[_RoleRow]:
+def _of_role(field: Field[Any]) -> Field[_RoleRow]:
     """The field of the row's role; '' without a role."""
 
     def written(row: _RoleRow) -> object:
