@@ -372,8 +372,9 @@ COMMANDS = {
             Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
                    "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
             Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
-                   "and measure nothing. Instead of a corpus, a profile.json may be named. May be given more than "
-                   "once.", (), "HEADS|ROLE"),
+                   "or with roles the roles of all heads (with --table as a table for a paper), and measure nothing. "
+                   "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
+                   "HEADS|ROLE|roles"),
         ),
         pictures=(
             replace(_SELECT, help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. "
@@ -383,7 +384,8 @@ COMMANDS = {
         output=(
             Option("store", bool, "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of "
                    "no fewer texts than before.", flags=("--store/--no-store",)),
-            _top("Number of rows in each table.", 15),
+            _top("Number of rows in each table; with --show of examples of each head. Default: 15, or 3 examples.",
+                 None),
             *_TABLE, *_FILES,
         ),
     ),

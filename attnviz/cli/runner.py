@@ -277,8 +277,10 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
         return status.st_ino, status.st_mtime_ns
 
     def note(error: BaseException) -> str:
-        kept = f"What was measured is kept in {file}: the same command goes on from there."
-        return "" if identity() in (None, before) or isinstance(error, VerificationError) else kept
+        if identity() in (None, before) or isinstance(error, VerificationError):
+            return ""
+        first = "mend that, and the" if isinstance(error, AttnvizError) else "the same"  # else it would fail again
+        return f"What was measured is kept in {file}: {first} command goes on from there."
 
     before = identity()
     return note

@@ -84,6 +84,8 @@ class Role:
             where not measured.
         threshold: the rule in words, with its source.
         passed: whether the head passes.
+        refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
+            not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
         direction: of a relation or of coreference, who attends to whom.
         baselines: by name.
         confirmed: the role on another corpus, if it passes; None without one, or where it is too rare there.
@@ -105,6 +107,7 @@ class Role:
     q: float | None = None
     untrained: float | None = None
     confirmed: Confirmation | None = None
+    refuted: bool = False
 
     @property
     def margin(self) -> float:
@@ -161,20 +164,27 @@ class Candidate:
             evidence = evidence_of(score, against, errors, estimate.texts, rate)
         elsewhere = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
         holds = enough and self.rule.holds(score, baseline, elsewhere) and evidence.difference[0] > 0
+        highest, margin = evidence.interval[1], evidence.difference[1]
+        refuted = enough and not self.rule.holds(highest, highest - margin, elsewhere)
         return Role(
             id, self.role, score, baseline, n, estimate.texts, evidence.interval, evidence.difference,
             self.threshold, holds, estimate.directions[direction] or None,
-            baselines, evidence.p if enough else None,
+            baselines, evidence.p if enough else None, refuted=refuted,
         )  # fmt: skip
+
+    def tested(self, id: HeadId, direction: int) -> Role:
+        """One head in one direction, its error rate and p corrected for all tests of the role."""
+        scores = self.estimate.scores
+        looks = self.looks or scores.numel()
+        role = self.judge(id, direction, ERROR_RATE / looks)
+        return replace(role, p=None if role.p is None else min(1.0, role.p * looks / scores[0].numel()))
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction of its largest margin."""
-        estimate, best, margins = self.estimate, self.estimate.best, self.estimate.margins
-        looks = self.looks or estimate.scores.numel()
+        best, margins = self.estimate.best, self.estimate.margins
         for id in all_heads(*best.shape):
             if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
-                role = self.judge(id, int(best[id]), ERROR_RATE / looks)
-                yield replace(role, p=None if role.p is None else min(1.0, role.p * looks / best.numel()))
+                yield self.tested(id, int(best[id]))
 
 
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
@@ -269,12 +279,36 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, 
     rates = iter(false_discovery(tested))
     judged = []
     for role in roles:
-        q = None if role.p is None else next(rates)
-        control = untrained.get((role.role, role.direction or ""))
-        above = control is None or role.interval[0] > control
-        passed = role.passed and q is not None and q <= ERROR_RATE and above
-        judged.append(replace(role, q=q, untrained=control, passed=passed))
+        judged.append(
+            _verdict(role, None if role.p is None else next(rates), untrained.get((role.role, role.direction or "")))
+        )
     return judged
+
+
+def _verdict(role: Role, q: float | None, control: float | None) -> Role:
+    """The role with its false discovery rate, held against the score of an untrained copy, if there is one."""
+    low, high = (True, False) if control is None else (role.interval[0] > control, role.interval[1] <= control)
+    passed = role.passed and q is not None and q <= ERROR_RATE and low
+    return replace(role, q=q, untrained=control, passed=passed, refuted=role.refuted or high)
+
+
+def in_direction(
+    roles: Sequence[Role], candidates: Iterable[Candidate], id: HeadId, role: str, direction: str
+) -> Role | None:
+    """A head's verdict for a role in this direction, by the rules of :func:`judged_roles`; None where none is given.
+
+    ``roles`` are of all heads, each in its better direction, and have what an untrained copy scores in each.
+    """
+    for candidate in candidates:
+        directions = candidate.estimate.directions
+        if candidate.role == role and direction in directions:
+            found = candidate.tested(id, directions.index(direction))
+            if math.isfinite(found.score):
+                others = [each for each in roles if each.role == role and each.untrained is not None]
+                same = [each for each in others if each.direction == direction] or others
+                rates = false_discovery([*(each.p for each in roles if each.p is not None), found.p or 1.0])
+                return _verdict(found, None if found.p is None else rates[-1], same[0].untrained if same else None)
+    return None
 
 
 def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:

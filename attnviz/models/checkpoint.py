@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.models.adapters import merge_adapter
 from attnviz.models.classifier import Classifier, classification_class, classifier_of
@@ -158,7 +158,7 @@ class Checkpoint:
         """Raise UsageError unless an int that is an attention layer."""
         last = self.n_layers - 1
         if not is_whole(layer):
-            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+            raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {as_found(layer)}.")
         if not 0 <= layer <= last:
             raise UsageError(f"the model {self.name} has no layer {layer}: expected one from 0 to {last}.")
 

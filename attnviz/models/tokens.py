@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted, shortened, visible
 from attnviz.models.words import OTHERS, WORDPIECE
@@ -278,7 +278,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     if not isinstance(token, str):
         raise UsageError(
             "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
-            f"found {token!r}."
+            f"found {as_found(token)}."
         )
     if occurrences := _occurrences(units, token):
         if len(occurrences) > 1:

@@ -13,16 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from attnviz.arguments import as_found
 from attnviz.errors import OutputError, UsageError
+from attnviz.locks import lock, unlock
 from attnviz.models.wording import quoted
 from attnviz.present.documents import caption_files, files_of, json_text, read_document, texts_of
 from attnviz.present.report import FileLayout
 from attnviz.signals import held_back
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -282,39 +279,11 @@ def folder_named(folder: object) -> Path:
     """
     named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
     if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
-        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
+        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {as_found(folder)}.")
     try:
         return Path(str(folder)).expanduser()
     except RuntimeError as error:
         raise UsageError(f"expected a folder, found {str(folder)!r}, which is of no user here: {error}") from error
-
-
-def lock(folder: Path) -> int | None:
-    """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
-
-    Returns:
-        the argument of :func:`unlock`; None where folders cannot be locked (Windows, some network drives): runs do not
-        wait for each other there.
-
-    Raises:
-        BlockingIOError: another run holds it.
-    """
-    descriptor = None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (AttributeError, OSError) as error:  # no fcntl, a folder that cannot be read, or locks that are not there
-        unlock(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
-def unlock(held: int | None) -> None:
-    """Release a lock."""
-    if held is not None:
-        os.close(held)
 
 
 def text_folder(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attnviz.arguments import check_kind, did_you_mean
+from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
@@ -211,7 +211,7 @@ def register(extension: object, name: str = "") -> None:
             named = name or getattr(extension, "name", "")
             check_kind("the name", named, str)
             return registry.register(named, extension)
-    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {extension!r}.")
+    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {as_found(extension)}.")
 
 
 @checked
@@ -262,7 +262,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             continue
         if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
-            raise UsageError(f"expected a list of {kind}s, found {requested!r}{example}.")
+            raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else repr(name) for name in requested]
         unknown = [name for name in names if name not in valid and (kind, *names) != ("figure", "all")]
         if kind == "figure":

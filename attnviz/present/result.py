@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import check_kind, check_whole
+from attnviz.arguments import as_found, check_kind, check_whole
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.wording import counted, visible
@@ -122,7 +122,9 @@ class Result:
 
         view, wanted = self._view(name), self._choices(style, choices)
         if not isinstance(ax, Axes):
-            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
+            raise UsageError(
+                f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
+            )
         if view.drawing.draw is None:
             single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
@@ -448,4 +450,4 @@ class OfHeads(Generic[E]):
         """Return the entry; UsageError unless it is one of :attr:`heads`."""
         if isinstance(entry, type(self.heads[0])) and entry.id in self._ids:
             return entry
-        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {entry!r}.")
+        raise UsageError(f"expected one of this result's heads, such as result.head('L0H0'), found {as_found(entry)}.")

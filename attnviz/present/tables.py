@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.arguments import is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 from attnviz.models.wording import counted, error, quoted, rounded, visible
 from attnviz.present.fields import Field, Row
@@ -296,7 +296,7 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
         UsageError: the width is no whole number, or too small.
     """
     if not is_whole(width) or width < _NARROWEST:
-        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
+        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {as_found(width)}.")
     text = io.StringIO()
     Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False).print(
         Printable(tables(width))

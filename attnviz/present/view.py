@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from attnviz.arguments import check_kind
+from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
@@ -56,7 +56,9 @@ class ViewOptions(ViewOptionValues):
                 f"{', '.join(look)}, too."
             )
         if style is not None and not isinstance(style, Style):
-            raise UsageError(f"expected style as attnviz.figures.Style(theme, scale, width, …), found {style!r}.")
+            raise UsageError(
+                f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
+            )
         for name in ("maps", "columns"):
             names = options.get(name, ())
             if isinstance(names, str):

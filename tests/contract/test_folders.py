@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import attnviz
+from attnviz import locks
 from attnviz.errors import OutputError, UsageError
 from attnviz.present import documents, output_folder
 from attnviz.present.documents import json_text
@@ -465,12 +466,12 @@ def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: P
 
 
 def test_a_run_goes_on_when_the_other_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    held = output_folder.lock(tmp_path)
+    held = locks.lock(tmp_path)
     waits: list[float] = []
 
     def done_meanwhile(seconds: float) -> None:
         waits.append(seconds)
-        output_folder.unlock(held)
+        locks.unlock(held)
 
     monkeypatch.setattr(output_folder.time, "sleep", done_meanwhile)
     save(tmp_path)
@@ -494,9 +495,9 @@ def test_where_folders_cannot_be_locked_runs_go_on_without(
         raise OSError(95, "Operation not supported")
 
     if without == "no fcntl":
-        monkeypatch.setattr(output_folder, "fcntl", None)
+        monkeypatch.setattr(locks, "fcntl", None)
     else:
-        monkeypatch.setattr(output_folder.fcntl, "flock", refused)
+        monkeypatch.setattr(locks.fcntl, "flock", refused)
     with OutputFolder(tmp_path, HEADS) as living:
         save(tmp_path)
         living.write("overview.svg", b"still there")

@@ -189,8 +189,6 @@ def ablate(
             a layer, do not reproduce the model.
     """
     items = [texts] if isinstance(texts, str | Path) else texts
-    if not isinstance(items, list | tuple) or not all(isinstance(each, str | Path) for each in items):
-        raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {
         "method": method, "select": selection_texts(select), "together": together, "role": role_names(role),

@@ -125,7 +125,7 @@ def _tables(card: Card, choices: ViewOptions, width: int) -> Iterator[Renderable
         title, order = f"Roles over {roles_on(card.profile, card.roles)}", "the clearest first"
         yield first_rows(title, ROLES, card.roles, choices.top, "card.csv", width=width, noun="role", order=order)
     if card.profile is not None and (shown := card.shown_examples) is not None:
-        yield from example_tables(card.profile, [shown], width)
+        yield from example_tables(card.profile, [shown], 0, width)
     yield notes(evidence_of(card.roles), not_measured(card))
 
 

@@ -69,7 +69,8 @@ class Profile(Result):
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
         coreference: of GAP's examples.
-        control_texts: on how many texts an untrained copy of the model was measured; None without a control.
+        control_texts: on how many texts an untrained copy of the model was measured, besides the same random tokens;
+            None without a control.
         confirmed_on: the other corpora, on which roles were measured again, and how much of them.
         repeats: of random tokens, repeated.
         head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the

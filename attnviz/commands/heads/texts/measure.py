@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import ClassVar, Unpack
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import as_found, check_texts
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, profile_of
@@ -237,7 +237,7 @@ def analyze_each(
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:
     if not isinstance(texts, Sequence) or not texts:
-        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {texts!r}.")
+        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {as_found(texts)}.")
     listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
     for text in listed:
         check_texts(text.text)
