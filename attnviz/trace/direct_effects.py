@@ -330,7 +330,8 @@ class _State:
     def normalise(self, norm: Norm, layer: int | None, own: Tensor | None = None) -> float:
         """Apply a norm to every part at the scale of their sum, or of the model's ``own`` stream; returns the scale."""
         scale = norm.scale(self.parts.sum(0) if own is None else _wide(own))
-        norm = replace(norm, weight=None if norm.weight is None else _wide(norm.weight))
+        if norm.weight is not None:
+            norm = replace(norm, weight=_wide(norm.weight))
         self.parts = norm.linear_part(self.parts, scale)
         if norm.bias is not None:
             name: _Name = ("final norm bias" if layer is None else "norm bias", layer)
