@@ -11,7 +11,7 @@ from safetensors.torch import save
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.summary import summary_entry
+from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
@@ -81,7 +81,7 @@ def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None
     if head.role is None:
         return None
     numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
-    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
+    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head), "seen": seen(analysis, head)}
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
@@ -191,7 +191,7 @@ SPEC = CommandSpec(
     afterwards=hints,
     paper=(
         "id", "label", "label_score", "label_baseline", "label_n",
-        "role", "role_direction", "role_score", "role_baseline", "role_n",
+        "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text",
     ),
     top=None,
 )  # fmt: skip
