@@ -238,14 +238,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
             markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5}
+    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
         face = style.greys.paper if filled is False or family is UNNAMED else family.colour
-        fill = {"fillstyle": "left" if filled is None else "full", "markerfacecoloralt": style.greys.paper}
-        name = families[family] if filled else ""
-        ax.plot(
-            *np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **fill, **marks
-        )
+        name, marks["fillstyle"] = families[family] if filled else "", "left" if filled is None else "full"
+        ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
