@@ -215,9 +215,9 @@ _DISTANCES = (
     Option("long_range_from", int, "The smallest distance that counts as long-range, in tokens (in words with "
            "--words).", 4, "DISTANCE", least=1, most=_LARGEST),
 )
-_PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one for the language "
-                 "of the text, English if in doubt. Code, and text in any other language, is not parsed unless this "
-                 "option is given.", None, "PIPELINE")
+_PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
+                 "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
+                 "PIPELINE")
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: more is faster on a "
                  "GPU, less helps where a long text runs out of memory. It changes no number but by rounding. "
                  "Default: 48M.", None, "SIZE", check=n_bytes)

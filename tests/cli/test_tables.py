@@ -193,7 +193,7 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
     assert "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts)" in " ".join(lines)
 
 
-@pytest.mark.parametrize(("parse", "here"), [(None, " (not here)"), (PARSE, ""), (OBJ, " (not here)")])
+@pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
 def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     """The label is that without a profile; the role says where the text does not have what it is about."""
     assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "–", "4"]

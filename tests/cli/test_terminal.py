@@ -74,7 +74,7 @@ def test_numbers_and_nouns():
 def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert written(value) == "0.00"
-    role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
+    role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
     head: Any = SimpleNamespace(shown="local", role=role, over_corpus=[("related", role)])
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" score 0.00, baseline 0.00, n = 9")

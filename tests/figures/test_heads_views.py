@@ -110,13 +110,18 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
         "L0H0": ("positional", "previous-token", True),
         "L0H1": ("syntactic", "nsubj", True),  # which the text has
         "L1H0": None,
-        "L1H1": ("coreference", "coreference (not here)", False),
+        "L1H1": ("coreference", "coreference (not looked for)", None),
     }
     assert "a.conllu, 1,234 texts" in grid.caption
     assert "nsubj" in texts_of(head_grid_figure(grid, Style()))
     absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
     assert absent.cells[1].right is not None
     assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (not here)", False)
+    unknown = overview(hand_made(profile=PROFILE, parse=None))
+    assert unknown.cells[1].right is not None
+    assert (unknown.cells[1].right[1][0], unknown.cells[1].right[2]) == ("nsubj (not parsed)", None)
+    (ax, *_) = head_grid_figure(unknown, Style()).axes
+    assert [line.get_fillstyle() for line in ax.lines].count("left") == 2  # nsubj and coreference
 
 
 def test_all_pictures_name_a_head_alike_by_its_label_and_its_role():

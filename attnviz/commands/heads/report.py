@@ -12,7 +12,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.answer import selected_verdict
 from attnviz.commands.heads.findings import HeadFindings, as_selected
 from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of
-from attnviz.commands.heads.summary import summary_entry
+from attnviz.commands.heads.summary import seen, summary_entry
 from attnviz.commands.heads.tables import FIELDS, head_tables
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.syntax import Parse
@@ -97,7 +97,7 @@ def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None
     if head.role is None:
         return None
     numbers = {name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")}
-    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
+    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head), "seen": seen(analysis, head)}
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
@@ -208,7 +208,7 @@ SPEC = CommandSpec(
     in_paper=_in_paper,
     paper=(
         "id", "label", "label_score", "label_baseline", "label_n",
-        "role", "role_direction", "role_score", "role_baseline", "role_n",
+        "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text",
     ),
     top=None,
 )  # fmt: skip

@@ -51,7 +51,11 @@ FIELDS = live(REGISTRY, lambda: (
     *LABEL,
     Field(
         name="role",
-        csv={"role": ("name",), **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")}},
+        csv={
+            "role": ("name",),
+            **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
+            "role_in_text": ("seen",),
+        },
     ),
     Field(
         value=lambda head: None if head.roles is None else [asdict(role) for role in head.roles], name="profile", csv={}
@@ -274,7 +278,8 @@ def _notes(analysis: Analysis) -> Text:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
             f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
-            f"{visible(profile.measured_on)}). (not here): this text has no case of it, or cannot show it."
+            f"{visible(profile.measured_on)}). (not here): this text has no case of it. (not parsed), (not looked "
+            "for): whether it has one is not known."
         )
     return notes(
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests on "
@@ -299,7 +304,7 @@ def _short_notes(analysis: Analysis) -> Text:
     parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
     syntax = analysis.syntax_note if parse is None else f"{parse.parser}, may be wrong."
     corpora = "" if profile is None else f"Corpus: {', '.join(visible(each.name) for each in profile.corpora)}."
-    hidden = "(not here): not seen in this text." if profile is not None else ""
+    hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known." if profile else ""
     repeats = f"; of induction and duplicate-token the attention of repeated {unit}s"
     general = (
         "In brackets the baseline (uniform attention or the best guess)"

@@ -13,7 +13,7 @@ from attnviz.commands.heads.pair_view import labels_of
 from attnviz.commands.heads.pooling import largest, pooled_patterns
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import over_corpus, role_on_text
+from attnviz.commands.heads.summary import over_corpus, role_on_text, unless_seen
 from attnviz.commands.heads.text_view import scale_end
 from attnviz.figures.families import ABBREVIATIONS, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -96,11 +96,14 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             _LEARNED if analysis.context.learned_sinks else "",
             alone=(
                 colours,
-                corpus and f"on the right {corpus}, hollow where this text does not show it",
+                corpus
+                and f"on the right {corpus}, hollow where this text has no case of it, half where that is not known",
             ),
         ),
         title=f"{about.model}: {whole if all_of_them else count}",
-        roles="On the right: the role over a corpus (hollow: not in this text)." if corpus else "",
+        roles="On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        if corpus
+        else "",
         cells=tuple(cells),
         sinks=sinks,
         labels=labels,
@@ -115,11 +118,11 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     label, mark, role = visible(head.label), head.mark, head.role
     over_corpus = None
     if role is not None:
-        name, here = role_name(role.role, None), bool(analysis.has_role(head))
+        name = role_name(role.role, None)
         over_corpus = (
             family_of_label(role.role),
-            (name + " (not here)" * (not here), name, ABBREVIATIONS.get(name, name)),
-            here,
+            (name + unless_seen(analysis, head), name, ABBREVIATIONS.get(name, name)),
+            analysis.has_role(head),
         )
     brief = ABBREVIATIONS.get(shorter(label), shorter(label))
     both = label.removesuffix(shorter(label)).removesuffix(SYNTACTIC) + brief  # "sink; prev"
